@@ -1,0 +1,46 @@
+// Element types and reductions, as they stand on the wire. Values are part of the protocol: append, never renumber.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace axon {
+
+enum class DataType : uint8_t {
+  kByte = 0,  // opaque bytes: float8 and anything else that is only moved
+  kBool = 1,
+  kInt8 = 2,
+  kUint8 = 3,
+  kInt16 = 4,
+  kUint16 = 5,
+  kInt32 = 6,
+  kUint32 = 7,
+  kInt64 = 8,
+  kUint64 = 9,
+  kFloat16 = 10,
+  kBFloat16 = 11,
+  kFloat32 = 12,
+  kFloat64 = 13,
+  kComplex64 = 14,
+  kComplex128 = 15,
+};
+
+enum class Reduction : uint8_t {
+  kNone = 0,
+  kSum = 1,
+  kAverage = 2,
+  kProduct = 3,
+  kMin = 4,
+  kMax = 5,
+  kBitAnd = 6,
+  kBitOr = 7,
+  kBitXor = 8,
+  kPremulSum = 9,
+};
+
+// Bytes an element takes.
+size_t size_of(DataType type) noexcept;
+const char* name_of(DataType type) noexcept;
+const char* name_of(Reduction reduction) noexcept;
+
+}  // namespace axon

@@ -1,0 +1,74 @@
+// A doubly linked list through its elements: no allocation, and an element leaves in O(1) wherever it is.
+//
+//   struct Request : ListNode<Request> { … };      IntrusiveList<Request> posted;
+//   posted.push_back(request);   request.unlink();
+//
+// An element is in at most one list of a given node type; the list never owns.
+#pragma once
+
+namespace axon {
+
+template <typename T>
+class IntrusiveList;
+
+template <typename T>
+class ListNode {
+ public:
+  ListNode() noexcept = default;
+  ListNode(const ListNode&) = delete;
+  ListNode& operator=(const ListNode&) = delete;
+
+  bool linked() const noexcept { return next_ != this; }
+
+  void unlink() noexcept {
+    previous_->next_ = next_;
+    next_->previous_ = previous_;
+    next_ = previous_ = this;
+  }
+
+ private:
+  friend class IntrusiveList<T>;
+  ListNode* next_ = this;
+  ListNode* previous_ = this;
+};
+
+template <typename T>
+class IntrusiveList {
+ public:
+  bool empty() const noexcept { return !head_.linked(); }
+
+  void push_back(T& element) noexcept {
+    ListNode<T>& node = element;
+    node.previous_ = head_.previous_;
+    node.next_ = &head_;
+    head_.previous_->next_ = &node;
+    head_.previous_ = &node;
+  }
+
+  T* front() noexcept { return empty() ? nullptr : static_cast<T*>(head_.next_); }
+
+  T* pop_front() noexcept {
+    T* first = front();
+    if (first != nullptr) static_cast<ListNode<T>*>(first)->unlink();
+    return first;
+  }
+
+  // The element after `element`, or null at the end. Fetch it before unlinking `element`.
+  T* next(T& element) noexcept {
+    ListNode<T>* following = static_cast<ListNode<T>&>(element).next_;
+    return following == &head_ ? nullptr : static_cast<T*>(following);
+  }
+
+  template <typename Predicate>
+  T* find(Predicate matches) noexcept {
+    for (T* element = front(); element != nullptr; element = next(*element)) {
+      if (matches(*element)) return element;
+    }
+    return nullptr;
+  }
+
+ private:
+  ListNode<T> head_;
+};
+
+}  // namespace axon

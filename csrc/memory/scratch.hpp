@@ -1,0 +1,50 @@
+// Host scratch for algorithms: page-aligned, kept for reuse, bounded by what its users ask for at once.
+//
+//   Scratch staging(exchange.scratch_pool(), num_bytes);   staging.buffer().slice(…)
+//
+// Used only by the holder of the progress token, like BlockPool. Sizes are rounded up to a power of two, so that the
+// pool settles after the first operations; what is kept for reuse never exceeds kMostKept.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include "memory/buffer.hpp"
+
+namespace axon {
+
+class ScratchPool {
+ public:
+  static constexpr size_t kMostKept = size_t{64} << 20;
+
+  ScratchPool() = default;
+  ~ScratchPool();
+  ScratchPool(const ScratchPool&) = delete;
+  ScratchPool& operator=(const ScratchPool&) = delete;
+
+  Buffer take(size_t num_bytes);
+  void give_back(Buffer buffer) noexcept;
+  size_t num_bytes_kept() const noexcept { return num_bytes_kept_; }
+
+ private:
+  std::map<size_t, std::vector<std::byte*>> free_;  // by rounded size
+  size_t num_bytes_kept_ = 0;
+};
+
+class Scratch {
+ public:
+  Scratch(ScratchPool& pool, size_t num_bytes) : pool_(pool), buffer_(pool.take(num_bytes)) {}
+  ~Scratch() { pool_.give_back(buffer_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // At least as long as was asked for.
+  Buffer buffer() const noexcept { return buffer_; }
+
+ private:
+  ScratchPool& pool_;
+  Buffer buffer_;
+};
+
+}  // namespace axon

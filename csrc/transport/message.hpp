@@ -1,0 +1,58 @@
+// The wire: what stands in front of every message. docs/wire.md gives every byte; tests/cpp pins them.
+//
+// The last 16 bytes are the fingerprint of the operation the message belongs to. Both ends compare it on every message,
+// so that a rank that called something else is named before its data is used, at no extra message.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/data_type.hpp"
+
+namespace axon {
+
+// Bumped by any change to this file; compared when peers meet.
+inline constexpr uint32_t kWireVersion = 1;
+
+enum class OperationKind : uint8_t {
+  kBroadcast = 1,
+  kAllReduce = 2,
+  kReduce = 3,
+  kAllGather = 4,
+  kGather = 5,
+  kScatter = 6,
+  kReduceScatter = 7,
+  kAllToAll = 8,
+  kBarrier = 9,
+  kPointToPoint = 10,
+  // Control: between engines, outside any operation's sequence.
+  kFailureNotice = 64,
+  kProgressQuery = 65,
+  kProgressReply = 66,
+};
+
+const char* name_of(OperationKind kind) noexcept;
+
+struct Fingerprint {
+  OperationKind operation{};
+  DataType dtype{};
+  Reduction reduction{};
+  uint8_t algorithm = 0;
+  int32_t root = -1;          // −1 where the operation has none
+  uint64_t num_elements = 0;  // what must agree between ranks: the whole for collectives, 0 where sizes may differ
+
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+};
+
+struct MessageHeader {
+  uint64_t group = 0;        // which process group, by its incarnation's id
+  uint32_t source = 0;       // rank in that group
+  uint32_t destination = 0;  // rank in that group
+  uint32_t sequence = 0;  // collectives: the group's operation count; point to point: count from source to destination
+  uint32_t slot = 0;      // collectives: which message of the operation; point to point: the tag
+  Fingerprint fingerprint;
+};
+
+static_assert(sizeof(MessageHeader) == 40 && std::is_trivially_copyable_v<MessageHeader>);
+
+}  // namespace axon

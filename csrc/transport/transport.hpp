@@ -1,0 +1,88 @@
+// How bytes move between processes: the one interface under the engine, implemented by ucx/ and loopback.
+//
+// Thread rule: everything here is called by the holder of the progress token, one thread at a time.
+// Re-entrancy: send() may deliver to the receiver before it returns (a peer may be this very process); fetch() and
+// send() may be called from inside Receiver::on_message.
+//
+//   auto finished = transport.send(peer, header, payload, completion);
+//   if (!finished) …                       // pending: completion.done(…) is called from a later progress()
+//   else if (!finished->ok()) …            // failed at once; completion is not called
+//
+// Order: none is promised between two messages to one peer; the layers above match by what the header says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/status.hpp"
+#include "memory/buffer.hpp"
+#include "transport/message.hpp"
+
+namespace axon {
+
+// A peer process, counted from 0 by this engine in the order of add_peer().
+using PeerId = uint32_t;
+
+// Told when a pending transfer has ended. Lives until told, or until the transport is destroyed (which tells nobody).
+struct Completion {
+  void (*done)(Completion& self, Status status) noexcept = nullptr;
+};
+
+// A message's payload as it arrives. Small ones lie in `bytes`, valid only during on_message. Large ones wait at the
+// sender: `rendezvous` is then non-null, and whoever gets it owes the transport exactly one fetch() or refuse().
+struct Payload {
+  const std::byte* bytes = nullptr;
+  size_t num_bytes = 0;
+  void* rendezvous = nullptr;
+};
+
+// Whom a transport delivers to.
+class Receiver {
+ public:
+  virtual void on_message(const MessageHeader& header, const Payload& payload) noexcept = 0;
+  // The transport itself learned that the peer is gone. Called once a peer.
+  virtual void on_peer_lost(PeerId peer, Status reason) noexcept = 0;
+
+ protected:
+  ~Receiver() = default;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Set once, before the first progress().
+  virtual void set_receiver(Receiver& receiver) noexcept = 0;
+
+  // What a peer needs to reach this process. Valid as long as the transport.
+  virtual std::span<const std::byte> address() const noexcept = 0;
+
+  // A peer that can be sent to; connected on first use. `same_host` peers share memory and are watched by process; the
+  // transport itself must notice the loss of others.
+  virtual Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) = 0;
+
+  // Payload and completion stay alive until done; the header is copied.
+  virtual std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                     Completion& completion) noexcept = 0;
+
+  // Takes a waiting payload into `into` (exactly its length), or refuses it, which fails the sender's transfer.
+  virtual std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept = 0;
+  virtual void refuse(void* rendezvous) noexcept = 0;
+
+  // Nothing is sent to or expected from this peer any more. Pending transfers with it may never be told done.
+  virtual void drop_peer(PeerId peer) noexcept = 0;
+
+  // Moves everything that can move; returns how much did (0: nothing).
+  virtual unsigned progress() noexcept = 0;
+
+  // For sleeping: event_fd() becomes readable once something arrives after arm() returned true; false: progress first.
+  virtual int event_fd() const noexcept = 0;
+  virtual bool arm() noexcept = 0;
+
+  // Delivers what was sent to live peers, at most until `timeout_ms` have passed. Called once, before destruction.
+  virtual void flush(int timeout_ms) noexcept = 0;
+};
+
+}  // namespace axon
