@@ -3,15 +3,16 @@
 //   struct Request : ListNode<Request> { … };      IntrusiveList<Request> posted;
 //   posted.push_back(request);   request.unlink();
 //
-// An element is in at most one list of a given node type; the list never owns.
+// An element is in at most one list a node; give it several nodes, told apart by a tag, to be in several lists. The
+// list never owns.
 #pragma once
 
 namespace axon {
 
-template <typename T>
+template <typename T, typename Tag = void>
 class IntrusiveList;
 
-template <typename T>
+template <typename T, typename Tag = void>
 class ListNode {
  public:
   ListNode() noexcept = default;
@@ -27,18 +28,20 @@ class ListNode {
   }
 
  private:
-  friend class IntrusiveList<T>;
+  friend class IntrusiveList<T, Tag>;
   ListNode* next_ = this;
   ListNode* previous_ = this;
 };
 
-template <typename T>
+template <typename T, typename Tag>
 class IntrusiveList {
+  using Node = ListNode<T, Tag>;
+
  public:
   bool empty() const noexcept { return !head_.linked(); }
 
   void push_back(T& element) noexcept {
-    ListNode<T>& node = element;
+    Node& node = element;
     node.previous_ = head_.previous_;
     node.next_ = &head_;
     head_.previous_->next_ = &node;
@@ -49,13 +52,13 @@ class IntrusiveList {
 
   T* pop_front() noexcept {
     T* first = front();
-    if (first != nullptr) static_cast<ListNode<T>*>(first)->unlink();
+    if (first != nullptr) static_cast<Node*>(first)->unlink();
     return first;
   }
 
   // The element after `element`, or null at the end. Fetch it before unlinking `element`.
   T* next(T& element) noexcept {
-    ListNode<T>* following = static_cast<ListNode<T>&>(element).next_;
+    Node* following = static_cast<Node&>(element).next_;
     return following == &head_ ? nullptr : static_cast<T*>(following);
   }
 
@@ -68,7 +71,7 @@ class IntrusiveList {
   }
 
  private:
-  ListNode<T> head_;
+  Node head_;
 };
 
 }  // namespace axon

@@ -1,0 +1,110 @@
+// An operation's side of the conversation with its peers: what an algorithm is written against.
+//
+//   Task<Status> direct(Exchange& exchange, const CollectiveArguments& arguments) {
+//     Batch batch(exchange);
+//     batch.receive({.peer = left, .slot = 0}, incoming);
+//     batch.send({.peer = right, .slot = 0}, outgoing);
+//     AXON_CO_TRY(co_await batch);     // all of the batch has moved, or the operation has failed
+//     co_return Status();
+//   }
+//
+// (peer, slot) names a message within the operation: sender and receiver use the same slot, and no slot twice for one
+// pair and direction. Both ends know the length; a different one fails the operation. Several batches may be open at
+// once: one for each chunk in flight makes a pipeline. A batch that has been awaited can be used again.
+#pragma once
+
+#include <coroutine>
+#include <vector>
+
+#include "base/block_pool.hpp"
+#include "base/status.hpp"
+#include "memory/scratch.hpp"
+#include "transport/inbox.hpp"
+#include "transport/messenger.hpp"
+#include "transport/request.hpp"
+
+namespace axon {
+
+struct MessageName {
+  int peer;
+  uint32_t slot;
+};
+
+class Exchange {
+ public:
+  // The inbox must know the sequence (Inbox::enter) before the first receive of a collective.
+  Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  int rank() const noexcept { return inbox_.team().rank; }
+  int size() const noexcept { return inbox_.team().size(); }
+  const Fingerprint& fingerprint() const noexcept { return fingerprint_; }
+  uint32_t sequence() const noexcept { return sequence_; }
+  BlockPool& block_pool() noexcept { return messenger_.block_pool(); }
+  ScratchPool& scratch_pool() noexcept { return messenger_.scratch_pool(); }
+
+  // Ends the operation: every batch, open or later, yields this failure. Idempotent; the first reason stays.
+  void fail(Status reason) noexcept;
+  const Status& failure() const noexcept { return failure_; }
+
+  // Nothing of it is in the transport's hands: its memory may be reused.
+  bool at_rest() const noexcept { return num_moving_ == 0; }
+
+  // For diagnosis: the ranks whose messages or acknowledgements have not come, each once, ascending.
+  std::vector<int> ranks_awaited() const;
+  bool awaits(PeerId peer) const noexcept;
+
+  // The rank that a receive from any source was served by; −1 before.
+  int matched_source() const noexcept { return matched_source_; }
+
+  // For Inbox: the message for a posted receive is here.
+  void deliver(Request& receive, const MessageHeader& header, const Payload& payload) noexcept;
+
+ private:
+  friend class Batch;
+
+  Request& make_request(Batch& batch, const MessageHeader& header, Buffer buffer) noexcept;
+  void start_send(Request& send) noexcept;
+  void finish(Request& request, Status status) noexcept;
+  void detach(Request& request) noexcept;
+  void release(Request& request) noexcept;
+  static void on_done(Completion& completion, Status status) noexcept;
+
+  Messenger& messenger_;
+  Inbox& inbox_;
+  const uint32_t sequence_;
+  const Fingerprint fingerprint_;
+  IntrusiveList<Request, InExchange> live_;
+  size_t num_moving_ = 0;
+  int matched_source_ = -1;
+  Status failure_;
+};
+
+// A set of messages that is awaited as one.
+class Batch : public Wakeable {
+ public:
+  explicit Batch(Exchange& exchange) noexcept : exchange_(exchange) {}
+  ~Batch();
+
+  void send(MessageName name, ConstBuffer buffer) noexcept;
+  void receive(MessageName name, Buffer buffer) noexcept;
+
+  // Point to point: matched by tag, in sending order. A null source receives from anyone.
+  void send_tagged(int destination, uint32_t tag, ConstBuffer buffer) noexcept;
+  void receive_tagged(uint32_t source, uint32_t tag, Buffer buffer) noexcept;
+
+  bool await_ready() const noexcept { return num_outstanding_ == 0; }
+  void await_suspend(std::coroutine_handle<> waiter) noexcept { set_waiter(waiter); }
+  Status await_resume() const { return exchange_.failure().clone(); }
+
+ private:
+  friend class Exchange;
+  void one_less() noexcept;
+
+  Exchange& exchange_;
+  size_t num_outstanding_ = 0;
+};
+
+}  // namespace axon

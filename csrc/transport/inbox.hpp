@@ -1,0 +1,98 @@
+// Matching: what one rank of one group waits for, against what has arrived for it. Never by order of arrival: by what
+// the header says.
+//
+//   collectives     exact: (sequence, source, slot); the fingerprint is compared as soon as both sides are known
+//   point to point  first posted, first served among equal (source or any, tag), in the order in which the source sent
+//
+// Owned by a communicator, fed by the Messenger; used only by the holder of the progress token.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/block_pool.hpp"
+#include "base/intrusive_list.hpp"
+#include "transport/request.hpp"
+#include "transport/team.hpp"
+
+namespace axon {
+
+// A message that came before anybody waited for it. Small payloads are copied behind it, large ones wait at the sender.
+struct Unexpected : ListNode<Unexpected> {
+  MessageHeader header;
+  Payload payload;
+
+  size_t num_bytes_copied() const noexcept { return payload.rendezvous == nullptr ? payload.num_bytes : 0; }
+};
+
+// Told when another rank's operation differs from ours at the same sequence number.
+class MismatchListener {
+ public:
+  virtual void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept = 0;
+
+ protected:
+  ~MismatchListener() = default;
+};
+
+class Inbox {
+ public:
+  // Memory that messages may take before anybody waits for them; past it the group fails rather than grow.
+  static constexpr size_t kMostUnexpectedBytes = size_t{256} << 20;
+
+  Inbox(Transport& transport, BlockPool& pool, const Team& team, MismatchListener& listener);
+  ~Inbox();
+  Inbox(const Inbox&) = delete;
+  Inbox& operator=(const Inbox&) = delete;
+
+  const Team& team() const noexcept { return team_; }
+
+  // This rank starts the collective `sequence`: compared with what other ranks have already sent for it.
+  void enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept;
+
+  // Posts a receive, or serves it at once from what has already come.
+  void post(Request& receive) noexcept;
+
+  void on_message(const MessageHeader& header, const Payload& payload) noexcept;
+
+  // The sequence number of the next point-to-point message to `destination`.
+  uint32_t next_point_to_point(uint32_t destination) noexcept { return sent_[destination]++; }
+
+ private:
+  static constexpr size_t kNumBuckets = 64;
+  static constexpr size_t kNumEntered = 256;
+
+  struct Entered {
+    uint32_t sequence = UINT32_MAX;
+    Fingerprint fingerprint;
+  };
+
+  void on_collective(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
+  void serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
+  void serve_early(uint32_t source) noexcept;
+  void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
+  void serve_held(Request& receive, Unexpected& message) noexcept;
+  void drop(const Payload& payload) noexcept;
+  void release(Unexpected& message) noexcept;
+  bool agrees(const MessageHeader& header) noexcept;
+
+  Transport& transport_;
+  BlockPool& pool_;
+  const Team& team_;
+  MismatchListener& listener_;
+
+  std::array<IntrusiveList<Request, InInbox>, kNumBuckets> posted_;  // collectives, by sequence
+  std::array<IntrusiveList<Unexpected>, kNumBuckets> unexpected_;
+  std::array<Entered, kNumEntered> entered_;  // the latest, by sequence
+  uint32_t num_entered_ = 0;
+  size_t num_unexpected_bytes_ = 0;
+
+  IntrusiveList<Request, InInbox> posted_point_to_point_;
+  IntrusiveList<Unexpected> unexpected_point_to_point_;
+  IntrusiveList<Unexpected> early_;  // overtook an earlier message of the same source
+  std::vector<uint32_t> sent_;       // by destination
+  std::vector<uint32_t> arrived_;    // by source
+};
+
+}  // namespace axon

@@ -1,0 +1,93 @@
+// The engine's post office: hands what a transport delivers to the inbox it is for, and wakes the coroutines whose
+// messages have moved. One an engine; used only by the holder of the progress token.
+#pragma once
+
+#include <array>
+#include <coroutine>
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+
+#include "base/block_pool.hpp"
+#include "base/intrusive_list.hpp"
+#include "memory/scratch.hpp"
+#include "transport/inbox.hpp"
+#include "transport/transport.hpp"
+
+namespace axon {
+
+// A suspended coroutine in the queue of those that can go on.
+class Wakeable : public ListNode<Wakeable> {
+ public:
+  void set_waiter(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
+  bool has_waiter() const noexcept { return static_cast<bool>(waiter_); }
+  void wake() noexcept { std::exchange(waiter_, nullptr).resume(); }
+
+ private:
+  std::coroutine_handle<> waiter_;
+};
+
+// Takes the messages that belong to no operation (OperationKind ≥ kFailureNotice).
+class ControlHandler {
+ public:
+  virtual void on_control(const MessageHeader& header, const Payload& payload) noexcept = 0;
+  virtual void on_peer_lost(PeerId peer, Status reason) noexcept = 0;
+
+ protected:
+  ~ControlHandler() = default;
+};
+
+class Messenger final : public Receiver {
+ public:
+  Messenger(Transport& transport, ControlHandler& control);
+  ~Messenger();
+
+  Transport& transport() noexcept { return transport_; }
+  BlockPool& block_pool() noexcept { return block_pool_; }
+  ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
+
+  // From here on the inbox gets its group's messages, those first that came before it was there.
+  void attach(Inbox& inbox);
+  // And no longer; whatever still comes for the group is dropped.
+  void detach(Inbox& inbox) noexcept;
+
+  // Moves data and resumes every coroutine that can go on. Returns 0 if nothing moved.
+  unsigned progress() noexcept;
+  void run_ready() noexcept;
+  void schedule(Wakeable& wakeable) noexcept { ready_.push_back(wakeable); }
+
+  // Messages dropped because no group of this process wanted them.
+  uint64_t num_dropped() const noexcept { return num_dropped_; }
+
+  void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
+  void on_peer_lost(PeerId peer, Status reason) noexcept override;
+
+ private:
+  // A group and a rank in it: two ranks of one group may live in one process.
+  using Address = std::pair<uint64_t, uint32_t>;
+  struct AddressHash {
+    size_t operator()(const Address& address) const noexcept {
+      return address.first ^ (address.second * 0x9E3779B97F4A7C15u);
+    }
+  };
+  static constexpr size_t kMostStrangers = 4096;
+  static constexpr size_t kNumRetired = 1024;
+
+  void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
+  void release(Unexpected& message) noexcept;
+  bool retired(const Address& address) const noexcept;
+
+  Transport& transport_;
+  ControlHandler& control_;
+  BlockPool block_pool_;
+  ScratchPool scratch_pool_;
+  IntrusiveList<Wakeable> ready_;
+  std::unordered_map<Address, Inbox*, AddressHash> inboxes_;
+  IntrusiveList<Unexpected> strangers_;  // for groups that this process has not formed yet
+  size_t num_strangers_ = 0;
+  std::array<Address, kNumRetired> retired_{};  // a ring of the latest groups that are gone
+  size_t num_retired_ = 0;
+  uint64_t num_dropped_ = 0;
+};
+
+}  // namespace axon
