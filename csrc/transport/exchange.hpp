@@ -25,10 +25,14 @@
 
 namespace axon {
 
-struct MessageName {
-  int peer;
-  uint32_t slot;
+// Which message of an operation: between this rank and `peer`, in this slot (collectives) or with this tag.
+struct Message {
+  int peer;  // rank in the group; kAnyRank receives a point-to-point message from anyone
+  uint32_t slot = 0;
 };
+
+inline constexpr int kAnyRank = -1;
+inline constexpr PeerId kNoPeer = UINT32_MAX;
 
 class Exchange {
  public:
@@ -53,8 +57,8 @@ class Exchange {
   bool at_rest() const noexcept { return num_moving_ == 0; }
 
   // For diagnosis: the ranks whose messages or acknowledgements have not come, each once, ascending.
-  std::vector<int> ranks_awaited() const;
-  bool awaits(PeerId peer) const noexcept;
+  std::vector<int> ranks_awaited();
+  bool awaits(PeerId peer) noexcept;
 
   // The rank that a receive from any source was served by; −1 before.
   int matched_source() const noexcept { return matched_source_; }
@@ -65,10 +69,14 @@ class Exchange {
  private:
   friend class Batch;
 
-  Request& make_request(Batch& batch, const MessageHeader& header, Buffer buffer) noexcept;
-  void start_send(Request& send) noexcept;
+  void send(Batch& batch, Message message, ConstBuffer buffer) noexcept;
+  void receive(Batch& batch, Message message, Buffer buffer) noexcept;
+  Request& make_request(Batch& batch, PeerId peer, Buffer buffer) noexcept;
+  bool fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept;
+  Status misfit(const Request& receive, const MessageHeader& header, const Payload& payload) const;
+  Status lost(int rank) const;
   void finish(Request& request, Status status) noexcept;
-  void detach(Request& request) noexcept;
+  void abandon(Request& request) noexcept;
   void release(Request& request) noexcept;
   static void on_done(Completion& completion, Status status) noexcept;
 
@@ -88,12 +96,8 @@ class Batch : public Wakeable {
   explicit Batch(Exchange& exchange) noexcept : exchange_(exchange) {}
   ~Batch();
 
-  void send(MessageName name, ConstBuffer buffer) noexcept;
-  void receive(MessageName name, Buffer buffer) noexcept;
-
-  // Point to point: matched by tag, in sending order. A null source receives from anyone.
-  void send_tagged(int destination, uint32_t tag, ConstBuffer buffer) noexcept;
-  void receive_tagged(uint32_t source, uint32_t tag, Buffer buffer) noexcept;
+  void send(Message message, ConstBuffer buffer) noexcept;
+  void receive(Message message, Buffer buffer) noexcept;
 
   bool await_ready() const noexcept { return num_outstanding_ == 0; }
   void await_suspend(std::coroutine_handle<> waiter) noexcept { set_waiter(waiter); }

@@ -26,13 +26,20 @@ struct Unexpected : ListNode<Unexpected> {
   size_t num_bytes_copied() const noexcept { return payload.rendezvous == nullptr ? payload.num_bytes : 0; }
 };
 
-// Told when another rank's operation differs from ours at the same sequence number.
-class MismatchListener {
+// Keeps a message that nobody waits for yet; the copy goes back to the pool it came from, out of any list it is in.
+Unexpected& hold_copy(BlockPool& pool, const MessageHeader& header, const Payload& payload);
+void release_copy(BlockPool& pool, Unexpected& message) noexcept;
+
+// Told what matching found wrong.
+class InboxListener {
  public:
+  // Another rank's operation differs from ours at the same sequence number.
   virtual void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept = 0;
+  // More has come, without anybody waiting for it, than an inbox may hold.
+  virtual void on_overflow(const MessageHeader& latest) noexcept = 0;
 
  protected:
-  ~MismatchListener() = default;
+  ~InboxListener() = default;
 };
 
 class Inbox {
@@ -40,7 +47,7 @@ class Inbox {
   // Memory that messages may take before anybody waits for them; past it the group fails rather than grow.
   static constexpr size_t kMostUnexpectedBytes = size_t{256} << 20;
 
-  Inbox(Transport& transport, BlockPool& pool, const Team& team, MismatchListener& listener);
+  Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener);
   ~Inbox();
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
@@ -50,8 +57,8 @@ class Inbox {
   // This rank starts the collective `sequence`: compared with what other ranks have already sent for it.
   void enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept;
 
-  // Posts a receive, or serves it at once from what has already come.
-  void post(Request& receive) noexcept;
+  // Posts a receive (true), or serves it at once from what has already come (false; the request may be gone then).
+  bool post(Request& receive) noexcept;
 
   void on_message(const MessageHeader& header, const Payload& payload) noexcept;
 
@@ -67,25 +74,26 @@ class Inbox {
     Fingerprint fingerprint;
   };
 
+  static size_t bucket_of(uint32_t sequence) noexcept { return sequence % kNumBuckets; }
+
   void on_collective(const MessageHeader& header, const Payload& payload) noexcept;
   void on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
   void serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
   void serve_early(uint32_t source) noexcept;
-  void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
-  void serve_held(Request& receive, Unexpected& message) noexcept;
-  void drop(const Payload& payload) noexcept;
-  void release(Unexpected& message) noexcept;
   bool agrees(const MessageHeader& header) noexcept;
+  void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
+  bool serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept;
+  void drop(const Payload& payload) noexcept;
 
   Transport& transport_;
   BlockPool& pool_;
   const Team& team_;
-  MismatchListener& listener_;
+  InboxListener& listener_;
 
   std::array<IntrusiveList<Request, InInbox>, kNumBuckets> posted_;  // collectives, by sequence
   std::array<IntrusiveList<Unexpected>, kNumBuckets> unexpected_;
   std::array<Entered, kNumEntered> entered_;  // the latest, by sequence
-  uint32_t num_entered_ = 0;
+  uint32_t latest_entered_ = 0;
   size_t num_unexpected_bytes_ = 0;
 
   IntrusiveList<Request, InInbox> posted_point_to_point_;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/block_pool.hpp"
 #include "base/intrusive_list.hpp"
@@ -56,6 +57,10 @@ class Messenger final : public Receiver {
   void run_ready() noexcept;
   void schedule(Wakeable& wakeable) noexcept { ready_.push_back(wakeable); }
 
+  // A peer that is gone: its messages that have come still count, nothing more is sent to it or expected from it.
+  void mark_lost(PeerId peer);
+  bool is_lost(PeerId peer) const noexcept { return peer < lost_.size() && lost_[peer]; }
+
   // Messages dropped because no group of this process wanted them.
   uint64_t num_dropped() const noexcept { return num_dropped_; }
 
@@ -74,8 +79,7 @@ class Messenger final : public Receiver {
   static constexpr size_t kNumRetired = 1024;
 
   void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
-  void release(Unexpected& message) noexcept;
-  bool retired(const Address& address) const noexcept;
+  void discard(Unexpected& message) noexcept;
 
   Transport& transport_;
   ControlHandler& control_;
@@ -87,6 +91,7 @@ class Messenger final : public Receiver {
   size_t num_strangers_ = 0;
   std::array<Address, kNumRetired> retired_{};  // a ring of the latest groups that are gone
   size_t num_retired_ = 0;
+  std::vector<bool> lost_;  // by peer
   uint64_t num_dropped_ = 0;
 };
 

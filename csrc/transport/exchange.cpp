@@ -1,0 +1,189 @@
+#include "transport/exchange.hpp"
+
+#include <cstring>
+#include <new>
+#include <set>
+#include <utility>
+
+namespace axon {
+
+Exchange::Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint)
+    : messenger_(messenger), inbox_(inbox), sequence_(sequence), fingerprint_(fingerprint) {}
+
+// Requests that still move (a peer died over shared memory) rest with the transport: they must not find us any more.
+Exchange::~Exchange() {
+  for (Request* request = live_.front(); request != nullptr; request = live_.front()) {
+    static_cast<ExchangeNode*>(request)->unlink();
+    request->exchange = nullptr;
+  }
+}
+
+void Exchange::fail(Status reason) noexcept {
+  if (!failure_.ok()) return;
+  failure_ = std::move(reason);
+  for (Request* request = live_.front(); request != nullptr;) {
+    Request* next = live_.next(*request);
+    abandon(*request);
+    request = next;
+  }
+}
+
+// Nobody waits for this request any more; if the transport has it, it goes on moving.
+void Exchange::abandon(Request& request) noexcept {
+  if (Batch* batch = std::exchange(request.batch, nullptr)) batch->one_less();
+  if (request.state == Request::State::kPosted) {
+    static_cast<InboxNode&>(request).unlink();
+    release(request);
+  }
+}
+
+std::vector<int> Exchange::ranks_awaited() {
+  std::set<int> ranks;
+  for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
+    const MessageHeader& header = request->header;
+    const bool sends = header.source == static_cast<uint32_t>(rank());
+    const uint32_t other = sends ? header.destination : header.source;
+    if (other != kAnySource) ranks.insert(static_cast<int>(other));
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+bool Exchange::awaits(PeerId peer) noexcept {
+  return live_.find([&](const Request& request) { return request.peer == peer; }) != nullptr;
+}
+
+Request& Exchange::make_request(Batch& batch, PeerId peer, Buffer buffer) noexcept {
+  auto* request = new (block_pool().allocate(sizeof(Request))) Request;
+  request->done = &Exchange::on_done;
+  request->exchange = this;
+  request->batch = &batch;
+  request->peer = peer;
+  request->buffer = buffer;
+  request->header.group = inbox_.team().group;
+  request->header.sequence = sequence_;
+  request->header.fingerprint = fingerprint_;
+  live_.push_back(*request);
+  return *request;
+}
+
+void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept {
+  const PeerId peer = inbox_.team().peers[message.peer];
+  Request& request = make_request(batch, peer, {const_cast<std::byte*>(buffer.data), buffer.num_bytes, buffer.kind});
+  request.header.source = static_cast<uint32_t>(rank());
+  request.header.destination = static_cast<uint32_t>(message.peer);
+  request.header.slot = message.slot;
+  if (fingerprint_.operation == OperationKind::kPointToPoint) {
+    request.header.sequence = inbox_.next_point_to_point(request.header.destination);
+  }
+  if (messenger_.is_lost(peer)) {
+    finish(request, lost(message.peer));
+    return;
+  }
+  ++num_moving_;
+  if (auto sent = messenger_.transport().send(peer, request.header, buffer, request)) {
+    on_done(request, std::move(*sent));
+  }
+}
+
+void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
+  const bool from_anyone = message.peer == kAnyRank;
+  const PeerId peer = from_anyone ? kNoPeer : inbox_.team().peers[message.peer];
+  Request& request = make_request(batch, peer, buffer);
+  request.header.source = from_anyone ? kAnySource : static_cast<uint32_t>(message.peer);
+  request.header.destination = static_cast<uint32_t>(rank());
+  request.header.slot = message.slot;
+  request.state = Request::State::kPosted;
+  if (inbox_.post(request) && !from_anyone && messenger_.is_lost(peer)) {
+    static_cast<InboxNode&>(request).unlink();
+    finish(request, lost(message.peer));
+  }
+}
+
+void Exchange::deliver(Request& receive, const MessageHeader& header, const Payload& payload) noexcept {
+  if (!fits(receive, header, payload)) {
+    if (payload.rendezvous != nullptr) messenger_.transport().refuse(payload.rendezvous);
+    finish(receive, misfit(receive, header, payload));
+    return;
+  }
+  matched_source_ = static_cast<int>(header.source);
+  if (payload.rendezvous == nullptr) {
+    if (payload.num_bytes != 0) std::memcpy(receive.buffer.data, payload.bytes, payload.num_bytes);
+    finish(receive, Status());
+    return;
+  }
+  receive.state = Request::State::kMoving;
+  receive.peer = inbox_.team().peers[header.source];
+  ++num_moving_;
+  if (auto fetched = messenger_.transport().fetch(payload.rendezvous, receive.buffer, receive)) {
+    on_done(receive, std::move(*fetched));
+  }
+}
+
+// Collectives have compared fingerprints already (Inbox::agrees); point to point compares type and length here.
+bool Exchange::fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept {
+  return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == fingerprint_;
+}
+
+Status Exchange::misfit(const Request& receive, const MessageHeader& header, const Payload& payload) const {
+  const std::string name = name_of(fingerprint_.operation);
+  const auto side = [](uint32_t rank, size_t num_bytes, DataType dtype) {
+    return "rank " + std::to_string(rank) + " has " + std::to_string(num_bytes / size_of(dtype)) + " elements of " +
+           name_of(dtype) + " (" + std::to_string(num_bytes) + " bytes)";
+  };
+  return {ErrorCode::kMismatch,
+          "mismatched " + name + ", slot or tag " + std::to_string(header.slot) + ": the sender, " +
+              side(header.source, payload.num_bytes, header.fingerprint.dtype) + "; the receiver, " +
+              side(header.destination, receive.buffer.num_bytes, fingerprint_.dtype)};
+}
+
+Status Exchange::lost(int rank) const {
+  return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: its process ended or cannot be reached"};
+}
+
+void Exchange::on_done(Completion& completion, Status status) noexcept {
+  auto& request = static_cast<Request&>(completion);
+  if (request.exchange == nullptr) return;
+  --request.exchange->num_moving_;
+  request.exchange->finish(request, std::move(status));
+}
+
+// A request that fails takes its operation with it.
+void Exchange::finish(Request& request, Status status) noexcept {
+  Batch* batch = std::exchange(request.batch, nullptr);
+  release(request);
+  if (!status.ok() && batch != nullptr) fail(std::move(status));
+  if (batch != nullptr) batch->one_less();
+}
+
+void Exchange::release(Request& request) noexcept {
+  static_cast<ExchangeNode&>(request).unlink();
+  request.~Request();
+  block_pool().release(&request, sizeof(Request));
+}
+
+Batch::~Batch() {
+  if (num_outstanding_ == 0) return;
+  for (Request* request = exchange_.live_.front(); request != nullptr;) {
+    Request* next = exchange_.live_.next(*request);
+    if (request->batch == this) exchange_.abandon(*request);
+    request = next;
+  }
+}
+
+void Batch::send(Message message, ConstBuffer buffer) noexcept {
+  if (!exchange_.failure_.ok()) return;
+  ++num_outstanding_;
+  exchange_.send(*this, message, buffer);
+}
+
+void Batch::receive(Message message, Buffer buffer) noexcept {
+  if (!exchange_.failure_.ok()) return;
+  ++num_outstanding_;
+  exchange_.receive(*this, message, buffer);
+}
+
+void Batch::one_less() noexcept {
+  if (--num_outstanding_ == 0 && has_waiter()) exchange_.messenger_.schedule(*this);
+}
+
+}  // namespace axon

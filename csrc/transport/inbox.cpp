@@ -1,0 +1,146 @@
+#include "transport/inbox.hpp"
+
+#include "transport/exchange.hpp"
+
+namespace axon {
+
+// Sequence numbers wrap: "later" means less than half the range ahead.
+static bool is_later(uint32_t left, uint32_t right) noexcept {
+  return static_cast<int32_t>(left - right) > 0;
+}
+
+static bool is_for(const Request& receive, const MessageHeader& header) noexcept {
+  const MessageHeader& expected = receive.header;
+  const bool from_there = expected.source == header.source || expected.source == kAnySource;
+  return from_there && expected.slot == header.slot &&
+         (header.fingerprint.operation == OperationKind::kPointToPoint || expected.sequence == header.sequence);
+}
+
+Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener)
+    : transport_(transport),
+      pool_(pool),
+      team_(team),
+      listener_(listener),
+      sent_(team.peers.size()),
+      arrived_(team.peers.size()) {}
+
+Inbox::~Inbox() {
+  const auto discard_all = [this](IntrusiveList<Unexpected>& list) {
+    while (Unexpected* message = list.front()) {
+      drop(message->payload);
+      release_copy(pool_, *message);
+    }
+  };
+  for (auto& bucket : unexpected_) discard_all(bucket);
+  discard_all(unexpected_point_to_point_);
+  discard_all(early_);
+}
+
+void Inbox::enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept {
+  entered_[sequence % kNumEntered] = {sequence, fingerprint};
+  if (is_later(sequence, latest_entered_)) latest_entered_ = sequence;
+  Unexpected* differing = unexpected_[bucket_of(sequence)].find([&](const Unexpected& message) {
+    return message.header.sequence == sequence && message.header.fingerprint != fingerprint;
+  });
+  if (differing != nullptr) listener_.on_mismatch(differing->header, fingerprint);
+}
+
+bool Inbox::post(Request& receive) noexcept {
+  const bool point_to_point = receive.header.fingerprint.operation == OperationKind::kPointToPoint;
+  const size_t bucket = bucket_of(receive.header.sequence);
+  if (serve_from(point_to_point ? unexpected_point_to_point_ : unexpected_[bucket], receive)) return false;
+  (point_to_point ? posted_point_to_point_ : posted_[bucket]).push_back(receive);
+  return true;
+}
+
+void Inbox::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+  if (header.source >= team_.peers.size()) {
+    drop(payload);
+  } else if (header.fingerprint.operation == OperationKind::kPointToPoint) {
+    on_point_to_point(header, payload);
+  } else {
+    on_collective(header, payload);
+  }
+}
+
+void Inbox::on_collective(const MessageHeader& header, const Payload& payload) noexcept {
+  if (!agrees(header)) {
+    drop(payload);
+    return;
+  }
+  const size_t bucket = bucket_of(header.sequence);
+  Request* receive = posted_[bucket].find([&](const Request& posted) { return is_for(posted, header); });
+  if (receive == nullptr) {
+    hold(unexpected_[bucket], header, payload);
+    return;
+  }
+  static_cast<InboxNode*>(receive)->unlink();
+  receive->exchange->deliver(*receive, header, payload);
+}
+
+// Compares the message with what this rank entered at its sequence; what has not been entered yet is compared then.
+bool Inbox::agrees(const MessageHeader& header) noexcept {
+  if (is_later(header.sequence, latest_entered_)) return true;
+  const Entered& ours = entered_[header.sequence % kNumEntered];
+  if (ours.sequence == header.sequence && ours.fingerprint == header.fingerprint) return true;
+  listener_.on_mismatch(header, ours.sequence == header.sequence ? ours.fingerprint : Fingerprint{});
+  return false;
+}
+
+void Inbox::on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
+  uint32_t& next = arrived_[header.source];
+  if (header.sequence != next) {
+    hold(early_, header, payload);
+    return;
+  }
+  ++next;
+  serve_point_to_point(header, payload);
+  if (!early_.empty()) serve_early(header.source);
+}
+
+void Inbox::serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
+  Request* receive = posted_point_to_point_.find([&](const Request& posted) { return is_for(posted, header); });
+  if (receive == nullptr) {
+    hold(unexpected_point_to_point_, header, payload);
+    return;
+  }
+  static_cast<InboxNode*>(receive)->unlink();
+  receive->exchange->deliver(*receive, header, payload);
+}
+
+// The gap before some overtaking messages of this source may just have been filled.
+void Inbox::serve_early(uint32_t source) noexcept {
+  const auto is_next = [&](const Unexpected& message) {
+    return message.header.source == source && message.header.sequence == arrived_[source];
+  };
+  while (Unexpected* message = early_.find(is_next)) {
+    ++arrived_[source];
+    message->unlink();
+    num_unexpected_bytes_ -= message->num_bytes_copied();
+    serve_point_to_point(message->header, message->payload);
+    release_copy(pool_, *message);
+  }
+}
+
+void Inbox::hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept {
+  Unexpected& message = hold_copy(pool_, header, payload);
+  list.push_back(message);
+  num_unexpected_bytes_ += message.num_bytes_copied();
+  if (num_unexpected_bytes_ > kMostUnexpectedBytes) listener_.on_overflow(header);
+}
+
+bool Inbox::serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept {
+  Unexpected* message = list.find([&](const Unexpected& held) { return is_for(receive, held.header); });
+  if (message == nullptr) return false;
+  message->unlink();
+  num_unexpected_bytes_ -= message->num_bytes_copied();
+  receive.exchange->deliver(receive, message->header, message->payload);
+  release_copy(pool_, *message);
+  return true;
+}
+
+void Inbox::drop(const Payload& payload) noexcept {
+  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+}
+
+}  // namespace axon

@@ -1,0 +1,109 @@
+#include "transport/messenger.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace axon {
+
+Unexpected& hold_copy(BlockPool& pool, const MessageHeader& header, const Payload& payload) {
+  const size_t num_copied = payload.rendezvous == nullptr ? payload.num_bytes : 0;
+  void* block = pool.allocate(sizeof(Unexpected) + num_copied);
+  auto* message = new (block) Unexpected;
+  message->header = header;
+  message->payload = payload;
+  if (num_copied != 0) {
+    auto* copy = reinterpret_cast<std::byte*>(message + 1);
+    std::memcpy(copy, payload.bytes, num_copied);
+    message->payload.bytes = copy;
+  }
+  return *message;
+}
+
+void release_copy(BlockPool& pool, Unexpected& message) noexcept {
+  const size_t num_bytes = sizeof(Unexpected) + message.num_bytes_copied();
+  message.unlink();
+  message.~Unexpected();
+  pool.release(&message, num_bytes);
+}
+
+Messenger::Messenger(Transport& transport, ControlHandler& control) : transport_(transport), control_(control) {
+  transport_.set_receiver(*this);
+}
+
+Messenger::~Messenger() {
+  while (Unexpected* message = strangers_.front()) discard(*message);
+}
+
+void Messenger::attach(Inbox& inbox) {
+  const Address address{inbox.team().group, static_cast<uint32_t>(inbox.team().rank)};
+  inboxes_.emplace(address, &inbox);
+  for (Unexpected* message = strangers_.front(); message != nullptr;) {
+    Unexpected* next = strangers_.next(*message);
+    if (address == Address{message->header.group, message->header.destination}) {
+      inbox.on_message(message->header, message->payload);
+      --num_strangers_;
+      release_copy(block_pool_, *message);
+    }
+    message = next;
+  }
+}
+
+void Messenger::detach(Inbox& inbox) noexcept {
+  const Address address{inbox.team().group, static_cast<uint32_t>(inbox.team().rank)};
+  if (inboxes_.erase(address) != 0) retired_[num_retired_++ % kNumRetired] = address;
+}
+
+unsigned Messenger::progress() noexcept {
+  const unsigned num_moved = transport_.progress();
+  run_ready();
+  return num_moved;
+}
+
+void Messenger::run_ready() noexcept {
+  while (Wakeable* wakeable = ready_.pop_front()) wakeable->wake();
+}
+
+void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+  if (header.fingerprint.operation >= OperationKind::kFailureNotice) {
+    control_.on_control(header, payload);
+    return;
+  }
+  const auto found = inboxes_.find(Address{header.group, header.destination});
+  if (found != inboxes_.end()) {
+    found->second->on_message(header, payload);
+  } else {
+    hold_stranger(header, payload);
+  }
+}
+
+void Messenger::on_peer_lost(PeerId peer, Status reason) noexcept {
+  control_.on_peer_lost(peer, std::move(reason));
+}
+
+void Messenger::mark_lost(PeerId peer) {
+  if (is_lost(peer)) return;
+  lost_.resize(std::max<size_t>(lost_.size(), peer + 1));
+  lost_[peer] = true;
+  transport_.drop_peer(peer);
+}
+
+// The group is either gone (dropped), or this process has not formed it yet (kept, up to a bound).
+void Messenger::hold_stranger(const MessageHeader& header, const Payload& payload) noexcept {
+  const Address address{header.group, header.destination};
+  const bool is_retired = std::find(retired_.begin(), retired_.end(), address) != retired_.end();
+  if (is_retired || num_strangers_ == kMostStrangers) {
+    ++num_dropped_;
+    if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+    return;
+  }
+  strangers_.push_back(hold_copy(block_pool_, header, payload));
+  ++num_strangers_;
+}
+
+void Messenger::discard(Unexpected& message) noexcept {
+  if (message.payload.rendezvous != nullptr) transport_.refuse(message.payload.rendezvous);
+  release_copy(block_pool_, message);
+}
+
+}  // namespace axon
