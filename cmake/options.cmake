@@ -1,0 +1,22 @@
+# axon_options: what every target of ours is compiled with.
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 11)
+  message(FATAL_ERROR "g++ ${CMAKE_CXX_COMPILER_VERSION} is too old for C++20 coroutines: install g++ 11 or newer")
+endif()
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_package(Threads REQUIRED)
+
+add_library(axon_options INTERFACE)
+target_compile_options(axon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>)
+target_link_libraries(axon_options INTERFACE Threads::Threads)
+
+if(AXON_SANITIZE)
+  # Frames and line numbers in the reports; everything is found, so the first finding ends the test.
+  set(sanitize_flags -fsanitize=${AXON_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  target_compile_options(axon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${sanitize_flags}>)
+  target_link_options(axon_options INTERFACE -fsanitize=${AXON_SANITIZE})
+endif()
