@@ -1,0 +1,166 @@
+// Loops and table of one instruction set; see formats.hpp for how this is compiled.
+#pragma once
+
+#include <type_traits>
+
+#include "collectives/arithmetic/formats.hpp"
+#include "collectives/arithmetic/kernels.hpp"
+
+namespace axon::arithmetic {
+namespace {
+
+template <Operator kOperator, typename V>
+inline V apply(V left, V right) {
+  if constexpr (kOperator == Operator::kSum) return left + right;
+  if constexpr (kOperator == Operator::kProduct) return left * right;
+  // A comparison with NaN is false, which yields a NaN on the right; the second test yields one on the left.
+  if constexpr (kOperator == Operator::kMin) return ((left < right) | (left != left)) ? left : right;
+  if constexpr (kOperator == Operator::kMax) return ((left > right) | (left != left)) ? left : right;
+  if constexpr (kOperator == Operator::kAnd) return left & right;
+  if constexpr (kOperator == Operator::kOr) return left | right;
+  if constexpr (kOperator == Operator::kXor) return left ^ right;
+}
+
+// A last, incomplete vector: worked on in a copy, so that there is no second, scalar form of the arithmetic.
+template <typename Format>
+struct Tail {
+  alignas(kVectorBytes) std::byte bytes[kVectorBytes] = {};
+
+  Tail() = default;
+  Tail(const std::byte* source, size_t num_scalars) { std::memcpy(bytes, source, num_scalars * Format::kNumBytes); }
+  void copy_to(std::byte* target, size_t num_scalars) const {
+    std::memcpy(target, bytes, num_scalars * Format::kNumBytes);
+  }
+};
+
+template <typename Output, typename Left, typename Right, Operator kOperator>
+void fold(std::byte* output, const std::byte* left, const std::byte* right, size_t num_scalars) {
+  constexpr size_t kLanes = kVectorBytes / sizeof(typename Output::Value);
+  const size_t remainder = num_scalars % kLanes;
+  const size_t end = num_scalars - remainder;
+#pragma GCC unroll 4
+  for (size_t i = 0; i < end; i += kLanes) {
+    const auto result =
+        apply<kOperator>(Left::load(left + i * Left::kNumBytes), Right::load(right + i * Right::kNumBytes));
+    Output::store(output + i * Output::kNumBytes, result);
+  }
+  if (remainder == 0) return;
+  const Tail<Left> left_tail(left + end * Left::kNumBytes, remainder);
+  const Tail<Right> right_tail(right + end * Right::kNumBytes, remainder);
+  Tail<Output> output_tail;
+  Output::store(output_tail.bytes, apply<kOperator>(Left::load(left_tail.bytes), Right::load(right_tail.bytes)));
+  output_tail.copy_to(output + end * Output::kNumBytes, remainder);
+}
+
+enum class Step { kConvert, kMultiply, kDivide };
+
+template <Step kStep, typename V, typename Value>
+inline V apply(V value, Value argument) {
+  if constexpr (kStep == Step::kConvert) return value;
+  if constexpr (kStep == Step::kMultiply) return value * argument;
+  if constexpr (kStep == Step::kDivide) return value / argument;
+}
+
+template <typename Output, typename Input, Step kStep>
+void map(std::byte* output, const std::byte* input, size_t num_scalars, double argument) {
+  using Value = typename Output::Value;
+  constexpr size_t kLanes = kVectorBytes / sizeof(Value);
+  const auto operand = static_cast<Value>(argument);
+  const size_t remainder = num_scalars % kLanes;
+  const size_t end = num_scalars - remainder;
+#pragma GCC unroll 4
+  for (size_t i = 0; i < end; i += kLanes) {
+    Output::store(output + i * Output::kNumBytes, apply<kStep>(Input::load(input + i * Input::kNumBytes), operand));
+  }
+  if (remainder == 0) return;
+  const Tail<Input> input_tail(input + end * Input::kNumBytes, remainder);
+  Tail<Output> output_tail;
+  Output::store(output_tail.bytes, apply<kStep>(Input::load(input_tail.bytes), operand));
+  output_tail.copy_to(output + end * Output::kNumBytes, remainder);
+}
+
+// No x86-64 divides vectors of integers. In double, a quotient of narrower ones is too far from the next integer to be
+// rounded up to it, so that truncating it is exact.
+template <typename T>
+void divide_integers(std::byte* output, const std::byte* input, size_t num_scalars, double argument) {
+  using Wide = std::conditional_t<(sizeof(T) < 8), double, T>;
+  const auto divisor = static_cast<Wide>(argument);
+  for (size_t i = 0; i < num_scalars; ++i) {
+    T value;
+    std::memcpy(&value, input + i * sizeof(T), sizeof(T));
+    value = static_cast<T>(static_cast<Wide>(value) / divisor);
+    std::memcpy(output + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+template <typename Output, typename Left, typename Right>
+constexpr FoldKernels arithmetic_folds() {
+  return {fold<Output, Left, Right, Operator::kSum>, fold<Output, Left, Right, Operator::kProduct>,
+          fold<Output, Left, Right, Operator::kMin>, fold<Output, Left, Right, Operator::kMax>};
+}
+
+// Sums and products are taken in the unsigned type, where overflow is defined.
+template <typename T>
+constexpr TypeKernels integer_kernels() {
+  using Signed = Plain<T>;
+  using Unsigned = Plain<std::make_unsigned_t<T>>;
+  const FoldKernels folds{
+      fold<Unsigned, Unsigned, Unsigned, Operator::kSum>, fold<Unsigned, Unsigned, Unsigned, Operator::kProduct>,
+      fold<Signed, Signed, Signed, Operator::kMin>,       fold<Signed, Signed, Signed, Operator::kMax>,
+      fold<Unsigned, Unsigned, Unsigned, Operator::kAnd>, fold<Unsigned, Unsigned, Unsigned, Operator::kOr>,
+      fold<Unsigned, Unsigned, Unsigned, Operator::kXor>};
+  return {.fold_stored = folds, .fold_next = folds, .fold_partial = folds, .divide = divide_integers<T>};
+}
+
+constexpr TypeKernels bool_kernels() {
+  using Byte = Plain<uint8_t>;
+  constexpr FoldKernel kBoth = fold<Byte, Byte, Byte, Operator::kAnd>;
+  constexpr FoldKernel kEither = fold<Byte, Byte, Byte, Operator::kOr>;
+  constexpr FoldKernel kOne = fold<Byte, Byte, Byte, Operator::kXor>;
+  const FoldKernels folds{kEither, kBoth, kBoth, kEither, kBoth, kEither, kOne};
+  return {.fold_stored = folds, .fold_next = folds, .fold_partial = folds};
+}
+
+template <typename T>
+constexpr TypeKernels float_kernels() {
+  using Float = Plain<T>;
+  const FoldKernels folds = arithmetic_folds<Float, Float, Float>();
+  return {.fold_stored = folds,
+          .fold_next = folds,
+          .fold_partial = folds,
+          .scale = map<Float, Float, Step::kMultiply>,
+          .divide = map<Float, Float, Step::kDivide>};
+}
+
+template <typename Half>
+constexpr TypeKernels half_kernels() {
+  using Partial = Plain<float>;
+  return {.fold_stored = arithmetic_folds<Half, Half, Half>(),
+          .fold_next = arithmetic_folds<Partial, Partial, Half>(),
+          .fold_partial = arithmetic_folds<Partial, Partial, Partial>(),
+          .widen = map<Partial, Half, Step::kConvert>,
+          .scale = map<Partial, Half, Step::kMultiply>,
+          .narrow = map<Half, Partial, Step::kConvert>,
+          .divide = map<Half, Partial, Step::kDivide>};
+}
+
+template <typename T>
+constexpr TypeKernels complex_kernels() {
+  TypeKernels kernels = float_kernels<T>();
+  const FoldKernels folds{kernels.fold_stored[static_cast<size_t>(Operator::kSum)]};
+  kernels.fold_stored = kernels.fold_next = kernels.fold_partial = folds;
+  kernels.num_scalars = 2;
+  return kernels;
+}
+
+constexpr KernelTable make_table(const char* name) {
+  return {
+      name,
+      {TypeKernels{}, bool_kernels(), integer_kernels<int8_t>(), integer_kernels<uint8_t>(), integer_kernels<int16_t>(),
+       integer_kernels<uint16_t>(), integer_kernels<int32_t>(), integer_kernels<uint32_t>(), integer_kernels<int64_t>(),
+       integer_kernels<uint64_t>(), half_kernels<Float16>(), half_kernels<BFloat16>(), float_kernels<float>(),
+       float_kernels<double>(), complex_kernels<float>(), complex_kernels<double>()}};
+}
+
+}  // namespace
+}  // namespace axon::arithmetic

@@ -1,0 +1,111 @@
+#include "collectives/arithmetic/kernels.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace axon::arithmetic {
+
+// Of a partial result that stays in the first-level cache while operands are added to it.
+static constexpr size_t kBlockBytes = 8192;
+
+std::span<const KernelTable* const> usable_tables() noexcept {
+  static constexpr std::array<const KernelTable*, 3> kFastestFirst{&kAvx512Kernels, &kAvx2Kernels, &kSse2Kernels};
+  __builtin_cpu_init();
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return std::span(kFastestFirst).subspan(has_avx512 ? 0 : has_avx2 ? 1 : 2);
+}
+
+static size_t operator_of(Reduction reduction) noexcept {
+  static constexpr std::array<Operator, 10> kOperators{
+      Operator{kNumOperators}, Operator::kSum, Operator::kSum, Operator::kProduct, Operator::kMin,
+      Operator::kMax,          Operator::kAnd, Operator::kOr,  Operator::kXor,     Operator::kSum};
+  const auto index = static_cast<size_t>(reduction);
+  return index < kOperators.size() ? static_cast<size_t>(kOperators[index]) : kNumOperators;
+}
+
+PlanKernels kernels_of(const KernelTable& table, const ReductionPlan& plan) noexcept {
+  const auto type_index = static_cast<size_t>(plan.dtype);
+  const size_t operation = operator_of(plan.reduction);
+  if (type_index >= table.types.size() || operation >= kNumOperators) return {};
+
+  const TypeKernels& type = table.types[type_index];
+  const bool scales = plan.reduction == Reduction::kPremulSum;
+  const bool divides = plan.reduction == Reduction::kAverage;
+  if ((scales && type.scale == nullptr) || (divides && type.divide == nullptr)) return {};
+  return {.fold_stored = scales || divides ? nullptr : type.fold_stored[operation],
+          .fold_next = scales ? nullptr : type.fold_next[operation],
+          .fold_partial = type.fold_partial[operation],
+          .begin = scales ? type.scale : type.widen,
+          .finish = divides ? type.divide : type.narrow,
+          .begin_argument = plan.premul_factor,
+          .finish_argument = static_cast<double>(plan.num_ranks),
+          .num_scalars = type.num_scalars,
+          .num_stored_bytes = size_of(plan.dtype),
+          .num_partial_bytes = size_of(partial_type(plan.dtype))};
+}
+
+void begin_partial(const PlanKernels& kernels, std::byte* partial, const std::byte* own, size_t num_elements) noexcept {
+  if (kernels.begin != nullptr) {
+    kernels.begin(partial, own, num_elements * kernels.num_scalars, kernels.begin_argument);
+  } else if (partial != own && num_elements != 0) {
+    std::memcpy(partial, own, num_elements * kernels.num_partial_bytes);
+  }
+}
+
+void add_to_partial(const PlanKernels& kernels, std::byte* partial, const std::byte* other,
+                    size_t num_elements) noexcept {
+  kernels.fold_partial(partial, partial, other, num_elements * kernels.num_scalars);
+}
+
+void finish_partial(const PlanKernels& kernels, std::byte* output, const std::byte* partial,
+                    size_t num_elements) noexcept {
+  if (kernels.finish != nullptr) {
+    kernels.finish(output, partial, num_elements * kernels.num_scalars, kernels.finish_argument);
+  } else if (output != partial && num_elements != 0) {
+    std::memcpy(output, partial, num_elements * kernels.num_stored_bytes);
+  }
+}
+
+// The output may be an operand: it is written only after the last operand of the block has been read.
+static void combine_block(const PlanKernels& kernels, std::byte* output, std::span<const ConstBuffer> operands,
+                          size_t first, size_t num_elements) noexcept {
+  alignas(64) std::byte sum_block[kBlockBytes];
+  alignas(64) std::byte operand_block[kBlockBytes];
+  const size_t offset = first * kernels.num_stored_bytes;
+  const size_t num_scalars = num_elements * kernels.num_scalars;
+  // An operand as a partial: itself, or its converted copy.
+  const auto partial_of = [&](const ConstBuffer& operand, std::byte* block) -> const std::byte* {
+    if (kernels.begin == nullptr) return operand.data + offset;
+    kernels.begin(block, operand.data + offset, num_scalars, kernels.begin_argument);
+    return block;
+  };
+
+  const std::byte* sum = partial_of(operands.front(), sum_block);
+  for (size_t i = 1; i < operands.size(); ++i) {
+    const bool yields_output = i + 1 == operands.size() && kernels.finish == nullptr;
+    std::byte* target = yields_output ? output + offset : sum_block;
+    if (kernels.fold_next != nullptr) {
+      kernels.fold_next(target, sum, operands[i].data + offset, num_scalars);
+    } else {
+      kernels.fold_partial(target, sum, partial_of(operands[i], operand_block), num_scalars);
+    }
+    sum = target;
+  }
+  finish_partial(kernels, output + offset, sum, num_elements);
+}
+
+void combine(const PlanKernels& kernels, std::byte* output, std::span<const ConstBuffer> operands,
+             size_t num_elements) noexcept {
+  if (operands.size() == 2 && kernels.fold_stored != nullptr) {
+    kernels.fold_stored(output, operands[0].data, operands[1].data, num_elements * kernels.num_scalars);
+    return;
+  }
+  const size_t block_elements = kBlockBytes / kernels.num_partial_bytes;
+  for (size_t first = 0; first < num_elements; first += block_elements) {
+    combine_block(kernels, output, operands, first, std::min(block_elements, num_elements - first));
+  }
+}
+
+}  // namespace axon::arithmetic
