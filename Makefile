@@ -1,0 +1,98 @@
+# One command a task; each sets up what it needs: a virtual environment from the hashed locks, then the build.
+#
+#   make demo | test | check | format | bench | wheel | sanitize | lock | clean
+#
+#   PYTHON=python3.12  VENV=folder      interpreter, and the folder of the environment made with it
+#   TORCH=2.15                          another torch of requirements/torch-*.txt, in an environment of its own
+#   AXON_CUDA=0                         no device code, no nvcc
+#   AXON_UCX_ROOT=/opt/ucx              your own UCX instead of the libucx wheel
+TORCH ?= 2.11
+PYTHON ?= python3
+VENV ?= .venv$(if $(filter-out 2.11,$(TORCH)),-torch-$(TORCH))
+JOBS ?= $(shell nproc)
+AXON_CUDA ?= 1
+
+BIN := $(abspath $(VENV))/bin
+CUDA := $(VENV)/cuda
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -q
+CTEST := $(BIN)/ctest --output-on-failure --progress -j $(JOBS)
+LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header $(UPGRADE)
+CXX_FILES = $(shell find csrc tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
+
+# Only these need GoogleTest, so `make demo` runs where it is missing.
+export AXON_TESTS := $(if $(filter test sanitize,$(MAKECMDGOALS)),1,0)
+export AXON_CUDA
+export AXON_CUDA_ROOT ?= $(abspath $(CUDA))/nvidia/cu13
+export AXON_BUILD_DIR = $(abspath build/$(patsubst .%,%,$(notdir $(VENV))))
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check format bench wheel sanitize lock clean build host
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.editable
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.editable
+	@$(CTEST) --test-dir $(AXON_BUILD_DIR)
+	@$(BIN)/python -m pytest
+
+bench: $(VENV)/.editable
+	@$(BIN)/torchrun --standalone --nproc-per-node 2 -m torch_axon.bench --vs gloo
+
+wheel: build
+	@rm -rf dist build/lib build/bdist.*
+	@$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+check: $(VENV)/.editable
+	@$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@$(BIN)/ruff format --check -q
+	@$(BIN)/ruff check -q
+	@$(BIN)/mypy
+	@$(BIN)/python tools/check_layers.py
+	@$(BIN)/python tools/check_sizes.py
+
+format: $(VENV)/.installed
+	@$(BIN)/clang-format -i $(CXX_FILES)
+	@$(BIN)/ruff check -q --fix
+	@$(BIN)/ruff format -q
+
+sanitize: $(VENV)/.installed
+	@for preset in asan tsan; do \
+	  $(BIN)/cmake --preset $$preset -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja && \
+	  $(BIN)/cmake --build --preset $$preset && $(CTEST) --preset $$preset || exit 1; \
+	done
+
+# Keeps what is pinned as long as the .in files allow it; UPGRADE=--upgrade moves everything to the newest.
+lock: $(VENV)/.installed
+	@$(LOCK) --python-version 3.10 requirements/cuda.in -o requirements/cuda.txt
+	@$(LOCK) --python-version 3.10 requirements/torch-2.11.in -o requirements/torch-2.11.txt
+	@$(LOCK) --python-version 3.11 requirements/torch-2.15.in -o requirements/torch-2.15.txt
+
+clean:
+	rm -rf build dist *.egg-info torch_axon/_build.py torch_axon/_C.*.so $(VENV)/.editable
+
+# Ninja knows what is out of date, so the build itself is always asked.
+build: $(VENV)/.installed $(if $(filter-out 0,$(AXON_CUDA)),$(CUDA)/.installed)
+	@$(BIN)/python setup.py -q build_ext --inplace
+
+# An editable install for the entry points that torch looks up.
+$(VENV)/.editable: pyproject.toml setup.py | build
+	@$(PIP_INSTALL) --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed: requirements/torch-$(TORCH).txt | host
+	@echo "Installing the pinned wheels into $(VENV): some 3 GB, so the first time takes minutes"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+$(CUDA)/.installed: requirements/cuda.txt | $(VENV)/.installed
+	@rm -rf $(CUDA)
+	@$(PIP_INSTALL) --require-hashes --no-deps --target $(CUDA) -r $<
+	@touch $@
+
+host:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.10 or newer, or make PYTHON=…"; exit 1; }
+	@$(PYTHON) tools/check_host.py $(if $(filter 1,$(AXON_TESTS)),--tests)
