@@ -1,6 +1,6 @@
 // Host scratch for algorithms: page-aligned, kept for reuse, bounded by what its users ask for at once.
 //
-//   Scratch staging(exchange.scratch_pool(), num_bytes);   staging.buffer().slice(…)
+// Algorithms take theirs from their Exchange (Exchange::scratch), which gives it back once no transfer can touch it.
 //
 // Used only by the holder of the progress token, like BlockPool. Sizes are rounded up to a power of two, so that the
 // pool settles after the first operations; what is kept for reuse never exceeds kMostKept.
@@ -30,21 +30,6 @@ class ScratchPool {
  private:
   std::map<size_t, std::vector<std::byte*>> free_;  // by rounded size
   size_t num_bytes_kept_ = 0;
-};
-
-class Scratch {
- public:
-  Scratch(ScratchPool& pool, size_t num_bytes) : pool_(pool), buffer_(pool.take(num_bytes)) {}
-  ~Scratch() { pool_.give_back(buffer_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  // At least as long as was asked for.
-  Buffer buffer() const noexcept { return buffer_; }
-
- private:
-  ScratchPool& pool_;
-  Buffer buffer_;
 };
 
 }  // namespace axon

@@ -1,5 +1,6 @@
 #include "transport/exchange.hpp"
 
+#include <cassert>
 #include <cstring>
 #include <new>
 #include <set>
@@ -10,12 +11,19 @@ namespace axon {
 Exchange::Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint)
     : messenger_(messenger), inbox_(inbox), sequence_(sequence), fingerprint_(fingerprint) {}
 
-// Requests that still move (a peer died over shared memory) rest with the transport: they must not find us any more.
+// Requests that still move (a peer died over shared memory) rest with the transport: they must not find us any more, and
+// the scratch that they may touch is given up for good.
 Exchange::~Exchange() {
+  for (size_t i = 0; at_rest() && i < num_scratches_; ++i) messenger_.scratch_pool().give_back(scratches_[i]);
   for (Request* request = live_.front(); request != nullptr; request = live_.front()) {
     static_cast<ExchangeNode*>(request)->unlink();
     request->exchange = nullptr;
   }
+}
+
+Buffer Exchange::scratch(size_t num_bytes) {
+  assert(num_scratches_ < kMostScratches);
+  return scratches_[num_scratches_++] = messenger_.scratch_pool().take(num_bytes);
 }
 
 void Exchange::fail(Status reason) noexcept {

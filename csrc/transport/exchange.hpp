@@ -13,6 +13,7 @@
 // once: one for each chunk in flight makes a pipeline. A batch that has been awaited can be used again.
 #pragma once
 
+#include <array>
 #include <coroutine>
 #include <vector>
 
@@ -47,7 +48,10 @@ class Exchange {
   const Fingerprint& fingerprint() const noexcept { return fingerprint_; }
   uint32_t sequence() const noexcept { return sequence_; }
   BlockPool& block_pool() noexcept { return messenger_.block_pool(); }
-  ScratchPool& scratch_pool() noexcept { return messenger_.scratch_pool(); }
+
+  // Memory for the algorithm that lives as long as this exchange: when the algorithm has failed and is gone, transfers
+  // may still read and write there. Page-aligned, at least as long as asked for; at most kMostScratches times.
+  Buffer scratch(size_t num_bytes);
 
   // Ends the operation: every batch, open or later, yields this failure. Idempotent; the first reason stays.
   void fail(Status reason) noexcept;
@@ -84,8 +88,12 @@ class Exchange {
   Inbox& inbox_;
   const uint32_t sequence_;
   const Fingerprint fingerprint_;
+  static constexpr size_t kMostScratches = 4;
+
   IntrusiveList<Request, InExchange> live_;
   size_t num_moving_ = 0;
+  std::array<Buffer, kMostScratches> scratches_;
+  size_t num_scratches_ = 0;
   int matched_source_ = -1;
   Status failure_;
 };
