@@ -1,0 +1,75 @@
+"""Pools of ranks for the tests: `ranks` (2, 3 and 4 of them), `one_rank`, `two_ranks`, `four_ranks`, `fresh_ranks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pool import RankPool
+
+_MEETINGS = {1: "hash", 2: "file", 3: "tcp", 4: "file"}
+
+
+class Pools:
+    """One pool per number of ranks, made when first asked for and again after a failure."""
+
+    def __init__(self) -> None:
+        self._pools: dict[int, RankPool] = {}
+
+    def of(self, size: int) -> RankPool:
+        pool = self._pools.get(size)
+        if pool is None or pool.broken:
+            if pool is not None:
+                pool.close()
+            self._pools[size] = RankPool(size, _MEETINGS[size])
+        return self._pools[size]
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+
+
+@pytest.fixture(scope="session")
+def pools() -> Iterator[Pools]:
+    pools = Pools()
+    yield pools
+    pools.close()
+
+
+@pytest.fixture(params=(2, 3, 4), ids=lambda size: f"{size}ranks")
+def ranks(request: pytest.FixtureRequest, pools: Pools) -> RankPool:
+    return pools.of(request.param)
+
+
+@pytest.fixture
+def one_rank(pools: Pools) -> RankPool:
+    return pools.of(1)
+
+
+@pytest.fixture
+def two_ranks(pools: Pools) -> RankPool:
+    return pools.of(2)
+
+
+@pytest.fixture
+def three_ranks(pools: Pools) -> RankPool:
+    return pools.of(3)
+
+
+@pytest.fixture
+def four_ranks(pools: Pools) -> RankPool:
+    return pools.of(4)
+
+
+@pytest.fixture
+def fresh_ranks() -> Iterator[Callable[..., RankPool]]:
+    """Pools of a test's own, for tests that kill ranks or start groups themselves (meeting="none")."""
+    made: list[RankPool] = []
+
+    def make(size: int, meeting: str = "file", group_timeout_s: float = 60.0) -> RankPool:
+        made.append(RankPool(size, meeting, group_timeout_s))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
