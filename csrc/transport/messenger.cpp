@@ -32,7 +32,15 @@ Messenger::Messenger(Transport& transport, ControlHandler& control) : transport_
 }
 
 Messenger::~Messenger() {
-  while (Unexpected* message = strangers_.front()) discard(*message);
+  discard_strangers();
+}
+
+void Messenger::discard_strangers() noexcept {
+  while (Unexpected* message = strangers_.front()) {
+    if (message->payload.rendezvous != nullptr) transport_.refuse(message->payload.rendezvous);
+    release_copy(block_pool_, *message);
+  }
+  num_strangers_ = 0;
 }
 
 void Messenger::attach(Inbox& inbox) {
@@ -99,11 +107,6 @@ void Messenger::hold_stranger(const MessageHeader& header, const Payload& payloa
   }
   strangers_.push_back(hold_copy(block_pool_, header, payload));
   ++num_strangers_;
-}
-
-void Messenger::discard(Unexpected& message) noexcept {
-  if (message.payload.rendezvous != nullptr) transport_.refuse(message.payload.rendezvous);
-  release_copy(block_pool_, message);
 }
 
 }  // namespace axon

@@ -57,6 +57,9 @@ class Messenger final : public Receiver {
   void run_ready() noexcept;
   void schedule(Wakeable& wakeable) noexcept { ready_.push_back(wakeable); }
 
+  // Refuses what waits for groups that have not been formed.
+  void discard_strangers() noexcept;
+
   // A peer that is gone: its messages that have come still count, nothing more is sent to it or expected from it.
   void mark_lost(PeerId peer);
   bool is_lost(PeerId peer) const noexcept { return peer < lost_.size() && lost_[peer]; }
@@ -79,7 +82,6 @@ class Messenger final : public Receiver {
   static constexpr size_t kNumRetired = 1024;
 
   void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
-  void discard(Unexpected& message) noexcept;
 
   Transport& transport_;
   ControlHandler& control_;

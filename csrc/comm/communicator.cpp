@@ -1,0 +1,267 @@
+#include "comm/communicator.hpp"
+
+#include <algorithm>
+
+#include "collectives/selector.hpp"
+#include "comm/engine.hpp"
+
+namespace axon {
+
+// How long ranks may take to say how far they are once an operation is overdue. The error is due within a second.
+static constexpr std::chrono::milliseconds kAnswerTimeout{300};
+// What a failure notice may carry: within one eager message of any transport.
+static constexpr size_t kLongestNotice = 1024;
+
+Communicator::Communicator(Engine& engine, std::string name, Team team)
+    : engine_(engine), name_(std::move(name)), team_(std::move(team)), answers_(team_.peers.size()) {
+  inbox_.emplace(*engine_.transport_, engine_.messenger_.block_pool(), team_, *this);
+}
+
+Communicator::~Communicator() {
+  engine_.progress_->exclusively([this] {
+    abort_quietly("the group was destroyed");
+    engine_.settle();
+    leave();
+  });
+}
+
+void Communicator::leave() noexcept {
+  if (!inbox_) return;
+  engine_.messenger_.detach(*inbox_);
+  inbox_.reset();
+  std::erase(engine_.communicators_, this);
+}
+
+void Communicator::start(Operation& operation) noexcept {
+  operation.communicator_ = this;
+  operation.deadline_ = Clock::now() + operation.timeout;
+  if (operation.direction == Direction::kCollective) num_started_.fetch_add(1, std::memory_order_relaxed);
+  engine_.submit(operation);
+}
+
+bool Communicator::wait(Operation& operation, Clock::time_point deadline) noexcept {
+  return operation.finished() || engine_.progress_->wait(operation, deadline);
+}
+
+Status Communicator::failure() noexcept {
+  return engine_.progress_->exclusively([this] { return aborted_.ok() ? failure_.clone() : aborted_.clone(); });
+}
+
+// Why this operation cannot even begin; ok if it can.
+const Status& Communicator::obstacle(const Operation& operation) const noexcept {
+  return aborted_.ok() && operation.direction == Direction::kCollective ? failure_ : aborted_;
+}
+
+void Communicator::begin(Operation& operation) noexcept {
+  if (!obstacle(operation).ok()) {
+    engine_.over_.push_back(operation);
+    return;
+  }
+  Fingerprint fingerprint = operation.fingerprint(0);
+  if (operation.direction == Direction::kCollective) {
+    const CollectiveArguments& arguments = operation.arguments;
+    const AlgorithmRow& row =
+        select(arguments.kind, size(), operation.num_elements * size_of(arguments.dtype), engine_.overrides_);
+    operation.algorithm_ = row.algorithm;
+    operation.sequence_ = ++latest_sequence_;
+    fingerprint.algorithm = row.id;
+    latest_kind_ = arguments.kind;
+  }
+  operation.exchange_.emplace(engine_.messenger_, *inbox_, operation.sequence_, fingerprint);
+  running_.push_back(operation);
+  if (operation.direction == Direction::kCollective) inbox_->enter(operation.sequence_, fingerprint);
+  operation.task_.emplace(operation.run());
+  operation.task_->resume();
+}
+
+void Communicator::on_run_over(Operation& operation) noexcept {
+  operation.unlink();
+  engine_.over_.push_back(operation);
+}
+
+void Communicator::finish(Operation& operation) noexcept {
+  Status status = operation.task_ ? operation.task_->take() : obstacle(operation).clone();
+  operation.task_.reset();
+  if (operation.exchange_) operation.source_ = operation.exchange_->matched_source();
+  if (status.ok()) return;
+  const std::string described = operation.describe() + ": " + status.message();
+  if (operation.direction == Direction::kCollective && failure_.ok()) fail(Status(status.code(), described));
+  operation.status_ =
+      Status(status.code(), "[rank " + std::to_string(rank()) + " of group '" + name_ + "'] " + described);
+}
+
+void Communicator::fail(Status reason) noexcept {
+  if (!failure_.ok()) return;
+  notify_others(reason);
+  fail_quietly(std::move(reason));
+}
+
+void Communicator::fail_quietly(Status reason) noexcept {
+  if (!failure_.ok()) return;
+  failure_ = std::move(reason);
+  for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
+    if (operation->direction == Direction::kCollective) operation->exchange_->fail(failure_.clone());
+  }
+}
+
+void Communicator::abort(std::string reason) noexcept {
+  engine_.progress_->exclusively([&] {
+    if (!inbox_) return;
+    if (aborted_.ok()) notify_others(Status(ErrorCode::kAborted, reason));
+    abort_quietly(reason);
+    engine_.settle();
+  });
+}
+
+void Communicator::abort_quietly(const std::string& reason) noexcept {
+  if (!aborted_.ok()) return;
+  aborted_ = Status(ErrorCode::kAborted, reason);
+  for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
+    operation->exchange_->fail(aborted_.clone());
+  }
+}
+
+void Communicator::notify_others(const Status& reason) noexcept {
+  for (int other = 0; other < size(); ++other) {
+    send_control(OperationKind::kFailureNotice, other, static_cast<uint32_t>(reason.code()),
+                 reason.message().substr(0, kLongestNotice));
+  }
+}
+
+void Communicator::send_control(OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept {
+  if (destination == rank()) return;
+  const MessageHeader header{.group = team_.group,
+                             .source = static_cast<uint32_t>(rank()),
+                             .destination = static_cast<uint32_t>(destination),
+                             .sequence = latest_sequence_,
+                             .slot = slot,
+                             .fingerprint = {.operation = kind}};
+  engine_.send_control(team_.peers[destination], header, text);
+}
+
+void Communicator::on_control(const MessageHeader& header, const Payload& payload) noexcept {
+  const int source = static_cast<int>(header.source);
+  switch (header.fingerprint.operation) {
+    case OperationKind::kFailureNotice: {
+      const size_t length = payload.bytes == nullptr ? 0 : payload.num_bytes;
+      const std::string text(reinterpret_cast<const char*>(payload.bytes), length);
+      const uint32_t code = std::min(header.slot, static_cast<uint32_t>(ErrorCode::kInternal));
+      fail_quietly(Status(static_cast<ErrorCode>(code), "rank " + std::to_string(source) + " reports: " + text));
+      break;
+    }
+    case OperationKind::kProgressQuery:
+      send_control(OperationKind::kProgressReply, source, static_cast<uint32_t>(latest_kind_), {});
+      break;
+    case OperationKind::kProgressReply:
+      answers_[source] = Answer{header.sequence, static_cast<OperationKind>(header.slot)};
+      break;
+    default:
+      break;
+  }
+}
+
+static std::string describe(const Fingerprint& fingerprint) {
+  if (fingerprint == Fingerprint{}) return "no such operation any more";
+  std::string text = std::string(name_of(fingerprint.operation)) + " (" + name_of(fingerprint.dtype) + ", " +
+                     std::to_string(fingerprint.num_elements) + " elements";
+  if (fingerprint.reduction != Reduction::kNone) text += std::string(", ") + name_of(fingerprint.reduction);
+  if (fingerprint.root >= 0) text += ", root " + std::to_string(fingerprint.root);
+  return text + ", algorithm " + std::to_string(fingerprint.algorithm) + ")";
+}
+
+void Communicator::on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept {
+  Operation* mine = nullptr;
+  for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
+    if (operation->sequence_ == theirs.sequence) mine = operation;
+  }
+  const std::string own = mine != nullptr ? mine->describe() + ", that is " + describe(ours) : describe(ours);
+  fail(Status(ErrorCode::kMismatch, "mismatched collectives at #" + std::to_string(theirs.sequence) + ": rank " +
+                                        std::to_string(theirs.source) + " called " + describe(theirs.fingerprint) +
+                                        ", rank " + std::to_string(rank()) + " called " + own));
+}
+
+void Communicator::on_overflow(const MessageHeader& latest) noexcept {
+  fail(Status(ErrorCode::kResourceExhausted, "more than " + std::to_string(Inbox::kMostUnexpectedBytes >> 20) +
+                                                 " MiB have come without a receive for them, the latest from rank " +
+                                                 std::to_string(latest.source)));
+}
+
+void Communicator::on_peer_lost(PeerId peer) noexcept {
+  const auto found = std::find(team_.peers.begin(), team_.peers.end(), peer);
+  if (found == team_.peers.end()) return;
+  const Status reason(ErrorCode::kPeerLost,
+                      "rank " + std::to_string(found - team_.peers.begin()) + " is gone: " + engine_.peers_[peer].loss);
+  const bool nobody_left = std::all_of(team_.peers.begin(), team_.peers.end(), [&](PeerId other) {
+    return other == team_.peers[rank()] || engine_.messenger_.is_lost(other);
+  });
+  bool breaks_collectives = false;
+  for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
+    const bool from_anyone = operation->direction == Direction::kReceive && operation->peer == kAnyRank;
+    if (!operation->exchange_->awaits(peer) && !(from_anyone && nobody_left)) continue;
+    if (operation->direction == Direction::kCollective) {
+      breaks_collectives = true;
+    } else {
+      operation->exchange_->fail(reason.clone());
+    }
+  }
+  if (breaks_collectives) fail(reason.clone());
+}
+
+void Communicator::tick(Clock::time_point now) noexcept {
+  for (Operation* operation = running_.front(); operation != nullptr;) {
+    Operation* next = running_.next(*operation);
+    if (now >= operation->deadline_) {
+      if (operation->direction != Direction::kCollective) {
+        time_out(*operation);
+      } else if (!answers_due_) {
+        inquire(now);
+      } else if (now >= *answers_due_ || all_answered()) {
+        time_out(*operation);
+      }
+    }
+    operation = next;
+  }
+}
+
+void Communicator::inquire(Clock::time_point now) noexcept {
+  answers_due_ = now + kAnswerTimeout;
+  answers_[rank()] = Answer{latest_sequence_, latest_kind_};
+  for (int other = 0; other < size(); ++other) send_control(OperationKind::kProgressQuery, other, 0, {});
+}
+
+bool Communicator::all_answered() const noexcept {
+  return std::all_of(answers_.begin(), answers_.end(), [](const auto& answer) { return answer.has_value(); });
+}
+
+void Communicator::time_out(Operation& operation) noexcept {
+  // A collective's finish() tells the group, with the operation's name.
+  operation.exchange_->fail(Status(ErrorCode::kTimeout, "Timed out after " + std::to_string(operation.timeout.count()) +
+                                                            " ms. " + findings(operation)));
+}
+
+// Who is to blame, as far as the answers tell.
+std::string Communicator::findings(Operation& operation) {
+  std::string late;
+  if (operation.direction == Direction::kCollective) {
+    for (int other = 0; other < size(); ++other) {
+      const std::optional<Answer>& answer = answers_[other];
+      if (answer && static_cast<int32_t>(answer->sequence - operation.sequence_) >= 0) continue;
+      late += (late.empty() ? "rank " : ", rank ") + std::to_string(other);
+      if (!answer) {
+        late += " (does not answer)";
+      } else if (answer->sequence == 0) {
+        late += " (has called no collective yet)";
+      } else {
+        late += " (last entered #" + std::to_string(answer->sequence) + ", " + name_of(answer->latest) + ")";
+      }
+    }
+    late = late.empty() ? "All ranks have entered it. " : "Not entered by: " + late + ". ";
+  }
+  std::string awaited;
+  for (const int other : operation.exchange_->ranks_awaited()) {
+    awaited += (awaited.empty() ? "Still awaited here: rank " : ", rank ") + std::to_string(other);
+  }
+  return late + (awaited.empty() ? "No message has come." : awaited + ".");
+}
+
+}  // namespace axon

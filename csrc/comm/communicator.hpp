@@ -1,0 +1,106 @@
+// A process group's view on the engine: a team, its inbox and its count of operations. Cheap: no connection, no thread.
+//
+//   Result<std::unique_ptr<Communicator>> formed = engine.form({.name = …, .rank = …, .cards = …});
+//   communicator->start(operation);              // any thread; returns at once
+//   communicator->wait(operation, deadline);     // drives the engine until it is finished
+//
+// The first collective that fails ends all collectives of the group: what it left behind is undefined on every rank, so
+// later ones fail with the same reason, and the other ranks are told. A failed send or receive ends only itself.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/operation.hpp"
+#include "transport/inbox.hpp"
+#include "transport/team.hpp"
+
+namespace axon {
+
+class Engine;
+
+class Communicator final : public InboxListener {
+ public:
+  Communicator(Engine& engine, std::string name, Team team);
+  // Aborts what is still in flight.
+  ~Communicator();
+
+  int rank() const noexcept { return team_.rank; }
+  int size() const noexcept { return team_.size(); }
+  const std::string& name() const noexcept { return name_; }
+
+  // Starts an operation whose fields are filled in, and which lives at least until this returns. Never blocks, never
+  // fails: a failure is the operation's status.
+  void start(Operation& operation) noexcept;
+
+  // Returns once the operation is finished (true) or the deadline has passed (false), driving the engine meanwhile.
+  bool wait(Operation& operation, Clock::time_point deadline) noexcept;
+
+  // Fails everything in flight and to come, and tells the other ranks. Waits for nobody; idempotent; from any thread.
+  void abort(std::string reason) noexcept;
+
+  // How many collectives this rank has started.
+  uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }
+
+  // Why the group is broken; ok while it is not. A copy, since any thread may ask.
+  Status failure() noexcept;
+
+ private:
+  friend class Engine;
+  friend class Operation;
+
+  // InboxListener
+  void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override;
+  void on_overflow(const MessageHeader& latest) noexcept override;
+
+  // All below: the holder of the progress token only.
+  void begin(Operation& operation) noexcept;
+  void on_run_over(Operation& operation) noexcept;
+  void finish(Operation& operation) noexcept;
+  const Status& obstacle(const Operation& operation) const noexcept;
+
+  // Ends the group's collectives: this rank found out and tells the others, or was told.
+  void fail(Status reason) noexcept;
+  void fail_quietly(Status reason) noexcept;
+  void abort_quietly(const std::string& reason) noexcept;
+  void notify_others(const Status& reason) noexcept;
+  void on_peer_lost(PeerId peer) noexcept;
+  // Takes the communicator out of the engine, which is shutting down or losing this group.
+  void leave() noexcept;
+
+  // Deadlines: the first look at an overdue collective asks all ranks how far they are; the answers name the culprit.
+  void tick(Clock::time_point now) noexcept;
+  void inquire(Clock::time_point now) noexcept;
+  bool all_answered() const noexcept;
+  void time_out(Operation& operation) noexcept;
+  std::string findings(Operation& operation);
+
+  void on_control(const MessageHeader& header, const Payload& payload) noexcept;
+  void send_control(OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept;
+
+  // How far a rank is: the collective it entered last.
+  struct Answer {
+    uint32_t sequence = 0;
+    OperationKind latest{};
+  };
+
+  Engine& engine_;
+  const std::string name_;
+  const Team team_;
+  std::optional<Inbox> inbox_;  // none once the engine has shut down
+  std::atomic<uint32_t> num_started_{0};
+  uint32_t latest_sequence_ = 0;  // begun; what an inquiry is answered with
+  OperationKind latest_kind_{};
+  IntrusiveList<Operation> running_;
+  Status failure_;  // of the collectives
+  Status aborted_;  // of everything
+
+  std::optional<Clock::time_point> answers_due_;  // while an inquiry is under way
+  std::vector<std::optional<Answer>> answers_;    // by rank
+};
+
+}  // namespace axon

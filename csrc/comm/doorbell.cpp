@@ -1,0 +1,107 @@
+#include "comm/doorbell.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace axon {
+
+FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(value_, other.value_);
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (valid()) ::close(value_);
+}
+
+// What an epoll event carries: a process's descriptor and its peer, or one of two marks.
+static constexpr uint64_t kBell = UINT64_MAX;
+static constexpr uint64_t kOther = UINT64_MAX - 1;
+
+static uint64_t mark_of(int process, PeerId peer) noexcept {
+  return (static_cast<uint64_t>(peer) << 32) | static_cast<uint32_t>(process);
+}
+
+static std::string last_error() {
+  return std::generic_category().message(errno);
+}
+
+static FileDescriptor checked(int value, const char* what) {
+  if (value < 0) throw std::system_error(errno, std::generic_category(), what);
+  return FileDescriptor(value);
+}
+
+static void add(const FileDescriptor& set, int descriptor, uint64_t mark) {
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
+  if (epoll_ctl(set.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+}
+
+Doorbell::Doorbell(int transport_fd)
+    : bell_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
+      light_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      deep_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
+  add(light_, bell_.get(), kBell);
+  add(deep_, light_.get(), kOther);
+  add(deep_, transport_fd, kOther);
+}
+
+void Doorbell::ring() noexcept {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);  // full only if rung already
+}
+
+Status Doorbell::watch(int32_t pid, PeerId peer) {
+  // glibc has no wrapper before 2.36.
+  FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!process.valid() && errno == ENOSYS) return Status();  // before Linux 5.3: its end shows as a timeout
+  if (!process.valid()) {
+    return {ErrorCode::kPeerLost, "process " + std::to_string(pid) + " has ended: pidfd_open: " + last_error()};
+  }
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = mark_of(process.get(), peer)}};
+  if (epoll_ctl(light_.get(), EPOLL_CTL_ADD, process.get(), &event) != 0) {
+    return {ErrorCode::kResourceExhausted, "watching process " + std::to_string(pid) + ": epoll_ctl: " + last_error()};
+  }
+  const std::lock_guard lock(mutex_);
+  watched_.push_back(std::move(process));
+  return Status();
+}
+
+// Closing its descriptor takes an ended process out of the epoll set.
+void Doorbell::forget(int process) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(watched_, [&](const FileDescriptor& watched) { return watched.get() == process; });
+}
+
+std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
+  const timespec timeout{.tv_sec = at_most.count() / 1'000'000, .tv_nsec = at_most.count() % 1'000'000 * 1000};
+  pollfd set{.fd = depth == Sleep::kDeep ? deep_.get() : light_.get(), .events = POLLIN, .revents = 0};
+  ppoll(&set, 1, &timeout, nullptr);
+  std::array<epoll_event, kMostEvents> events;
+  const int num_events = epoll_wait(light_.get(), events.data(), static_cast<int>(events.size()), 0);
+  size_t num_ended = 0;
+  for (int i = 0; i < num_events; ++i) {
+    const uint64_t mark = events[i].data.u64;
+    if (mark == kBell) {
+      uint64_t rings;
+      [[maybe_unused]] const ssize_t read = ::read(bell_.get(), &rings, sizeof rings);
+    } else {
+      ended_[num_ended++] = static_cast<PeerId>(mark >> 32);
+      forget(static_cast<int>(mark & UINT32_MAX));
+    }
+  }
+  return {ended_.data(), num_ended};
+}
+
+}  // namespace axon

@@ -1,0 +1,68 @@
+// What the background thread sleeps on: a bell that any thread can ring, the processes of the peers on this host, and,
+// in deep sleep only, the transport's event descriptor.
+//
+// The kernel makes a process's descriptor readable the moment the process ends, whatever the transport believes: over
+// shared memory UCX never notices.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/status.hpp"
+#include "transport/transport.hpp"
+
+namespace axon {
+
+// A file descriptor that closes itself.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int value = -1) noexcept : value_(value) {}
+  FileDescriptor(FileDescriptor&& other) noexcept;
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor();
+
+  int get() const noexcept { return value_; }
+  bool valid() const noexcept { return value_ >= 0; }
+
+ private:
+  int value_;
+};
+
+enum class Sleep : uint8_t {
+  kLight,  // does not hear the transport: for short naps while others drive
+  kDeep,   // hears it; arm the transport first
+};
+
+class Doorbell {
+ public:
+  // Throws std::system_error when the process is out of descriptors. `transport_fd` is the transport's event_fd().
+  explicit Doorbell(int transport_fd);
+
+  // Ends the sleep in progress, or the next one.
+  void ring() noexcept;
+
+  // From now on sleep() tells when the process ends. Fails if it has ended already. Holder of the token only.
+  Status watch(int32_t pid, PeerId peer);
+
+  // Sleeps until rung, something came (kDeep), a watched process ended, or the time is over. Returns the peers whose
+  // processes have ended, each once. Background thread only; the span is valid until the next call.
+  std::span<const PeerId> sleep(Sleep depth, std::chrono::microseconds at_most) noexcept;
+
+ private:
+  void forget(int process) noexcept;
+
+  static constexpr size_t kMostEvents = 16;
+
+  FileDescriptor bell_;
+  FileDescriptor light_;  // bell and processes
+  FileDescriptor deep_;   // light_ and the transport
+  std::mutex mutex_;
+  std::vector<FileDescriptor> watched_;  // guarded by mutex_; processes that have not ended
+  std::array<PeerId, kMostEvents> ended_{};
+};
+
+}  // namespace axon

@@ -1,0 +1,251 @@
+#include "comm/engine.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+namespace axon {
+
+static constexpr std::chrono::milliseconds kTickInterval{10};
+static constexpr int kFlushTimeoutMs = 1000;
+
+namespace {
+
+// A control message's text and completion, in the engine's pool until the transport is done with it.
+struct ControlSend : Completion {
+  BlockPool* pool;
+  size_t num_bytes;
+
+  std::byte* text() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+
+  static void release(Completion& completion, Status) noexcept {
+    auto& send = static_cast<ControlSend&>(completion);
+    send.pool->release(&send, sizeof send + send.num_bytes);
+  }
+};
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOverrides overrides)
+    : transport_(std::move(transport)),
+      card_{
+          .join_nonce = 0, .process = {random_number(), random_number()}, .host = host, .pid = getpid(), .address = {}},
+      overrides_(std::move(overrides)),
+      messenger_(*transport_, *this),
+      doorbell_(transport_->event_fd()) {
+  const std::span<const std::byte> address = transport_->address();
+  card_.address.assign(address.begin(), address.end());
+  progress_.emplace(static_cast<Driver&>(*this), doorbell_);
+}
+
+Engine::~Engine() {
+  shut_down();
+}
+
+PeerCard Engine::make_card() const {
+  PeerCard card = card_;
+  card.join_nonce = random_number();
+  return card;
+}
+
+Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specification) {
+  return progress_->exclusively([&]() -> Result<std::unique_ptr<Communicator>> {
+    if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
+    Team team{.group = combine_nonces(specification.cards), .rank = specification.rank, .peers = {}};
+    for (const PeerCard& card : specification.cards) {
+      Result<PeerId> peer = meet(card);
+      if (!peer.ok()) return std::move(peer.status());
+      team.peers.push_back(peer.value());
+    }
+    auto communicator = std::make_unique<Communicator>(*this, std::move(specification.name), std::move(team));
+    communicators_.push_back(communicator.get());
+    messenger_.attach(*communicator->inbox_);
+    return communicator;
+  });
+}
+
+// The peer of this process, met now or in an earlier group.
+Result<PeerId> Engine::meet(const PeerCard& card) {
+  if (const auto known = peer_of_.find(card.process); known != peer_of_.end()) return known->second;
+  const bool same_host = card.host == card_.host;
+  Result<PeerId> added = transport_->add_peer(card.address, same_host);
+  if (!added.ok()) return added;
+  const PeerId peer = added.value();
+  peer_of_.emplace(card.process, peer);
+  peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
+  peers_[peer].card = card;
+  if (same_host && card.pid != card_.pid) {
+    if (Status watched = doorbell_.watch(card.pid, peer); !watched.ok()) lose(peer, watched.message());
+  }
+  return peer;
+}
+
+void Engine::submit(Operation& operation) noexcept {
+  Operation* top = submitted_.load(std::memory_order_relaxed);
+  do {
+    operation.next_ = top;
+  } while (!submitted_.compare_exchange_weak(top, &operation));
+  progress_->pump();
+  if (!operation.finished()) progress_->wake();
+}
+
+size_t Engine::begin_submitted() noexcept {
+  if (submitted_.load(std::memory_order_relaxed) == nullptr) return 0;
+  Operation* in_order = nullptr;
+  for (Operation* latest = submitted_.exchange(nullptr); latest != nullptr;) {
+    in_order = std::exchange(latest, std::exchange(latest->next_, in_order));
+  }
+  size_t num_begun = 0;
+  for (; in_order != nullptr; ++num_begun) {
+    Operation& operation = *std::exchange(in_order, in_order->next_);
+    ++num_running_;
+    operation.communicator_->begin(operation);
+  }
+  return num_begun;
+}
+
+unsigned Engine::drive() noexcept {
+  if (shut_down_) return 0;
+  const size_t num_begun = begin_submitted();
+  const unsigned num_moved = messenger_.progress();
+  finish_over();
+  return num_moved + static_cast<unsigned>(num_begun);
+}
+
+// Lets everything come to its end that can without the network: after failures.
+void Engine::settle() noexcept {
+  begin_submitted();
+  messenger_.run_ready();
+  finish_over();
+}
+
+void Engine::finish_over() noexcept {
+  while (Operation* operation = over_.pop_front()) {
+    operation->communicator_->finish(*operation);
+    --num_running_;
+    operation->released_ = !operation->exchange_ || operation->exchange_->at_rest();
+    if (operation->released_) {
+      operation->exchange_.reset();
+    } else {
+      restless_.push_back(*operation);
+    }
+    post_outbox(*operation);
+    messenger_.run_ready();  // a failure may have ended others
+  }
+}
+
+void Engine::release_rested() noexcept {
+  for (Operation* operation = restless_.front(); operation != nullptr;) {
+    Operation* next = restless_.next(*operation);
+    if (operation->finished() && operation->exchange_->at_rest()) {
+      operation->unlink();
+      operation->exchange_.reset();
+      operation->released_ = true;
+      post_outbox(*operation);
+    }
+    operation = next;
+  }
+}
+
+void Engine::post_outbox(Operation& operation) noexcept {
+  operation.next_ = nullptr;
+  (outbox_ == nullptr ? outbox_ : outbox_end_->next_) = &operation;
+  outbox_end_ = &operation;
+}
+
+Operation* Engine::take_outbox() noexcept {
+  return std::exchange(outbox_, nullptr);
+}
+
+void Engine::deliver(Operation* chain) noexcept {
+  while (chain != nullptr) {
+    Operation& operation = *std::exchange(chain, chain->next_);
+    const bool released = operation.released_;  // before finished(), after which another thread may set it
+    if (!operation.finished()) {
+      operation.on_finished();
+      operation.finished_.store(true);
+    }
+    if (released) operation.on_released();
+  }
+}
+
+void Engine::tick(Clock::time_point now) noexcept {
+  if (now < next_tick_ || shut_down_) return;
+  next_tick_ = now + kTickInterval;
+  for (Communicator* communicator : communicators_) communicator->tick(now);
+  messenger_.run_ready();
+  finish_over();
+  release_rested();
+}
+
+void Engine::send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept {
+  if (messenger_.is_lost(peer)) return;
+  BlockPool& pool = messenger_.block_pool();
+  auto* send = new (pool.allocate(sizeof(ControlSend) + text.size())) ControlSend;
+  send->done = &ControlSend::release;
+  send->pool = &pool;
+  send->num_bytes = text.size();
+  std::memcpy(send->text(), text.data(), text.size());
+  if (auto sent = transport_->send(peer, header, {send->text(), text.size()}, *send)) {
+    ControlSend::release(*send, std::move(*sent));
+  }
+}
+
+void Engine::on_control(const MessageHeader& header, const Payload& payload) noexcept {
+  const auto found = std::find_if(communicators_.begin(), communicators_.end(), [&](const Communicator* communicator) {
+    return communicator->team_.group == header.group &&
+           static_cast<uint32_t>(communicator->team_.rank) == header.destination;
+  });
+  const bool known = found != communicators_.end() && header.source < (*found)->team_.peers.size();
+  if (known) (*found)->on_control(header, payload);
+  if (payload.rendezvous != nullptr) transport_->refuse(payload.rendezvous);
+}
+
+void Engine::on_peer_lost(PeerId peer, Status reason) noexcept {
+  lose(peer, reason.message());
+}
+
+void Engine::on_process_ended(PeerId peer) noexcept {
+  if (shut_down_) return;
+  while (drive() != 0) {  // what it sent before it ended still counts
+  }
+  lose(peer, "its process (pid " + std::to_string(peers_[peer].card.pid) + ") has ended");
+  messenger_.run_ready();
+  finish_over();
+}
+
+void Engine::lose(PeerId peer, std::string reason) noexcept {
+  if (messenger_.is_lost(peer)) return;
+  messenger_.mark_lost(peer);
+  peers_[peer].loss = std::move(reason);
+  for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
+}
+
+void Engine::shut_down() noexcept {
+  if (getpid() != card_.pid) return;  // a forked child has the memory, but neither the thread nor the connections
+  const bool first = progress_->exclusively([&] {
+    if (shut_down_) return false;
+    for (Communicator* communicator : communicators_) communicator->abort_quietly("the process shuts torch_axon down");
+    settle();
+    shut_down_ = true;
+    return true;
+  });
+  if (!first) return;
+  progress_->stop();
+  progress_->exclusively([&] {
+    while (!communicators_.empty()) communicators_.back()->leave();
+    transport_->flush(kFlushTimeoutMs);
+    messenger_.discard_strangers();
+    transport_.reset();
+    while (Operation* operation = restless_.pop_front()) {  // nobody moves their memory any more
+      operation->exchange_.reset();
+      operation->released_ = true;
+      post_outbox(*operation);
+    }
+  });
+}
+
+}  // namespace axon

@@ -1,0 +1,115 @@
+// The one engine of a process: transport, peers and progress, shared by all groups and all doors.
+//
+//   Engine& engine = Engine::instance();       // starts it; throws std::runtime_error when the transport cannot start
+//   PeerCard card = engine.make_card();        // exchange it through a store …
+//   Result<…> formed = engine.form({.name = name, .rank = rank, .cards = all_ranks_cards});
+//
+// Threads: docs/threading.md. Everything private belongs to the holder of the progress token.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.hpp"
+#include "collectives/selector.hpp"
+#include "comm/communicator.hpp"
+#include "comm/doorbell.hpp"
+#include "comm/operation.hpp"
+#include "comm/peer_card.hpp"
+#include "comm/progress.hpp"
+#include "transport/messenger.hpp"
+
+namespace axon {
+
+struct GroupSpecification {
+  std::string name;
+  int rank = 0;
+  std::vector<PeerCard> cards;  // by rank, this rank's own included
+};
+
+class Engine final : private ControlHandler, private Driver {
+ public:
+  // Tests bring their own transport and say which host they are on; everybody else uses instance().
+  Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOverrides overrides);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  static Engine& instance();
+  // Ends the process's engine, if it has one. For exit.
+  static void shut_down_instance() noexcept;
+
+  // A fresh card for each group to join.
+  PeerCard make_card() const;
+
+  // All ranks' cards are there: nobody is asked or waited for.
+  Result<std::unique_ptr<Communicator>> form(GroupSpecification specification);
+
+  // Aborts what is in flight, delivers what was sent, stops the thread and closes the transport. Whatever is started
+  // later fails. Idempotent.
+  void shut_down() noexcept;
+
+ private:
+  friend class Communicator;
+
+  struct Peer {
+    PeerCard card;
+    std::string loss;  // why it is gone; empty while it is not
+  };
+  using ProcessId = std::array<uint64_t, 2>;
+
+  // For communicators.
+  void submit(Operation& operation) noexcept;
+  void send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept;
+  void settle() noexcept;
+  Result<PeerId> meet(const PeerCard& card);
+  void lose(PeerId peer, std::string reason) noexcept;
+
+  // Driver
+  unsigned drive() noexcept override;
+  void tick(Clock::time_point now) noexcept override;
+  bool has_submissions() const noexcept override { return submitted_.load() != nullptr; }
+  bool has_running() const noexcept override { return num_running_ != 0; }
+  bool arm() noexcept override { return transport_->arm(); }
+  void on_process_ended(PeerId peer) noexcept override;
+  Operation* take_outbox() noexcept override;
+  bool has_outbox() const noexcept override { return outbox_ != nullptr; }
+  void deliver(Operation* chain) noexcept override;
+
+  // ControlHandler
+  void on_control(const MessageHeader& header, const Payload& payload) noexcept override;
+  void on_peer_lost(PeerId peer, Status reason) noexcept override;
+
+  size_t begin_submitted() noexcept;
+  void finish_over() noexcept;
+  void post_outbox(Operation& operation) noexcept;
+  void release_rested() noexcept;
+
+  std::unique_ptr<Transport> transport_;  // none once shut down
+  PeerCard card_;                         // this process's, but for the nonce
+  const AlgorithmOverrides overrides_;
+  Messenger messenger_;
+  Doorbell doorbell_;
+
+  std::vector<Peer> peers_;  // by PeerId
+  std::map<ProcessId, PeerId> peer_of_;
+  std::vector<Communicator*> communicators_;
+
+  std::atomic<Operation*> submitted_{nullptr};  // a stack; pushed by any thread, taken whole by the holder
+  IntrusiveList<Operation> over_;               // run to the end, not yet finished
+  IntrusiveList<Operation> restless_;           // finished, but the transport still has their memory
+  Operation* outbox_ = nullptr;                 // in order; outbox_end_ is its last
+  Operation* outbox_end_ = nullptr;
+  size_t num_running_ = 0;
+  Clock::time_point next_tick_{};
+  bool shut_down_ = false;
+
+  std::optional<Progress> progress_;  // last: its thread uses all of the above
+};
+
+}  // namespace axon

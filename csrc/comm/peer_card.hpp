@@ -1,0 +1,33 @@
+// What a process tells the others about itself when a group forms: one small blob a rank, exchanged through the store.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.hpp"
+
+namespace axon {
+
+struct PeerCard {
+  uint64_t join_nonce = 0;            // fresh for every group formed; all ranks' nonces make the group's id
+  std::array<uint64_t, 2> process{};  // random, for the life of the process: the same peer in every group
+  uint64_t host = 0;                  // equal for processes that can share memory: kernel and namespaces
+  int32_t pid = 0;                    // in that pid namespace
+  std::vector<std::byte> address;     // the transport's
+
+  std::vector<uint8_t> encode() const;
+  // Refuses truncated, foreign and other-version blobs, saying which.
+  static Result<PeerCard> decode(std::span<const uint8_t> blob);
+};
+
+// Equal in two processes exactly if they share kernel and pid, network and ipc namespace.
+uint64_t this_host();
+// The id of the group that these ranks form: all nonces of this joining, in rank order.
+uint64_t combine_nonces(std::span<const PeerCard> cards) noexcept;
+// From the kernel's source of randomness.
+uint64_t random_number();
+
+}  // namespace axon

@@ -1,0 +1,194 @@
+#include "comm/progress.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+namespace axon {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// How long a waiter drives although nothing moves, before it leaves that to the background thread. A sleeping waiter is
+// woken over two hand-overs (some 50 µs): spin for as long as a peer's own work between two collectives usually takes.
+static constexpr milliseconds kPatience{4};
+// Rounds that move nothing before a waiter offers its core to others: ranks may outnumber cores.
+static constexpr unsigned kRoundsBeforeYield = 64;
+static constexpr unsigned kRoundsBetweenClockReads = 32;
+
+// The background thread: drives without pause for so long after something moved …
+static constexpr microseconds kHot{100};
+// … then naps, and only after so long dares to make senders pay for its wake-up.
+static constexpr milliseconds kWarm{5};
+static constexpr microseconds kShortNap{50};
+static constexpr microseconds kLongNap{500};
+static constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
+static constexpr milliseconds kDeepSleepIdle{1000};
+
+static void relax() noexcept {
+  __builtin_ia32_pause();
+}
+
+Progress::Progress(Driver& driver, Doorbell& doorbell)
+    : driver_(driver), doorbell_(doorbell), thread_([this] { run_in_background(); }) {}
+
+Progress::~Progress() {
+  stop();
+}
+
+void Progress::stop() noexcept {
+  if (!thread_.joinable()) return;
+  stopping_.store(true);
+  doorbell_.ring();
+  thread_.join();
+}
+
+bool Progress::try_acquire() noexcept {
+  return !token_.load(std::memory_order_relaxed) && !token_.exchange(true);
+}
+
+// A holder that only posts a message is done sooner than a sleep would take.
+bool Progress::try_acquire_patiently() noexcept {
+  for (unsigned i = 0; i < kRoundsBeforeYield; ++i) {
+    if (num_contenders_.load() == 0 && try_acquire()) return true;
+    relax();
+  }
+  return false;
+}
+
+void Progress::acquire() noexcept {
+  num_contenders_.fetch_add(1);
+  while (!try_acquire()) {
+    sleep_until(Clock::now() + kLongNap, [this] { return !token_.load(); });
+  }
+  num_contenders_.fetch_sub(1);
+}
+
+void Progress::release_once() noexcept {
+  Operation* outbox = driver_.take_outbox();
+  token_.store(false);
+  if (num_sleepers_.load() != 0) {
+    {
+      const std::lock_guard lock(mutex_);
+    }  // a sleeper that has looked but not slept yet is let in first
+    changed_.notify_all();
+  }
+  driver_.deliver(outbox);
+}
+
+void Progress::release() noexcept {
+  release_once();
+  while (driver_.has_submissions() && try_acquire()) {
+    driver_.drive();
+    release_once();
+  }
+}
+
+void Progress::pump() noexcept {
+  if (!try_acquire()) return;  // the holder looks for submissions once it has released
+  driver_.drive();
+  release();
+}
+
+void Progress::wake() noexcept {
+  if (deeply_asleep_.load() && deeply_asleep_.exchange(false)) doorbell_.ring();
+}
+
+template <typename Condition>
+void Progress::sleep_until(Clock::time_point deadline, Condition condition) noexcept {
+  num_sleepers_.fetch_add(1);
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline, condition);
+  }
+  num_sleepers_.fetch_sub(1);
+}
+
+bool Progress::wait(const Operation& operation, Clock::time_point deadline) noexcept {
+  while (!operation.finished()) {
+    if (!try_acquire_patiently()) {
+      sleep_until(deadline, [&] { return operation.finished() || !token_.load(); });
+      if (Clock::now() >= deadline) break;
+      continue;
+    }
+    const Pause pause = spin(operation, deadline);
+    release();
+    if (pause == Pause::kDeadline) break;
+    if (pause == Pause::kQuiet) {
+      wake();
+      sleep_until(deadline, [&] { return operation.finished(); });
+      if (Clock::now() >= deadline) break;
+    }
+  }
+  return operation.finished();
+}
+
+Progress::Pause Progress::spin(const Operation& operation, Clock::time_point deadline) noexcept {
+  Clock::time_point busy_at = Clock::now();
+  unsigned num_idle = 0;
+  for (unsigned round = 1; !operation.finished(); ++round) {
+    if (driver_.drive() != 0) {
+      num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
+      num_idle = 0;
+    } else if (++num_idle > kRoundsBeforeYield) {
+      sched_yield();
+    } else {
+      relax();
+    }
+    if (driver_.has_outbox() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kMakeWay;
+    if (round % kRoundsBetweenClockReads == 0) {
+      const Clock::time_point now = Clock::now();
+      if (num_idle < kRoundsBetweenClockReads) busy_at = now;
+      driver_.tick(now);
+      if (now >= deadline) return Pause::kDeadline;
+      if (now - busy_at > kPatience) return Pause::kQuiet;
+    }
+  }
+  return Pause::kFinished;
+}
+
+void Progress::run_in_background() noexcept {
+  pthread_setname_np(pthread_self(), "axon-progress");
+  while (!stopping_.load()) {
+    if (num_contenders_.load() != 0 || !try_acquire()) {
+      nap(Sleep::kLight, kLongNap);
+      continue;
+    }
+    const microseconds pause = drive_in_background();
+    const bool deep = deeply_asleep_.load();
+    release();
+    if (pause.count() == 0) {
+      sched_yield();
+    } else {
+      nap(deep ? Sleep::kDeep : Sleep::kLight, pause);
+    }
+  }
+}
+
+// One round as holder of the token; returns how long to sleep after it, deeply if deeply_asleep_ is set.
+microseconds Progress::drive_in_background() noexcept {
+  if (driver_.drive() != 0) num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
+  const Clock::time_point now = Clock::now();
+  driver_.tick(now);
+  const bool running = driver_.has_running();
+  const uint64_t num_busy_rounds = num_busy_rounds_.load(std::memory_order_relaxed);
+  if (num_busy_rounds != seen_busy_rounds_) {
+    seen_busy_rounds_ = num_busy_rounds;
+    busy_at_ = now;
+  }
+  const auto quiet = now - busy_at_;
+  if (running && quiet < kHot) return microseconds{0};
+  if (quiet < kWarm) return running ? kShortNap : kLongNap;
+  if (!driver_.arm()) return microseconds{0};
+  deeply_asleep_.store(true);  // before the token is released: whoever starts something next sees it
+  return running ? kDeepSleepRunning : kDeepSleepIdle;
+}
+
+void Progress::nap(Sleep depth, microseconds at_most) noexcept {
+  const std::span<const PeerId> ended = doorbell_.sleep(depth, at_most);
+  deeply_asleep_.store(false);
+  for (const PeerId peer : ended) {
+    exclusively([&] { driver_.on_process_ended(peer); });
+  }
+}
+
+}  // namespace axon

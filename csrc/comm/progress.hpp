@@ -1,0 +1,112 @@
+// Who moves the data: whoever waits. One token guards the engine; its holder drives everything.
+//
+//   submitter   takes the token if it is free and posts inline; else the holder finds the submission
+//   waiter      takes the token and drives until its own operation is finished; cannot get it: sleeps until it can
+//   background  one thread, for what nobody waits for. Never competes with a waiter; naps while traffic is hot, and
+//   sleeps
+//               in the transport's event descriptor once it has been quiet for a while
+//
+// Lost wake-ups are the risk here. Two rules prevent them:
+//   1. whoever releases the token looks for submissions afterwards, and takes it again if there are any;
+//   2. a sleeper counts itself (sequentially consistent) before it looks at what it sleeps on, and whoever changes that
+//      looks at the count afterwards.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <span>
+#include <thread>
+
+#include "comm/doorbell.hpp"
+#include "comm/operation.hpp"
+
+namespace axon {
+
+// What the holder of the token does. All but deliver() are called with the token held.
+class Driver {
+ public:
+  // One round over everything that can move; returns how much did.
+  virtual unsigned drive() noexcept = 0;
+  // Looks after deadlines; called every few milliseconds at the most.
+  virtual void tick(Clock::time_point now) noexcept = 0;
+  virtual bool has_submissions() const noexcept = 0;  // without the token, too
+  virtual bool has_running() const noexcept = 0;
+  virtual bool arm() noexcept = 0;
+  virtual void on_process_ended(PeerId peer) noexcept = 0;
+  // Operations to be told about, a chain; deliver() tells them, after the token has been released.
+  virtual Operation* take_outbox() noexcept = 0;
+  virtual bool has_outbox() const noexcept = 0;
+  virtual void deliver(Operation* chain) noexcept = 0;
+
+ protected:
+  ~Driver() = default;
+};
+
+class Progress {
+ public:
+  Progress(Driver& driver, Doorbell& doorbell);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Ends the background thread. Nothing moves by itself afterwards.
+  void stop() noexcept;
+
+  // After a submission: drives it, unless somebody else holds the token and will.
+  void pump() noexcept;
+
+  // Makes sure that the background thread looks after what is running.
+  void wake() noexcept;
+
+  // Drives, or sleeps while others drive, until the operation is finished (true) or the deadline has passed (false).
+  bool wait(const Operation& operation, Clock::time_point deadline) noexcept;
+
+  // Runs `action` as holder of the token. Not from inside another one.
+  template <typename Action>
+  auto exclusively(Action action) {
+    acquire();
+    struct Release {
+      Progress& progress;
+      ~Release() { progress.release(); }
+    } release{*this};
+    return action();
+  }
+
+ private:
+  enum class Pause : uint8_t { kFinished, kMakeWay, kQuiet, kDeadline };
+
+  bool try_acquire() noexcept;
+  bool try_acquire_patiently() noexcept;
+  void acquire() noexcept;
+  void release() noexcept;
+  void release_once() noexcept;
+  Pause spin(const Operation& operation, Clock::time_point deadline) noexcept;
+  template <typename Condition>
+  void sleep_until(Clock::time_point deadline, Condition condition) noexcept;
+
+  void run_in_background() noexcept;
+  std::chrono::microseconds drive_in_background() noexcept;
+  void nap(Sleep depth, std::chrono::microseconds at_most) noexcept;
+
+  Driver& driver_;
+  Doorbell& doorbell_;
+
+  std::atomic<bool> token_{false};            // true: held
+  std::atomic<uint32_t> num_contenders_{0};   // threads in acquire(): holders that only spin make way
+  std::atomic<uint32_t> num_sleepers_{0};     // threads on the condition variable
+  std::atomic<uint64_t> num_busy_rounds_{0};  // rounds that moved something, by any holder
+  std::atomic<bool> deeply_asleep_{false};    // the background thread, in the transport's event descriptor
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;                 // guards nothing but the sleep itself
+  std::condition_variable changed_;  // token released, or operation finished
+
+  // Background thread only.
+  uint64_t seen_busy_rounds_ = 0;
+  Clock::time_point busy_at_{};
+
+  std::thread thread_;  // last: starts when all else is there
+};
+
+}  // namespace axon
