@@ -1,0 +1,87 @@
+#include "base/config.hpp"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+
+namespace axon {
+namespace {
+
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~ScopedVariable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST(Config, an_unset_variable_has_its_fallback) {
+  EXPECT_FALSE(config::is_set("AXON_ALGO"));
+  EXPECT_EQ(config::text("AXON_ALGO"), "");
+  EXPECT_EQ(config::text("AXON_LOG"), "warn");
+}
+
+TEST(Config, the_environment_wins_over_the_fallback) {
+  const ScopedVariable variable("AXON_ALGO", "all_reduce:ring");
+  EXPECT_TRUE(config::is_set("AXON_ALGO"));
+  EXPECT_EQ(config::text("AXON_ALGO"), "all_reduce:ring");
+}
+
+TEST(Config, a_bad_value_names_the_variable_the_value_and_what_is_allowed) {
+  const ScopedVariable variable("AXON_LOG", "loud");
+  const Status status = config::check_environment();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+  for (const char* part : {"AXON_LOG", "loud", "error, warn, info or debug"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
+}
+
+TEST(Config, an_unknown_name_is_found_and_no_error) {
+  const ScopedVariable variable("AXON_LGO", "info");
+  EXPECT_TRUE(std::ranges::count(config::unknown_names(), "AXON_LGO"));
+  EXPECT_TRUE(config::check_environment().ok());
+}
+
+TEST(Config, variables_of_ucx_are_not_unknown) {
+  const ScopedVariable variable("AXON_UCX_TLS", "tcp");
+  EXPECT_FALSE(std::ranges::count(config::unknown_names(), "AXON_UCX_TLS"));
+}
+
+TEST(Config, the_nearest_setting_is_a_small_edit_away) {
+  ASSERT_NE(config::nearest("AXON_LGO"), nullptr);
+  EXPECT_STREQ(config::nearest("AXON_LGO")->name, "AXON_LOG");
+  ASSERT_NE(config::nearest("AXON_ALGOS"), nullptr);
+  EXPECT_STREQ(config::nearest("AXON_ALGOS")->name, "AXON_ALGO");
+  EXPECT_EQ(config::nearest("AXON_SOMETHING_ELSE_ENTIRELY"), nullptr);
+}
+
+TEST(Config, every_setting_is_described_and_accepts_its_own_fallback) {
+  for (const config::Setting& setting : config::settings()) {
+    EXPECT_TRUE(std::string_view(setting.name).starts_with("AXON_"));
+    EXPECT_FALSE(std::string_view(setting.description).empty()) << setting.name;
+    if (setting.accepts != nullptr) EXPECT_TRUE(setting.accepts(setting.fallback)) << setting.name;
+  }
+}
+
+TEST(Log, levels_are_parsed_by_name) {
+  EXPECT_EQ(log::parse("error"), log::Level::kError);
+  EXPECT_EQ(log::parse("debug"), log::Level::kDebug);
+  EXPECT_FALSE(log::parse("WARN").has_value());
+}
+
+TEST(Log, a_line_is_signed_and_below_the_limit_silent) {
+  log::set_rank(3);
+  log::set_rank(4);  // the first group's rank stays
+  testing::internal::CaptureStderr();
+  log::warn("something odd");
+  log::info("chatter");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "axon[rank 3]: warn: something odd\n");
+}
+
+}  // namespace
+}  // namespace axon

@@ -1,0 +1,48 @@
+// Golden bytes: a change here is a change of the protocol, and raises kWireVersion.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "transport/message.hpp"
+
+namespace axon {
+namespace {
+
+TEST(Wire, message_header_bytes) {
+  const MessageHeader header{.group = 0x0807060504030201,
+                             .source = 0x0C0B0A09,
+                             .destination = 0x100F0E0D,
+                             .sequence = 0x14131211,
+                             .slot = 0x18171615,
+                             .fingerprint = {.operation = OperationKind::kAllReduce,
+                                             .dtype = DataType::kFloat32,
+                                             .reduction = Reduction::kSum,
+                                             .algorithm = 0x1C,
+                                             .root = -1,
+                                             .num_elements = 0x2827262524232221}};
+  const std::array<uint8_t, 40> golden{1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,   12,   13,   14,
+                                       15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 2,    12,   1,    0x1C,
+                                       0xFF, 0xFF, 0xFF, 0xFF, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
+  EXPECT_EQ(std::memcmp(&header, golden.data(), golden.size()), 0);
+  EXPECT_EQ(kWireVersion, 1u);
+}
+
+TEST(Wire, enumerations_keep_their_values) {
+  EXPECT_EQ(static_cast<int>(OperationKind::kBroadcast), 1);
+  EXPECT_EQ(static_cast<int>(OperationKind::kPointToPoint), 10);
+  EXPECT_EQ(static_cast<int>(OperationKind::kFailureNotice), 64);
+  EXPECT_EQ(static_cast<int>(OperationKind::kProgressReply), 66);
+  EXPECT_EQ(static_cast<int>(DataType::kComplex128), 15);
+  EXPECT_EQ(static_cast<int>(Reduction::kPremulSum), 9);
+}
+
+TEST(Wire, names_of_values_out_of_range_are_safe) {
+  EXPECT_STREQ(name_of(static_cast<OperationKind>(200)), "unknown operation");
+  EXPECT_STREQ(name_of(static_cast<DataType>(200)), "unknown type");
+  EXPECT_STREQ(name_of(static_cast<Reduction>(200)), "unknown reduction");
+  EXPECT_EQ(size_of(static_cast<DataType>(200)), 1u);
+}
+
+}  // namespace
+}  // namespace axon
