@@ -1,0 +1,99 @@
+#include "base/config.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "base/log.hpp"
+
+namespace axon::config {
+
+static constexpr std::string_view kPrefix = "AXON_";
+static constexpr std::string_view kUcxPrefix = "AXON_UCX_";
+
+static bool is_log_level(std::string_view value) noexcept {
+  return log::parse(value).has_value();
+}
+
+static constexpr Setting kSettings[] = {
+    {"AXON_ALGO", ReadBy::kEngine, "", "operation:algorithm, several separated by commas",
+     "Runs these operations with these algorithms, whatever the size. Must be the same on all ranks.", nullptr},
+    {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
+     "What goes to stderr: this level and those before it.", is_log_level},
+    {"AXON_UCX_ROOT", ReadBy::kPython, "", "a folder",
+     "Prefix of a UCX installation to build against and load, in place of the libucx wheel.", nullptr},
+    {"AXON_CUDA", ReadBy::kBuild, "1", "0 or 1", "Whether the device code is compiled.", nullptr},
+    {"AXON_CUDA_ROOT", ReadBy::kBuild, "", "a folder", "Where nvcc and its headers are, in place of their wheels.",
+     nullptr},
+};
+
+std::span<const Setting> settings() noexcept {
+  return kSettings;
+}
+
+static const char* look_up(std::string_view name) {
+  return std::getenv(std::string(name).c_str());
+}
+
+std::string text(std::string_view name) {
+  if (const char* value = look_up(name)) return value;
+  const auto* setting = std::ranges::find(kSettings, name, &Setting::name);
+  return setting == std::end(kSettings) ? "" : setting->fallback;
+}
+
+bool is_set(std::string_view name) {
+  return look_up(name) != nullptr;
+}
+
+// Levenshtein's distance.
+static size_t distance(std::string_view left, std::string_view right) {
+  std::vector<size_t> row(right.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < left.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < right.size(); ++j) {
+      const size_t replaced = diagonal + (left[i] == right[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+const Setting* nearest(std::string_view name) noexcept {
+  const auto distance_to = [&](const Setting& setting) { return distance(name, setting.name); };
+  const auto* best = std::ranges::min_element(kSettings, {}, distance_to);
+  // Half of what follows the prefix may differ; beyond that it is another word.
+  const size_t tolerated = (name.size() - std::min(name.size(), kPrefix.size()) + 1) / 2;
+  return distance_to(*best) <= tolerated ? best : nullptr;
+}
+
+std::vector<std::string> unknown_names() {
+  std::vector<std::string> names;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view line = *entry;
+    const std::string_view name = line.substr(0, line.find('='));
+    const bool known = std::ranges::find(kSettings, name, &Setting::name) != std::end(kSettings);
+    if (name.starts_with(kPrefix) && !name.starts_with(kUcxPrefix) && !known) names.emplace_back(name);
+  }
+  return names;
+}
+
+Status check_environment() {
+  for (const std::string& name : unknown_names()) {
+    const Setting* meant = nearest(name);
+    log::warn("unknown environment variable " + name +
+              (meant ? "; did you mean " + std::string(meant->name) + "?" : ""));
+  }
+  for (const Setting& setting : kSettings) {
+    const char* value = look_up(setting.name);
+    if (value == nullptr || setting.accepts == nullptr || setting.accepts(value)) continue;
+    return {ErrorCode::kInvalidArgument,
+            std::string(setting.name) + " is '" + value + "'; allowed: " + setting.allowed};
+  }
+  return {};
+}
+
+}  // namespace axon::config
