@@ -1,4 +1,5 @@
 # The torch extension. Not find_package(Torch): that one searches the host for a CUDA toolkit.
+set(Python_EXECUTABLE "${AXON_PYTHON}")
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 execute_process(
   COMMAND "${Python_EXECUTABLE}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"

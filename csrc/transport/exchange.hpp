@@ -107,9 +107,14 @@ class Batch : public Wakeable {
   void send(Message message, ConstBuffer buffer) noexcept;
   void receive(Message message, Buffer buffer) noexcept;
 
-  bool await_ready() const noexcept { return num_outstanding_ == 0; }
-  void await_suspend(std::coroutine_handle<> waiter) noexcept { set_waiter(waiter); }
-  Status await_resume() const { return exchange_.failure().clone(); }
+  // An object of its own, since g++ before 13 copies what `co_await f()` awaits when f returns a reference.
+  struct Awaiter {
+    Batch& batch;
+    bool await_ready() const noexcept { return batch.num_outstanding_ == 0; }
+    void await_suspend(std::coroutine_handle<> waiter) noexcept { batch.set_waiter(waiter); }
+    Status await_resume() const { return batch.exchange_.failure().clone(); }
+  };
+  Awaiter operator co_await() noexcept { return {*this}; }
 
  private:
   friend class Exchange;

@@ -16,7 +16,7 @@ using arithmetic::PlanKernels;
 using reference::Bytes;
 
 constexpr uint64_t kSeed = 20261121;
-constexpr size_t kMostElements = 5000;  // several blocks of the widest type
+constexpr size_t kMostElements = 2500;  // several blocks of the wider types
 constexpr size_t kMostOperands = 17;
 const std::vector<size_t> kLengths{0, 1, 7, 8, 15, 16, 17, 63, 64, 65, 1000, kMostElements};
 const std::vector<size_t> kOperandCounts{1, 2, 3, 5, kMostOperands};
@@ -121,7 +121,7 @@ void check_lengths(const PlanKernels& kernels, const ReductionPlan& plan, const 
                    size_t num_operands) {
   const Bytes expected = reference::combine(plan, operands, num_operands);
   for (const size_t length : kLengths) {
-    for (const size_t misalignment : {0, 1, 7}) {
+    for (const size_t misalignment : {0, 3}) {
       const size_t num_bytes = length * size_of(plan.dtype);
       const Placed placed(operands, num_operands, num_bytes, misalignment);
       Fenced output(num_bytes, misalignment);

@@ -1,0 +1,165 @@
+// Ranks of a team in one process: each an arena, a stream and a team view, on one GPU together or on a GPU each.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "cuda/device.hpp"
+#include "cuda/device_types.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+
+namespace axon::testing {
+
+inline void require(Status status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+template <typename T>
+T require(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().message());
+  return std::move(result).value();
+}
+
+inline void require(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
+}
+
+struct TeamOptions {
+  uint32_t region_packets = 1 << 16;
+  uint32_t first_epoch = 1;
+  uint64_t timeout_ns = 10'000'000'000;
+};
+
+class DeviceRanks {
+ public:
+  // Rank r lives on devices[r].
+  explicit DeviceRanks(std::vector<int> devices, TeamOptions options = {}) : devices_(std::move(devices)) {
+    std::vector<Packet*> packets;
+    for (const int device : devices_) packets.push_back(add_rank(device, options));
+    for (int rank = 0; rank < size(); ++rank) {
+      DeviceTeam team{.rank = rank,
+                      .num_ranks = size(),
+                      .region_packets = options.region_packets,
+                      .timeout_ns = options.timeout_ns,
+                      .state = reinterpret_cast<TeamState*>(ranks_[rank].state.data()),
+                      .mailbox = reinterpret_cast<TeamMailbox*>(ranks_[rank].mailbox.data()),
+                      .packets = {}};
+      std::copy(packets.begin(), packets.end(), team.packets);
+      ranks_[rank].team = team;
+    }
+  }
+
+  int size() const { return static_cast<int>(devices_.size()); }
+  int device(int rank) const { return devices_[rank]; }
+  const DeviceTeam& team(int rank) const { return ranks_[rank].team; }
+  StreamView stream(int rank) const { return ranks_[rank].stream; }
+  TeamMailbox& mailbox(int rank) { return *ranks_[rank].team.mailbox; }
+
+  // Calls visit(rank) with the rank's device current.
+  template <typename Visitor>
+  void for_each(Visitor visit) const {
+    for (int rank = 0; rank < size(); ++rank) {
+      DeviceGuard guard(devices_[rank]);
+      visit(rank);
+    }
+  }
+
+  void synchronize() const {
+    for_each([this](int rank) { require(stream(rank).synchronize()); });
+  }
+
+ private:
+  struct Rank {
+    DeviceMemory packets, state;
+    PinnedMemory mailbox;
+    Stream stream;
+    DeviceTeam team;
+  };
+
+  // All packets carry the epoch before the first, as if it had just passed.
+  Packet* add_rank(int device, TeamOptions options) {
+    DeviceGuard guard(device);
+    for (const int peer : devices_) require(enable_peer_access(device, peer));
+    ranks_.push_back({require(DeviceMemory::allocate(packet_area_bytes(options.region_packets))),
+                      require(DeviceMemory::allocate(sizeof(TeamState))),
+                      require(PinnedMemory::allocate(sizeof(TeamMailbox))),
+                      require(Stream::create()),
+                      {}});
+    const Rank& rank = ranks_.back();
+    std::vector<uint32_t> words(packet_area_bytes(options.region_packets) / 4, options.first_epoch - 1);
+    require(cudaMemcpy(rank.packets.data(), words.data(), words.size() * 4, cudaMemcpyHostToDevice));
+    TeamState state{};
+    for (uint32_t& epoch : state.epochs) epoch = options.first_epoch;
+    require(cudaMemcpy(rank.state.data(), &state, sizeof state, cudaMemcpyHostToDevice));
+    return reinterpret_cast<Packet*>(rank.packets.data());
+  }
+
+  std::vector<int> devices_;
+  std::vector<Rank> ranks_;
+};
+
+// How many ranks, and whether they share one GPU.
+enum class Placement { kOneGpu, kGpuEach };
+
+struct Layout {
+  Placement placement;
+  int num_ranks;
+
+  std::vector<int> devices() const {
+    std::vector<int> devices(num_ranks, 0);
+    for (int rank = 0; rank < num_ranks; ++rank) devices[rank] = placement == Placement::kGpuEach ? rank : 0;
+    return devices;
+  }
+};
+
+inline std::string name_of(const ::testing::TestParamInfo<Layout>& info) {
+  return (info.param.placement == Placement::kOneGpu ? "one_gpu_" : "gpu_each_") + std::to_string(info.param.num_ranks);
+}
+
+// Runs once a layout; skips where the machine has too few GPUs.
+class LayoutTest : public ::testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    const int needed = GetParam().placement == Placement::kGpuEach ? GetParam().num_ranks : 1;
+    if (num_devices() < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << num_devices();
+  }
+};
+
+inline const auto kLayouts =
+    ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kOneGpu, 3}, Layout{Placement::kOneGpu, 5},
+                      Layout{Placement::kOneGpu, 8}, Layout{Placement::kOneGpu, 10}, Layout{Placement::kGpuEach, 2},
+                      Layout{Placement::kGpuEach, 3}, Layout{Placement::kGpuEach, 4});
+
+// A captured stream, ready to be launched again and again.
+class Graph {
+ public:
+  // `enqueue` puts the work on `stream`; the current device must be the stream's.
+  template <typename Enqueue>
+  Graph(StreamView stream, Enqueue enqueue) {
+    require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
+    enqueue();
+    cudaGraph_t graph = nullptr;
+    require(cudaStreamEndCapture(stream.get(), &graph));
+    const cudaError_t error = cudaGraphInstantiate(&executable_, graph, 0);
+    require(cudaGraphDestroy(graph));
+    require(error);
+    require(cudaGraphUpload(executable_, stream.get()));
+  }
+  ~Graph() { (void)cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch(StreamView stream) const { require(cudaGraphLaunch(executable_, stream.get())); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace axon::testing
