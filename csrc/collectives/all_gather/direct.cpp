@@ -1,0 +1,26 @@
+// Direct exchange: everybody sends its block to everybody.
+//
+// One step; a rank sends its block n−1 times and receives the n−1 others, straight into place. Peers are taken in ring
+// order from the own rank on, so that no rank is everybody's first. Wins for few ranks, and within a host at any size.
+#include "collectives/algorithms.hpp"
+#include "collectives/local.hpp"
+#include "collectives/patterns.hpp"
+
+namespace axon {
+
+Task<Status> all_gather::direct(Exchange& exchange, const CollectiveArguments& arguments) {
+  const ConstBuffer own = arguments.inputs[0];
+  const int size = exchange.size();
+  const int rank = exchange.rank();
+
+  Batch batch(exchange);
+  for (int distance = 1; distance < size; ++distance) {
+    const int source = ring_neighbour(rank, -distance, size);
+    batch.receive({.peer = source}, arguments.outputs[source]);
+    batch.send({.peer = ring_neighbour(rank, distance, size)}, own);
+  }
+  copy_block(arguments.outputs[rank], own);
+  co_return co_await batch;
+}
+
+}  // namespace axon

@@ -1,0 +1,33 @@
+// One shot: everybody sends everything to everybody and reduces it all itself, in rank order.
+//
+// One step; a rank sends and reduces n−1 tensors. Wins where a message's latency outweighs its bytes: small tensors,
+// few ranks.
+#include "collectives/algorithms.hpp"
+#include "collectives/local.hpp"
+#include "collectives/patterns.hpp"
+#include "collectives/pool_array.hpp"
+
+namespace axon {
+
+Task<Status> all_reduce::one_shot(Exchange& exchange, const CollectiveArguments& arguments) {
+  const Buffer tensor = arguments.outputs[0];
+  const int size = exchange.size();
+  const int rank = exchange.rank();
+  const Buffer staging = exchange.scratch(tensor.num_bytes * static_cast<size_t>(size));
+  PoolArray<ConstBuffer> operands(exchange.block_pool(), size);
+
+  Batch batch(exchange);
+  operands[rank] = tensor;
+  for (int distance = 1; distance < size; ++distance) {
+    const int peer = ring_neighbour(rank, distance, size);
+    const Buffer incoming = staging.slice(tensor.num_bytes * static_cast<size_t>(peer), tensor.num_bytes);
+    operands[peer] = incoming;
+    batch.receive({.peer = peer}, incoming);
+    batch.send({.peer = peer}, tensor);
+  }
+  AXON_CO_TRY(co_await batch);
+  combine(reduction_plan(arguments, size), tensor, operands, tensor.num_bytes / size_of(arguments.dtype));
+  co_return Status();
+}
+
+}  // namespace axon

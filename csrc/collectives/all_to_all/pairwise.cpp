@@ -1,0 +1,31 @@
+// Pairwise exchange: in step d every rank sends to the rank d places up the ring and receives from the one d down.
+//
+// n−1 steps, kDepth of them in flight; a rank sends and receives each of its blocks once, straight into place, and in
+// every step each rank is the target of one other. Thakur, Rabenseifner, Gropp (2005), section 4.3.
+#include "collectives/algorithms.hpp"
+#include "collectives/batch_ring.hpp"
+#include "collectives/local.hpp"
+#include "collectives/patterns.hpp"
+
+namespace axon {
+
+Task<Status> all_to_all::pairwise(Exchange& exchange, const CollectiveArguments& arguments) {
+  constexpr size_t kDepth = 8;
+  const int size = exchange.size();
+  const int rank = exchange.rank();
+
+  BatchRing<kDepth> steps(exchange);
+  for (int distance = 1; distance < size; ++distance) {
+    const int source = ring_neighbour(rank, -distance, size);
+    const int destination = ring_neighbour(rank, distance, size);
+    Batch& step = steps[static_cast<size_t>(distance)];
+    AXON_CO_TRY(co_await step);
+    step.receive({.peer = source}, arguments.outputs[source]);
+    step.send({.peer = destination}, arguments.inputs[destination]);
+  }
+  copy_block(arguments.outputs[rank], arguments.inputs[rank]);
+  for (size_t i = 0; i < kDepth; ++i) AXON_CO_TRY(co_await steps[i]);
+  co_return Status();
+}
+
+}  // namespace axon

@@ -1,0 +1,24 @@
+// Dissemination: in step k every rank tells the rank 2^k places up the ring, and hears from the one 2^k down.
+//
+// ⌈log2 n⌉ steps of one empty message; whoever has heard in all of them has heard, through others, from every rank.
+// Hensgen, Finkel, Manber, "Two Algorithms for Barrier Synchronization" (1988).
+#include "collectives/algorithms.hpp"
+#include "collectives/patterns.hpp"
+
+namespace axon {
+
+Task<Status> barrier::dissemination(Exchange& exchange, const CollectiveArguments&) {
+  const int size = exchange.size();
+  const int rank = exchange.rank();
+
+  Batch batch(exchange);
+  uint32_t slot = 0;
+  for (int distance = 1; distance < size; distance *= 2, ++slot) {
+    batch.receive({.peer = ring_neighbour(rank, -distance, size), .slot = slot}, {});
+    batch.send({.peer = ring_neighbour(rank, distance, size), .slot = slot}, {});
+    AXON_CO_TRY(co_await batch);
+  }
+  co_return Status();
+}
+
+}  // namespace axon

@@ -1,0 +1,27 @@
+// Binomial tree: every rank that has the tensor passes it on to the rank half of the remaining distance away.
+//
+// ⌈log2 n⌉ steps; the root sends ⌈log2 n⌉ times the tensor. Thakur, Rabenseifner, Gropp, "Optimization of Collective
+// Communication Operations in MPICH" (2005), section 4.2. Wins for small tensors, and for two ranks at any size.
+#include "collectives/algorithms.hpp"
+#include "collectives/patterns.hpp"
+
+namespace axon {
+
+Task<Status> broadcast::binomial(Exchange& exchange, const CollectiveArguments& arguments) {
+  const Buffer tensor = arguments.outputs[0];
+  const int size = exchange.size();
+  const int root = arguments.root;
+  const BinomialTree tree{ring_neighbour(exchange.rank(), -root, size), size};
+
+  Batch batch(exchange);
+  if (tree.position != 0) {
+    batch.receive({.peer = ring_neighbour(tree.parent(), root, size)}, tensor);
+    AXON_CO_TRY(co_await batch);
+  }
+  for (int mask = tree.child_limit() / 2; mask > 0; mask /= 2) {
+    if (tree.has_child(mask)) batch.send({.peer = ring_neighbour(tree.position + mask, root, size)}, tensor);
+  }
+  co_return co_await batch;
+}
+
+}  // namespace axon

@@ -1,0 +1,73 @@
+#include "collectives/direct_reduction.hpp"
+
+#include <algorithm>
+
+namespace axon {
+
+// What the pieces of one chunk take together; bounded below so that a message's own cost stays small.
+static constexpr size_t kStagedBytes = size_t{512} << 10;
+static constexpr size_t kSmallestChunk = size_t{64} << 10;
+static constexpr size_t kLargestChunk = size_t{256} << 10;
+
+static size_t chunk_bytes_for(int num_ranks, size_t longest_block) noexcept {
+  const size_t fair = kStagedBytes / static_cast<size_t>(num_ranks) / kGranule * kGranule;
+  const size_t whole_block = (std::max<size_t>(longest_block, 1) + kGranule - 1) / kGranule * kGranule;
+  return std::min(std::clamp(fair, kSmallestChunk, kLargestChunk), whole_block);
+}
+
+static size_t longest_of(std::span<const ConstBuffer> blocks) noexcept {
+  size_t longest = 0;
+  for (const ConstBuffer& block : blocks) longest = std::max(longest, block.num_bytes);
+  return longest;
+}
+
+DirectReduction::DirectReduction(Exchange& exchange, const CollectiveArguments& arguments,
+                                 std::span<const ConstBuffer> blocks)
+    : exchange_(exchange),
+      plan_(reduction_plan(arguments, exchange.size())),
+      blocks_(blocks),
+      chunk_bytes_(chunk_bytes_for(exchange.size(), longest_of(blocks))),
+      num_chunks_(chunks_of(longest_of(blocks)).count()),
+      staging_(exchange.scratch(chunk_bytes_ * blocks.size() * std::min(kDepth, num_chunks_))),
+      operands_(exchange.block_pool(), exchange.size()),
+      arrivals_(exchange),
+      departures_(exchange) {}
+
+Buffer DirectReduction::piece(size_t chunk, int source) const noexcept {
+  const size_t index = (chunk % kDepth) * blocks_.size() + static_cast<size_t>(source);
+  return staging_.slice(index * chunk_bytes_, chunk_bytes_);
+}
+
+Buffer DirectReduction::spare(size_t chunk) const noexcept {
+  return piece(chunk, exchange_.rank());
+}
+
+void DirectReduction::post(size_t chunk) noexcept {
+  const int size = exchange_.size();
+  const int rank = exchange_.rank();
+  const Chunks own = chunks_of(blocks_[static_cast<size_t>(rank)].num_bytes);
+  for (int distance = 1; distance < size; ++distance) {
+    const int source = ring_neighbour(rank, -distance, size);
+    if (own.contains(chunk)) {
+      arrivals_[chunk].receive({.peer = source, .slot = slot_of(chunk)},
+                               piece(chunk, source).slice(0, own[chunk].length));
+    }
+    const int destination = ring_neighbour(rank, distance, size);
+    const ConstBuffer block = blocks_[static_cast<size_t>(destination)];
+    const Chunks theirs = chunks_of(block.num_bytes);
+    if (!theirs.contains(chunk)) continue;
+    departures_[chunk].send({.peer = destination, .slot = slot_of(chunk)}, slice(block, theirs[chunk]));
+  }
+}
+
+void DirectReduction::reduce(size_t chunk, Buffer output) noexcept {
+  const int rank = exchange_.rank();
+  const ConstBuffer own = blocks_[static_cast<size_t>(rank)];
+  const Range range = chunks_of(own.num_bytes)[chunk];
+  for (int source = 0; source < exchange_.size(); ++source) {
+    operands_[source] = source == rank ? slice(own, range) : piece(chunk, source).slice(0, range.length);
+  }
+  combine(plan_, output, operands_, range.length / size_of(plan_.dtype));
+}
+
+}  // namespace axon

@@ -1,0 +1,73 @@
+// The reducing half of the direct algorithms (reduce_scatter/direct, all_reduce/two_shot, reduce/two_shot): everybody
+// sends every other rank its piece of that rank's block, chunk by chunk, and reduces the pieces of its own block.
+//
+//   DirectReduction reduction(exchange, arguments, blocks);
+//   for (size_t step = 0; step < reduction.num_steps(); ++step) {
+//     if (reduction.posts(step)) {
+//       AXON_CO_TRY(co_await reduction.departures(step));     // of the chunk kDepth before: its memory is free again
+//       reduction.post(step);
+//     }
+//     if (!reduction.reduces(step)) continue;
+//     const size_t chunk = step - reduction.kAhead;
+//     AXON_CO_TRY(co_await reduction.arrivals(chunk));
+//     reduction.reduce(chunk, …);
+//   }
+//
+// While chunk c is being reduced, the pieces of the next kAhead are on their way. Pieces are small enough to be reduced
+// out of the cache that the transport has just written them to. Operands are taken in rank order and rounded once.
+#pragma once
+
+#include <span>
+
+#include "collectives/batch_ring.hpp"
+#include "collectives/collective.hpp"
+#include "collectives/local.hpp"
+#include "collectives/patterns.hpp"
+#include "collectives/pool_array.hpp"
+
+namespace axon {
+
+class DirectReduction {
+ public:
+  static constexpr size_t kAhead = 2;
+  static constexpr size_t kDepth = 4;
+
+  // `blocks`: this rank's contribution to each rank's block. They outlive this.
+  DirectReduction(Exchange& exchange, const CollectiveArguments& arguments, std::span<const ConstBuffer> blocks);
+
+  size_t num_steps() const noexcept { return num_chunks_ + kAhead; }
+  bool posts(size_t step) const noexcept { return step < num_chunks_; }
+  bool reduces(size_t step) const noexcept { return step >= kAhead; }
+
+  Batch& arrivals(size_t chunk) noexcept { return arrivals_[chunk]; }
+  Batch& departures(size_t chunk) noexcept { return departures_[chunk]; }
+
+  // The chunk of a block of `num_bytes`; possibly empty.
+  Chunks chunks_of(size_t num_bytes) const noexcept { return {num_bytes, chunk_bytes_}; }
+  // The slot that pieces of this chunk use; the next one is free for the algorithm.
+  static uint32_t slot_of(size_t chunk) noexcept { return static_cast<uint32_t>(2 * chunk); }
+
+  // Sends the others their pieces, and receives those of the own block.
+  void post(size_t chunk) noexcept;
+
+  // Once its pieces have arrived. The output may be this rank's own contribution.
+  void reduce(size_t chunk, Buffer output) noexcept;
+
+  // Room for a reduced chunk that the caller has no place for, until the chunk's departures are done.
+  Buffer spare(size_t chunk) const noexcept;
+
+ private:
+  Buffer piece(size_t chunk, int source) const noexcept;
+
+  Exchange& exchange_;
+  const ReductionPlan plan_;
+  const std::span<const ConstBuffer> blocks_;
+  size_t chunk_bytes_;
+  size_t num_chunks_;  // of the longest block
+  Buffer staging_;
+  PoolArray<ConstBuffer> operands_;
+  BatchRing<kDepth> arrivals_;
+  BatchRing<kDepth> departures_;
+};
+
+}  // namespace axon

@@ -1,0 +1,29 @@
+// Direct: everybody sends its block to the root, which receives them all at once, straight into place.
+//
+// One step; a rank sends its block, the root receives n−1. Nothing moves fewer bytes; a tree would save the root
+// messages only for very many, very small blocks.
+#include "collectives/algorithms.hpp"
+#include "collectives/local.hpp"
+#include "collectives/patterns.hpp"
+
+namespace axon {
+
+Task<Status> gather::direct(Exchange& exchange, const CollectiveArguments& arguments) {
+  const ConstBuffer own = arguments.inputs[0];
+  const int size = exchange.size();
+  const int root = arguments.root;
+
+  Batch batch(exchange);
+  if (exchange.rank() != root) {
+    batch.send({.peer = root}, own);
+    co_return co_await batch;
+  }
+  for (int distance = 1; distance < size; ++distance) {
+    const int source = ring_neighbour(root, distance, size);
+    batch.receive({.peer = source}, arguments.outputs[source]);
+  }
+  copy_block(arguments.outputs[root], own);
+  co_return co_await batch;
+}
+
+}  // namespace axon

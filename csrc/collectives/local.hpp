@@ -1,0 +1,28 @@
+// The parts of a collective that stay within the rank.
+#pragma once
+
+#include <cstring>
+
+#include "collectives/arithmetic/arithmetic.hpp"
+#include "collectives/collective.hpp"
+
+namespace axon {
+
+// A rank's own block: nothing to do where the output is the input.
+inline void copy_block(Buffer output, ConstBuffer input) noexcept {
+  if (output.data != input.data && input.num_bytes != 0) std::memcpy(output.data, input.data, input.num_bytes);
+}
+
+inline ReductionPlan reduction_plan(const CollectiveArguments& arguments, int num_ranks) noexcept {
+  return {.dtype = arguments.dtype,
+          .reduction = arguments.reduction,
+          .num_ranks = num_ranks,
+          .premul_factor = arguments.premul_factor};
+}
+
+// Bytes that travelling partial results take for `num_bytes` of the tensor.
+inline size_t partial_bytes(DataType dtype, size_t num_bytes) noexcept {
+  return num_bytes / size_of(dtype) * size_of(partial_type(dtype));
+}
+
+}  // namespace axon

@@ -1,0 +1,110 @@
+// Who talks to whom about which bytes: pure arithmetic, tested alone.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+
+#include "memory/buffer.hpp"
+
+namespace axon {
+
+struct Range {
+  size_t begin = 0;
+  size_t length = 0;
+
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+inline Buffer slice(Buffer buffer, Range range) noexcept {
+  return buffer.slice(range.begin, range.length);
+}
+inline ConstBuffer slice(ConstBuffer buffer, Range range) noexcept {
+  return buffer.slice(range.begin, range.length);
+}
+
+// A cache line: every element type fills it evenly, so bytes cut at its multiples are cut between elements.
+inline constexpr size_t kGranule = 64;
+
+// `num_bytes` cut into consecutive parts, as even as whole granules allow, longer ones first; the last may be empty.
+class Partition {
+ public:
+  Partition(size_t num_bytes, int num_parts) noexcept : num_bytes_(num_bytes) {
+    const size_t num_granules = (num_bytes + kGranule - 1) / kGranule;
+    shortest_ = num_granules / static_cast<size_t>(num_parts);
+    num_longer_ = num_granules % static_cast<size_t>(num_parts);
+  }
+
+  Range operator[](int part) const noexcept {
+    const size_t begin = begin_of(static_cast<size_t>(part));
+    return {begin, begin_of(static_cast<size_t>(part) + 1) - begin};
+  }
+
+ private:
+  size_t begin_of(size_t part) const noexcept {
+    return std::min(num_bytes_, (part * shortest_ + std::min(part, num_longer_)) * kGranule);
+  }
+
+  size_t num_bytes_;
+  size_t shortest_;
+  size_t num_longer_;
+};
+
+// `num_bytes` cut into chunks of `chunk_bytes`, the last one shorter. There is always a first chunk, if need be an
+// empty one, whose message tells the other side that the block is empty; chunks past the end are empty and are not
+// sent.
+class Chunks {
+ public:
+  Chunks(size_t num_bytes, size_t chunk_bytes) noexcept : num_bytes_(num_bytes), chunk_bytes_(chunk_bytes) {}
+
+  size_t count() const noexcept { return std::max<size_t>(1, (num_bytes_ + chunk_bytes_ - 1) / chunk_bytes_); }
+  bool contains(size_t chunk) const noexcept { return chunk < count(); }
+
+  Range operator[](size_t chunk) const noexcept {
+    const size_t begin = std::min(num_bytes_, chunk * chunk_bytes_);
+    return {begin, std::min(num_bytes_ - begin, chunk_bytes_)};
+  }
+
+ private:
+  size_t num_bytes_;
+  size_t chunk_bytes_;
+};
+
+// The rank `distance` places up (or down, if negative) the ring; |distance| ≤ num_ranks.
+inline int ring_neighbour(int rank, int distance, int num_ranks) noexcept {
+  return (rank + distance + num_ranks) % num_ranks;
+}
+
+// A binomial tree over positions 0 … n−1, rooted at 0. A position's parent lacks its lowest set bit; its children add
+// one bit below that.
+struct BinomialTree {
+  int position;
+  int num_positions;
+
+  int parent() const noexcept { return position & (position - 1); }
+  // Children are at position + mask for every power of two below this for which that position exists.
+  int child_limit() const noexcept {
+    return position == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(num_positions))) : position & -position;
+  }
+  bool has_child(int mask) const noexcept { return position + mask < num_positions; }
+};
+
+// Recursive doubling wants a power of two: the first 2·(n − 2^k) ranks pair up, and the lower of each pair stands for
+// both. Neighbouring ranks stay neighbours, so partial results still cover consecutive ranks.
+struct PowerOfTwoFold {
+  int rank;
+  int num_ranks;
+
+  int num_active() const noexcept { return static_cast<int>(std::bit_floor(static_cast<unsigned>(num_ranks))); }
+  bool is_paired() const noexcept { return rank < 2 * num_pairs(); }
+  bool is_represented() const noexcept { return is_paired() && rank % 2 == 1; }
+  int pair_partner() const noexcept { return rank ^ 1; }
+  // The place of an active (not represented) rank among the active ones, and back.
+  int position() const noexcept { return is_paired() ? rank / 2 : rank - num_pairs(); }
+  int rank_at(int position) const noexcept { return position < num_pairs() ? 2 * position : position + num_pairs(); }
+
+ private:
+  int num_pairs() const noexcept { return num_ranks - num_active(); }
+};
+
+}  // namespace axon

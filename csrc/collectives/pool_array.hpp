@@ -1,0 +1,37 @@
+// A fixed number of small values, one a rank as a rule, in the engine's block pool: no heap on the message path.
+//
+// Only for what this process alone touches; memory that transfers touch comes from Exchange::scratch.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "base/block_pool.hpp"
+
+namespace axon {
+
+template <typename T>
+class PoolArray {
+  static_assert(std::is_trivially_destructible_v<T>);
+
+ public:
+  PoolArray(BlockPool& pool, int count)
+      : pool_(pool),
+        values_(static_cast<T*>(pool.allocate(static_cast<size_t>(count) * sizeof(T))), static_cast<size_t>(count)) {
+    std::uninitialized_value_construct(values_.begin(), values_.end());
+  }
+  ~PoolArray() { pool_.release(values_.data(), values_.size_bytes()); }
+  PoolArray(const PoolArray&) = delete;
+  PoolArray& operator=(const PoolArray&) = delete;
+
+  T& operator[](int index) noexcept { return values_[static_cast<size_t>(index)]; }
+  operator std::span<const T>() const noexcept { return values_; }
+
+ private:
+  BlockPool& pool_;
+  std::span<T> values_;
+};
+
+}  // namespace axon

@@ -1,0 +1,29 @@
+// Direct: every rank sends each other rank its piece of that rank's block, and reduces the pieces of its own.
+//
+// One step a chunk, chunks pipelined; a rank sends, receives and reduces (n−1)/n of the whole. The operands come in
+// rank order and are rounded once. The pairwise exchange of Thakur, Rabenseifner, Gropp (2005), section 4.6, with all
+// partners at once. Wins for few ranks at any size.
+#include "collectives/algorithms.hpp"
+#include "collectives/direct_reduction.hpp"
+
+namespace axon {
+
+Task<Status> reduce_scatter::direct(Exchange& exchange, const CollectiveArguments& arguments) {
+  const Buffer own = arguments.outputs[0];
+  DirectReduction reduction(exchange, arguments, arguments.inputs);
+
+  for (size_t step = 0; step < reduction.num_steps(); ++step) {
+    if (reduction.posts(step)) {
+      AXON_CO_TRY(co_await reduction.departures(step));
+      reduction.post(step);
+    }
+    if (!reduction.reduces(step)) continue;
+    const size_t chunk = step - DirectReduction::kAhead;
+    AXON_CO_TRY(co_await reduction.arrivals(chunk));
+    reduction.reduce(chunk, slice(own, reduction.chunks_of(own.num_bytes)[chunk]));
+  }
+  for (size_t i = 0; i < DirectReduction::kDepth; ++i) AXON_CO_TRY(co_await reduction.departures(i));
+  co_return Status();
+}
+
+}  // namespace axon

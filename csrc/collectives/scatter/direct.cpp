@@ -1,0 +1,29 @@
+// Direct: the root sends every rank its block.
+//
+// One step; the root sends n−1 blocks, any other rank receives its own. Nothing moves fewer bytes; a tree would save
+// the root messages only for very many, very small blocks.
+#include "collectives/algorithms.hpp"
+#include "collectives/local.hpp"
+#include "collectives/patterns.hpp"
+
+namespace axon {
+
+Task<Status> scatter::direct(Exchange& exchange, const CollectiveArguments& arguments) {
+  const Buffer own = arguments.outputs[0];
+  const int size = exchange.size();
+  const int root = arguments.root;
+
+  Batch batch(exchange);
+  if (exchange.rank() != root) {
+    batch.receive({.peer = root}, own);
+    co_return co_await batch;
+  }
+  for (int distance = 1; distance < size; ++distance) {
+    const int destination = ring_neighbour(root, distance, size);
+    batch.send({.peer = destination}, arguments.inputs[destination]);
+  }
+  copy_block(own, arguments.inputs[root]);
+  co_return co_await batch;
+}
+
+}  // namespace axon

@@ -1,0 +1,150 @@
+#include "collectives/selector.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "collectives/algorithms.hpp"
+
+namespace axon {
+
+static constexpr AlgorithmRow kAlgorithms[] = {
+    {OperationKind::kBroadcast, "binomial", 1, broadcast::binomial},
+    {OperationKind::kAllReduce, "one_shot", 1, all_reduce::one_shot},
+    {OperationKind::kReduce, "binomial", 1, reduce::binomial},
+    {OperationKind::kAllGather, "direct", 1, all_gather::direct},
+    {OperationKind::kGather, "direct", 1, gather::direct},
+    {OperationKind::kScatter, "direct", 1, scatter::direct},
+    {OperationKind::kReduceScatter, "direct", 1, reduce_scatter::direct},
+    {OperationKind::kAllToAll, "pairwise", 1, all_to_all::pairwise},
+    {OperationKind::kBarrier, "dissemination", 1, barrier::dissemination},
+};
+
+// The first row that fits is taken; each operation ends with a row that always does.
+struct TuningRow {
+  OperationKind kind;
+  int most_ranks;
+  size_t most_bytes;
+  std::string_view name;
+};
+
+static constexpr int kAnyRanks = std::numeric_limits<int>::max();
+static constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
+
+static constexpr TuningRow kTuning[] = {
+    {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "binomial"},
+    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, "one_shot"},
+    {OperationKind::kReduce, kAnyRanks, kAnyBytes, "binomial"},
+    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, "direct"},
+    {OperationKind::kGather, kAnyRanks, kAnyBytes, "direct"},
+    {OperationKind::kScatter, kAnyRanks, kAnyBytes, "direct"},
+    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, "direct"},
+    {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, "pairwise"},
+    {OperationKind::kBarrier, kAnyRanks, kAnyBytes, "dissemination"},
+};
+
+static constexpr const AlgorithmRow* find_algorithm(OperationKind kind, std::string_view name) noexcept {
+  for (const AlgorithmRow& row : kAlgorithms) {
+    if (row.kind == kind && row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+static constexpr bool every_tuning_row_names_an_algorithm() noexcept {
+  for (const TuningRow& row : kTuning) {
+    if (find_algorithm(row.kind, row.name) == nullptr) return false;
+  }
+  return true;
+}
+static_assert(every_tuning_row_names_an_algorithm());
+
+std::span<const AlgorithmRow> registered_algorithms() noexcept {
+  return kAlgorithms;
+}
+
+const AlgorithmRow& select(OperationKind kind, int num_ranks, size_t num_bytes,
+                           const AlgorithmOverrides& overrides) noexcept {
+  if (const AlgorithmRow* wanted = overrides.of(kind)) return *wanted;
+  const TuningRow* fitting = std::find_if(std::begin(kTuning), std::end(kTuning), [&](const TuningRow& row) {
+    return row.kind == kind && num_ranks <= row.most_ranks && num_bytes <= row.most_bytes;
+  });
+  return *find_algorithm(kind, fitting->name);
+}
+
+// "a, b, c": what may stand there.
+template <typename Belongs>
+static std::string names_of_algorithms(Belongs belongs) {
+  std::string names;
+  for (const AlgorithmRow& row : kAlgorithms) {
+    if (belongs(row)) names += (names.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return names;
+}
+
+static std::string names_of_operations() {
+  std::string names;
+  const OperationKind* previous = nullptr;
+  for (const AlgorithmRow& row : kAlgorithms) {
+    if (previous == nullptr || *previous != row.kind)
+      names += (names.empty() ? "" : ", ") + std::string(name_of(row.kind));
+    previous = &row.kind;
+  }
+  return names;
+}
+
+static std::string_view trimmed(std::string_view text) noexcept {
+  const size_t begin = text.find_first_not_of(' ');
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
+}
+
+static Result<const AlgorithmRow*> parse_choice(std::string_view choice) {
+  const size_t equals = choice.find('=');
+  if (equals == std::string_view::npos) {
+    return Status(ErrorCode::kInvalidArgument, "'" + std::string(choice) + "' is not of the form operation=algorithm");
+  }
+  const std::string operation(trimmed(choice.substr(0, equals)));
+  const std::string algorithm(trimmed(choice.substr(equals + 1)));
+  const auto of_operation = [&](const AlgorithmRow& row) { return name_of(row.kind) == operation; };
+  const auto first = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms), of_operation);
+  if (first == std::end(kAlgorithms)) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "unknown operation '" + operation + "'; allowed are " + names_of_operations());
+  }
+  if (const AlgorithmRow* row = find_algorithm(first->kind, algorithm)) return row;
+  return Status(ErrorCode::kInvalidArgument, "unknown algorithm '" + algorithm + "' for " + operation +
+                                                 "; allowed are " + names_of_algorithms(of_operation));
+}
+
+Result<AlgorithmOverrides> AlgorithmOverrides::parse(std::string_view text) {
+  AlgorithmOverrides overrides;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(';'), text.size());
+    const std::string_view choice = trimmed(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (choice.empty()) continue;
+    Result<const AlgorithmRow*> row = parse_choice(choice);
+    if (!row.ok()) return std::move(row.status());
+    overrides.by_kind_[static_cast<size_t>(row.value()->kind)] = row.value();
+  }
+  return overrides;
+}
+
+static std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+std::string describe_table() {
+  constexpr size_t kWidth = 16;
+  std::string table =
+      padded("operation", kWidth) + padded("ranks up to", kWidth) + padded("bytes up to", kWidth) + "algorithm\n";
+  for (const TuningRow& row : kTuning) {
+    table += padded(name_of(row.kind), kWidth);
+    table += padded(row.most_ranks == kAnyRanks ? "any" : std::to_string(row.most_ranks), kWidth);
+    table += padded(row.most_bytes == kAnyBytes ? "any" : std::to_string(row.most_bytes), kWidth);
+    table += std::string(row.name) + "\n";
+  }
+  return table;
+}
+
+}  // namespace axon
