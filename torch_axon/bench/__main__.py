@@ -1,0 +1,80 @@
+"""Runs the benchmark on this rank; rank 0 prints, writes and judges."""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from torch_axon.bench.arguments import Arguments, parse_arguments
+from torch_axon.bench.contenders import open_contenders
+from torch_axon.bench.cost import measure_costs
+from torch_axon.bench.measure import Meter
+from torch_axon.bench.operations import OPERATIONS, Operation, Setting
+from torch_axon.bench.plot import save_plot
+from torch_axon.bench.record import Line, append_lines, describe_machine
+from torch_axon.bench.report import ahead_failures, wrong_results
+from torch_axon.bench.terminal import Terminal
+
+
+def main(command_line: Sequence[str]) -> int:
+    if "RANK" not in os.environ:
+        print("no RANK in the environment: start with torchrun --nproc-per-node=2 -m torch_axon.bench", file=sys.stderr)
+        return 2
+    rank = int(os.environ["RANK"])
+    # One rank answers for all: torchrun would print the same usage once a rank.
+    with contextlib.nullcontext() if rank == 0 else contextlib.redirect_stderr(io.StringIO()):
+        arguments = parse_arguments(command_line, int(os.environ["WORLD_SIZE"]))
+    terminal = Terminal(rank)
+    timeout = timedelta(seconds=arguments.timeout)
+    if arguments.groups:
+        terminal.costs(measure_costs((arguments.backend, *arguments.rivals), arguments.groups, timeout))
+        return 0
+    lines = _measure_all(arguments, terminal, timeout)
+    return _conclude(lines, arguments, terminal) if rank == 0 else 0
+
+
+def _measure_all(arguments: Arguments, terminal: Terminal, timeout: timedelta) -> list[Line]:
+    contenders, control = open_contenders(arguments.backend, arguments.rivals, timeout)
+    machine = describe_machine()
+    terminal.machine(machine)
+    meter = Meter(contenders, control, arguments, machine)
+    plan = {name: list(_settings(OPERATIONS[name], arguments)) for name in arguments.operations}
+    lines: list[Line] = []
+    with terminal.progress(sum(len(settings) for settings in plan.values())) as progress:
+        for name, settings in plan.items():
+            for setting in settings:
+                lines.append(meter.line(OPERATIONS[name], setting))
+                progress.update()
+            progress.clear()
+            terminal.lines(lines[-len(settings) :])
+    dist.destroy_process_group()
+    return lines
+
+
+def _settings(operation: Operation, arguments: Arguments) -> Iterator[Setting]:
+    """One setting for every distinct count that the sizes come to."""
+    num_ranks = dist.get_world_size()
+    counts = dict.fromkeys(operation.count(size, arguments.dtype, num_ranks) for size in arguments.sizes)
+    for count in counts:
+        yield Setting(count, arguments.dtype, arguments.redop, arguments.root, dist.get_rank(), num_ranks)
+
+
+def _conclude(lines: Sequence[Line], arguments: Arguments, terminal: Terminal) -> int:
+    if arguments.json is not None:
+        append_lines(arguments.json, lines)
+    if arguments.plot is not None:
+        save_plot(lines, arguments.plot)
+    problems = wrong_results(lines)
+    if arguments.ahead is not None:
+        problems += ahead_failures(lines, arguments.ahead)
+    for problem in problems:
+        terminal.say(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

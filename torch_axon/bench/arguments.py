@@ -1,0 +1,206 @@
+"""The command line; every mistake is answered with the argument, the value and what is allowed."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from torch_axon.bench.contenders import register
+from torch_axon.bench.operations import OPERATIONS
+from torch_axon.bench.patterns import DTYPES, REDUCTIONS
+from torch_axon.bench.sizes import parse_size, parse_sizes, size_range
+
+_DEFAULT_SIZES = "8:128M:x4"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A command line that has been checked."""
+
+    operations: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+    redop: str
+    root: int
+    backend: str
+    rivals: tuple[str, ...]
+    iters: int | None
+    warmup: int
+    blocks: int
+    seconds: float
+    window: int | None
+    groups: int
+    timeout: float
+    json: Path | None
+    plot: Path | None
+    ahead: float | None
+
+
+def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
+    """Arguments checked for a run over `num_ranks`; a mistake ends the process with status 2, as argparse does."""
+    parser = _build_parser()
+    given = parser.parse_args(command_line)
+    if given.sizes and (given.begin or given.end or given.factor):
+        parser.error("argument --sizes: not together with -b, -e or -f")
+    try:
+        sizes = given.sizes or _nccl_tests_sizes(given)
+    except ValueError as error:
+        parser.error(f"arguments -b, -e, -f: {error}")
+    if given.root >= num_ranks:
+        parser.error(f"argument -r/--root: {given.root} is no rank from 0 to {num_ranks - 1}")
+    dtype = DTYPES[given.dtype]
+    if REDUCTIONS[given.redop].integers_only and dtype.is_floating_point:
+        integers = ", ".join(name for name, each in DTYPES.items() if not each.is_floating_point)
+        parser.error(f"argument -o/--redop: {given.redop!r} needs an integer --dtype ({integers}), not {given.dtype!r}")
+    return Arguments(
+        operations=given.operations,
+        sizes=sizes,
+        dtype=dtype,
+        redop=given.redop,
+        root=given.root,
+        backend=given.backend,
+        rivals=given.vs,
+        iters=given.iters,
+        warmup=given.warmup,
+        blocks=given.blocks,
+        seconds=given.seconds,
+        window=given.window if given.is_async else None,
+        groups=given.groups,
+        timeout=given.timeout,
+        json=given.json,
+        plot=given.plot,
+        ahead=given.assert_ahead,
+    )
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torchrun --nproc-per-node=2 -m torch_axon.bench",
+        description="Times c10d operations of one backend and of others, taking turns in one run, and checks results.",
+    )
+    add = parser.add_argument
+    add(
+        "operations",
+        nargs="?",
+        type=_operations,
+        default=("all_reduce",),
+        metavar="OPERATIONS",
+        help=f"comma-separated from {', '.join(OPERATIONS)}, or all (default: all_reduce)",
+    )
+    add(
+        "--sizes",
+        type=_checked(parse_sizes),
+        metavar="SIZES",
+        help=f"BEGIN:END:xFACTOR, BEGIN:END:+STEP or SIZE, comma-separated (default: {_DEFAULT_SIZES})",
+    )
+    add("-b", "--begin", type=_checked(parse_size), metavar="SIZE", help="smallest size, as in nccl-tests")
+    add("-e", "--end", type=_checked(parse_size), metavar="SIZE", help="largest size, as in nccl-tests")
+    add("-f", "--factor", type=_number(1.01, 1024), metavar="FACTOR", help="from size to size (default: 2)")
+    add("-d", "--dtype", choices=DTYPES, default="float32")
+    add("-o", "--redop", choices=REDUCTIONS, default="sum")
+    add("-r", "--root", type=_integer(0, 1 << 20), default=0, metavar="RANK", help="of rooted operations (default: 0)")
+    add("--backend", type=_backend, default="axon", metavar="NAME", help="whose times are judged (default: axon)")
+    add(
+        "--vs",
+        type=_backends,
+        default="gloo",
+        metavar="NAMES",
+        help="comma-separated backends to compare with; fake is torch's own floor (default: gloo)",
+    )
+    add("-n", "--iters", type=_integer(1, 10**7), metavar="N", help="calls a side and line (default: fills --seconds)")
+    add("--seconds", type=_number(0.001, 3600), default=0.3, help="time a side and line without --iters (default: 0.3)")
+    add("-w", "--warmup", type=_integer(1, 10**5), default=5, metavar="N", help="untimed calls before (default: 5)")
+    add("--blocks", type=_integer(1, 1000), default=8, metavar="N", help="how often the sides take turns (default: 8)")
+    add("--async", dest="is_async", action="store_true", help="keep --window calls in flight instead of one")
+    add("--window", type=_integer(1, 1024), default=16, metavar="N", help="calls in flight with --async (default: 16)")
+    add(
+        "--groups",
+        type=_integer(0, 10000),
+        default=0,
+        metavar="N",
+        help="measure what a first and N further groups cost, instead of operations",
+    )
+    add("--device", choices=("cpu",), default="cpu")
+    add("--timeout", type=_number(1, 3600), default=120, metavar="SECONDS", help="of the groups (default: 120)")
+    add("--json", type=Path, metavar="FILE", help="append one JSON line for every line of the table")
+    add("--plot", type=_checked(_png), metavar="FILE.png", help="draw time and bus bandwidth over size")
+    add(
+        "--assert-ahead",
+        nargs="?",
+        type=_number(0.01, 1e6),
+        const=1.0,
+        metavar="FACTOR",
+        help="fail, and say where, unless every other side takes at least FACTOR (1) times as long",
+    )
+    return parser
+
+
+def _nccl_tests_sizes(given: argparse.Namespace) -> tuple[int, ...]:
+    if not (given.begin or given.end or given.factor):
+        return parse_sizes(_DEFAULT_SIZES)
+    begin = given.begin or 8
+    return size_range(begin, given.end or max(begin, parse_size("128M")), f"x{given.factor or 2}")
+
+
+def _operations(text: str) -> tuple[str, ...]:
+    names = tuple(OPERATIONS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in OPERATIONS:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(OPERATIONS)}, all")
+    return names
+
+
+def _backends(text: str) -> tuple[str, ...]:
+    return tuple(_backend(name) for name in text.split(","))
+
+
+def _backend(name: str) -> str:
+    try:
+        register(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name
+
+
+def _png(text: str) -> Path:
+    if not text.endswith(".png"):
+        raise ValueError(f"{text!r} does not end in .png")
+    return Path(text)
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.lstrip("-").isdigit() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is no integer from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
+def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """`parse` whose ValueError text reaches the user; argparse shows only that of its own class."""
+
+    def checked(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return checked

@@ -1,0 +1,68 @@
+"""The groups that take turns, all over the same ranks of one process each, and a group of our own to agree through."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+# torch's backend that does nothing at all: what remains is the cost of the Python call.
+FLOOR = "fake"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A backend with a group of all ranks."""
+
+    backend: str
+    group: dist.ProcessGroup
+
+    @property
+    def moves_data(self) -> bool:
+        return self.backend != FLOOR
+
+
+class Control:
+    """Collective decisions and figures over a Gloo group that no measurement uses."""
+
+    def __init__(self, group: dist.ProcessGroup):
+        self._group = group
+
+    def barrier(self) -> None:
+        dist.barrier(group=self._group)
+
+    def maximum(self, values: Sequence[float]) -> list[float]:
+        return self._reduce(values, dist.ReduceOp.MAX)
+
+    def total(self, value: int) -> int:
+        return round(self._reduce([value], dist.ReduceOp.SUM)[0])
+
+    def first_reason(self, reason: str | None) -> str | None:
+        """The reason of the lowest rank that has one."""
+        reasons: list[str | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(reasons, reason, group=self._group)
+        return next((each for each in reasons if each), None)
+
+    def _reduce(self, values: Sequence[float], op: dist.ReduceOp.RedOpType) -> list[float]:
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, op=op, group=self._group)
+        return tensor.tolist()
+
+
+def register(backend: str) -> None:
+    """Makes torch know `backend` where an import does that; importing this package does it for axon."""
+    if backend == FLOOR:
+        importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    known = sorted({*dist.Backend.backend_list, FLOOR} - {"undefined"})
+    if backend not in known:
+        raise ValueError(f"{backend!r} is no backend of this process; there are {', '.join(known)}")
+
+
+def open_contenders(backend: str, rivals: Sequence[str], timeout: timedelta) -> tuple[list[Contender], Control]:
+    """Opens the default group on `backend`, then one on each of `rivals`; the first contender is the one judged."""
+    dist.init_process_group(backend, timeout=timeout)
+    contenders = [Contender(backend, dist.distributed_c10d._get_default_group())]
+    contenders += [Contender(name, dist.new_group(backend=name, timeout=timeout)) for name in rivals]
+    return contenders, Control(dist.new_group(backend="gloo", timeout=timeout))

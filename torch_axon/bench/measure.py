@@ -1,0 +1,180 @@
+"""Times the contenders in turn, so that whatever else the machine does falls on all of them alike.
+
+A sample is a batch of calls between two clock readings: some 20 µs' worth of synchronous calls one after the other, or
+a window of asynchronous calls that are launched together and then waited for. A block of samples of one contender is
+followed by a block of the next; every second round goes through them backwards. Before a block all ranks meet and run
+one batch untimed. Each rank takes p50 and p99 of its own samples; reported are the largest over the ranks. Results are
+checked, every element, before the first block and after the last.
+"""
+
+import gc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import torch.distributed as dist
+
+from torch_axon.bench.arguments import Arguments
+from torch_axon.bench.contenders import Contender, Control
+from torch_axon.bench.operations import Exercise, Operation, Setting
+from torch_axon.bench.record import Line, Machine, Side
+
+_SAMPLE_NS = 20_000
+_LARGEST_BATCH = 64
+_MOST_CALLS = 20_000
+_WINDOW_BYTES = 512 << 20
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` (0 to 1) of `values` lie, interpolated between neighbours."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+class Trial:
+    """One contender on one line: its calls, checks and samples."""
+
+    def __init__(self, contender: Contender, exercises: Sequence[Exercise]):
+        self.contender = contender
+        self.failure: str | None = None
+        self.wrong = 0
+        self.batch = self._once = len(exercises)
+        self.nanoseconds: list[float] = []  # a call, one entry a sample
+        self._samples_per_block = 1
+        self._exercises = exercises
+        self._is_async = len(exercises) > 1
+
+    def probe(self, control: Control) -> None:
+        """The first check; a backend that cannot do the operation is left out of the line."""
+        reason = None
+        try:
+            self._check()
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+        self.failure = control.first_reason(reason)
+        self.wrong = control.total(self.wrong)
+
+    def recheck(self, control: Control) -> None:
+        before, self.wrong = self.wrong, 0
+        self._check()
+        self.wrong = before + control.total(self.wrong)
+
+    def plan(self, arguments: Arguments, control: Control) -> None:
+        """Settles batch and block sizes, the same on all ranks, from the time that the warm-up takes."""
+        rounds = math.ceil(arguments.warmup / self._once)
+        start = perf_counter_ns()
+        for _ in range(rounds):
+            self._run(self._once)
+        elapsed = (perf_counter_ns() - start) / (rounds * self._once)
+        call_ns = max(1.0, control.maximum([elapsed])[0])
+        if not self._is_async:
+            self.batch = min(_LARGEST_BATCH, math.ceil(_SAMPLE_NS / call_ns))
+        calls = arguments.iters or min(_MOST_CALLS, arguments.seconds * 1e9 / call_ns)
+        self._samples_per_block = math.ceil(calls / (arguments.blocks * self.batch))
+
+    def block(self) -> None:
+        batch, nanoseconds = self.batch, self.nanoseconds
+        self._run(batch)
+        for _ in range(self._samples_per_block):
+            start = perf_counter_ns()
+            self._run(batch)
+            nanoseconds.append((perf_counter_ns() - start) / batch)
+
+    def side(self, operation: Operation, size: int, control: Control) -> Side:
+        if self.failure is not None:
+            return Side(self.contender.backend, failure=self.failure)
+        own = [percentile(self.nanoseconds, share) / operation.hops / 1e3 for share in (0.5, 0.99)]
+        p50_us, p99_us = control.maximum(own)
+        moved = size if self.contender.moves_data else 0
+        algbw_gbs = moved / p50_us / 1e3
+        return Side(
+            self.contender.backend,
+            p50_us=p50_us,
+            p99_us=p99_us,
+            algbw_gbs=algbw_gbs,
+            busbw_gbs=algbw_gbs * operation.bus_factor(dist.get_world_size()),
+            calls=len(self.nanoseconds) * self.batch,
+            batch=self.batch,
+            wrong=self.wrong if self.contender.moves_data else None,
+        )
+
+    def _run(self, num_calls: int) -> None:
+        group = self.contender.group
+        if self._is_async:
+            works = [exercise.launch(group, True) for exercise in self._exercises]
+            for work in works:
+                if work is not None:
+                    work.wait()
+            return
+        launch = self._exercises[0].launch
+        for _ in range(num_calls):
+            launch(group, False)
+
+    def _check(self) -> None:
+        for exercise in self._exercises:
+            exercise.fill()
+        self._run(self._once)
+        if self.contender.moves_data:
+            self.wrong += sum(exercise.count_wrong() for exercise in self._exercises)
+        for exercise in self._exercises:
+            exercise.zero()
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Measures lines with the same contenders throughout; the first is the one judged."""
+
+    contenders: Sequence[Contender]
+    control: Control
+    arguments: Arguments
+    machine: Machine
+
+    def line(self, operation: Operation, setting: Setting) -> Line:
+        size = operation.size(setting.count, setting.dtype, setting.num_ranks)
+        window = self._window(operation, size)
+        trials = self._measure([operation.prepare(setting) for _ in range(window)])
+        return Line(
+            op=operation.name,
+            size=size,
+            count=setting.count,
+            dtype=str(setting.dtype).removeprefix("torch."),
+            redop=setting.redop if operation.reduces else "none",
+            root=setting.root if operation.rooted else -1,
+            ranks=setting.num_ranks,
+            window=window,
+            sides=tuple(trial.side(operation, size, self.control) for trial in trials),
+            machine=self.machine,
+        )
+
+    def _window(self, operation: Operation, size: int) -> int:
+        """Calls in flight, fewer where their buffers, one set a call, would fill the memory; 1 is synchronous."""
+        if self.arguments.window is None or not operation.can_be_async:
+            return 1
+        return max(1, min(self.arguments.window, _WINDOW_BYTES // max(1, size)))
+
+    def _measure(self, exercises: Sequence[Exercise]) -> list[Trial]:
+        trials = [Trial(contender, exercises) for contender in self.contenders]
+        for trial in trials:
+            trial.probe(self.control)
+        able = [trial for trial in trials if trial.failure is None]
+        for trial in able:
+            trial.plan(self.arguments, self.control)
+        self._take_turns(able)
+        for trial in able:
+            trial.recheck(self.control)
+        return trials
+
+    def _take_turns(self, trials: Sequence[Trial]) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            for block in range(self.arguments.blocks):
+                for trial in trials if block % 2 == 0 else reversed(trials):
+                    self.control.barrier()
+                    trial.block()
+        finally:
+            gc.enable()

@@ -1,0 +1,273 @@
+"""The table of what can be measured: one row an operation of c10d, its bus factor and its buffers.
+
+Sizes count as in nccl-tests: `size` is the largest buffer of a rank (all_gather's output, reduce_scatter's input),
+`count` the elements of one rank's share of it; bus factors are those of nccl-tests' doc/PERFORMANCE.md. Uneven variants
+count by their even shares.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torch_axon.bench import patterns
+
+Launch = Callable[[dist.ProcessGroup, bool], dist.Work | None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the buffers of one line depend on; `count` as nccl-tests counts it."""
+
+    count: int
+    dtype: torch.dtype
+    redop: str
+    root: int
+    rank: int
+    num_ranks: int
+
+    @property
+    def is_root(self) -> bool:
+        return self.rank == self.root
+
+    @property
+    def op(self) -> dist.ReduceOp.RedOpType:
+        return patterns.REDUCTIONS[self.redop].op
+
+    def empty(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=self.dtype)
+
+    def shares(self) -> list[Tensor]:
+        """One buffer of `count` elements for every rank."""
+        return [self.empty(self.count) for _ in range(self.num_ranks)]
+
+    def moved(self, seed: int, count: int | None = None) -> Tensor:
+        return patterns.moved(seed, self.count if count is None else count, self.dtype)
+
+    def moved_by_all(self) -> list[Tensor]:
+        return [self.moved(rank) for rank in range(self.num_ranks)]
+
+    def contribution(self, count: int) -> Tensor:
+        return patterns.contribution(self.redop, self.rank, self.num_ranks, count, self.dtype)
+
+    def reduced(self, count: int) -> Tensor:
+        return patterns.reduced(self.redop, self.num_ranks, count, self.dtype)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A call with its buffers, what to put into them before a checked call and what they must hold after it."""
+
+    launch: Launch
+    inputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def fill(self) -> None:
+        for buffer, _ in self.outputs:
+            buffer.fill_(patterns.POISON)
+        for buffer, values in self.inputs:
+            buffer.copy_(values)
+
+    def count_wrong(self) -> int:
+        return sum(int((buffer != expected).sum()) for buffer, expected in self.outputs)
+
+    def zero(self) -> None:
+        """Zeros let in-place reductions be repeated for ever without overflow."""
+        for buffer, _ in self.inputs:
+            buffer.zero_()
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A row of the table."""
+
+    name: str
+    bus_factor: Callable[[int], float]
+    prepare: Callable[[Setting], Exercise]
+    shares: bool = False  # the size counts one share for every rank
+    reduces: bool = False
+    rooted: bool = False
+    sized: bool = True
+    hops: int = 1  # messages one after the other in a call; the time reported is that of one
+    can_be_async: bool = True
+
+    def count(self, num_bytes: int, dtype: torch.dtype, num_ranks: int) -> int:
+        """Elements for a size in bytes, at least one, so that small sizes are rounded up."""
+        if not self.sized:
+            return 0
+        return max(1, num_bytes // (dtype.itemsize * (num_ranks if self.shares else 1)))
+
+    def size(self, count: int, dtype: torch.dtype, num_ranks: int) -> int:
+        return count * dtype.itemsize * (num_ranks if self.shares else 1)
+
+
+def _all_reduce(s: Setting) -> Exercise:
+    tensor = s.empty(s.count)
+    return Exercise(
+        lambda group, is_async: dist.all_reduce(tensor, op=s.op, group=group, async_op=is_async),
+        inputs=[(tensor, s.contribution(s.count))],
+        outputs=[(tensor, s.reduced(s.count))],
+    )
+
+
+def _reduce(s: Setting) -> Exercise:
+    tensor = s.empty(s.count)
+    return Exercise(
+        lambda group, is_async: dist.reduce(tensor, s.root, op=s.op, group=group, async_op=is_async),
+        inputs=[(tensor, s.contribution(s.count))],
+        outputs=[(tensor, s.reduced(s.count))] if s.is_root else [],
+    )
+
+
+def _broadcast(s: Setting) -> Exercise:
+    tensor = s.empty(s.count)
+    return Exercise(
+        lambda group, is_async: dist.broadcast(tensor, s.root, group=group, async_op=is_async),
+        inputs=[(tensor, s.moved(s.rank))],
+        outputs=[(tensor, s.moved(s.root))],
+    )
+
+
+def _all_gather(s: Setting) -> Exercise:
+    source, target = s.empty(s.count), s.empty(s.count * s.num_ranks)
+    return Exercise(
+        lambda group, is_async: dist.all_gather_into_tensor(target, source, group=group, async_op=is_async),
+        inputs=[(source, s.moved(s.rank))],
+        outputs=[(target, torch.cat(s.moved_by_all()))],
+    )
+
+
+def _all_gather_list(s: Setting) -> Exercise:
+    source, targets = s.empty(s.count), s.shares()
+    return Exercise(
+        lambda group, is_async: dist.all_gather(targets, source, group=group, async_op=is_async),
+        inputs=[(source, s.moved(s.rank))],
+        outputs=list(zip(targets, s.moved_by_all(), strict=True)),
+    )
+
+
+def _all_gather_uneven(s: Setting) -> Exercise:
+    """Odd ranks bring half as much again as even ones."""
+    counts = [s.count + rank % 2 * -(-s.count // 2) for rank in range(s.num_ranks)]
+    source, targets = s.empty(counts[s.rank]), [s.empty(count) for count in counts]
+    expected = [s.moved(rank, count) for rank, count in enumerate(counts)]
+    return Exercise(
+        lambda group, is_async: dist.all_gather(targets, source, group=group, async_op=is_async),
+        inputs=[(source, expected[s.rank])],
+        outputs=list(zip(targets, expected, strict=True)),
+    )
+
+
+def _reduce_scatter(s: Setting) -> Exercise:
+    total = s.count * s.num_ranks
+    source, target = s.empty(total), s.empty(s.count)
+    return Exercise(
+        lambda group, is_async: dist.reduce_scatter_tensor(target, source, op=s.op, group=group, async_op=is_async),
+        inputs=[(source, s.contribution(total))],
+        outputs=[(target, s.reduced(total).chunk(s.num_ranks)[s.rank])],
+    )
+
+
+def _gather(s: Setting) -> Exercise:
+    source, targets = s.empty(s.count), s.shares() if s.is_root else None
+    return Exercise(
+        lambda group, is_async: dist.gather(source, targets, dst=s.root, group=group, async_op=is_async),
+        inputs=[(source, s.moved(s.rank))],
+        outputs=list(zip(targets, s.moved_by_all(), strict=True)) if targets else [],
+    )
+
+
+def _scatter(s: Setting) -> Exercise:
+    target, sources = s.empty(s.count), s.shares() if s.is_root else None
+    return Exercise(
+        lambda group, is_async: dist.scatter(target, sources, src=s.root, group=group, async_op=is_async),
+        inputs=list(zip(sources, s.moved_by_all(), strict=True)) if sources else [],
+        outputs=[(target, s.moved(s.rank))],
+    )
+
+
+def _all_to_all(s: Setting) -> Exercise:
+    return _all_to_all_with_counts(s, lambda _sender, _receiver: s.count)
+
+
+def _all_to_all_uneven(s: Setting) -> Exercise:
+    """Every other share is half as large again."""
+    return _all_to_all_with_counts(s, lambda sender, receiver: s.count + (sender + receiver) % 2 * -(-s.count // 2))
+
+
+def _all_to_all_with_counts(s: Setting, share: Callable[[int, int], int]) -> Exercise:
+    """`share(sender, receiver)` elements go from one to the other."""
+    sent = [share(s.rank, peer) for peer in range(s.num_ranks)]
+    received = [share(peer, s.rank) for peer in range(s.num_ranks)]
+    source, target = s.empty(sum(sent)), s.empty(sum(received))
+    is_even = len({*sent, *received}) == 1
+    splits = {} if is_even else {"output_split_sizes": received, "input_split_sizes": sent}
+
+    def values(sender: int, receiver: int) -> Tensor:
+        return s.moved(sender * s.num_ranks + receiver, share(sender, receiver))
+
+    return Exercise(
+        lambda group, is_async: dist.all_to_all_single(target, source, group=group, async_op=is_async, **splits),
+        inputs=[(source, torch.cat([values(s.rank, peer) for peer in range(s.num_ranks)]))],
+        outputs=[(target, torch.cat([values(peer, s.rank) for peer in range(s.num_ranks)]))],
+    )
+
+
+def _barrier(_: Setting) -> Exercise:
+    return Exercise(lambda group, is_async: dist.barrier(group=group, async_op=is_async))
+
+
+def _sendrecv(s: Setting) -> Exercise:
+    """Ping-pong of ranks 0 and 1, 2 and 3 and so on; an odd last rank looks on."""
+    peer = s.rank ^ 1
+    if peer >= s.num_ranks:
+        return Exercise(lambda _group, _is_async: None)
+    source, target = s.empty(s.count), s.empty(s.count)
+
+    def ping(group: dist.ProcessGroup, _: bool) -> None:
+        dist.send(source, peer, group=group)
+        dist.recv(target, peer, group=group)
+
+    def pong(group: dist.ProcessGroup, _: bool) -> None:
+        dist.recv(target, peer, group=group)
+        dist.send(source, peer, group=group)
+
+    return Exercise(
+        ping if s.rank < peer else pong,
+        inputs=[(source, s.moved(s.rank))],
+        outputs=[(target, s.moved(peer))],
+    )
+
+
+def _whole(_: int) -> float:
+    return 1.0
+
+
+def _twice_all_but_own(num_ranks: int) -> float:
+    return 2 * (num_ranks - 1) / num_ranks
+
+
+def _all_but_own(num_ranks: int) -> float:
+    return (num_ranks - 1) / num_ranks
+
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        Operation("all_reduce", _twice_all_but_own, _all_reduce, reduces=True),
+        Operation("all_gather", _all_but_own, _all_gather, shares=True),
+        Operation("all_gather_list", _all_but_own, _all_gather_list, shares=True),
+        Operation("all_gather_uneven", _all_but_own, _all_gather_uneven, shares=True),
+        Operation("reduce_scatter", _all_but_own, _reduce_scatter, shares=True, reduces=True),
+        Operation("broadcast", _whole, _broadcast, rooted=True),
+        Operation("reduce", _whole, _reduce, reduces=True, rooted=True),
+        Operation("gather", _all_but_own, _gather, shares=True, rooted=True),
+        Operation("scatter", _all_but_own, _scatter, shares=True, rooted=True),
+        Operation("all_to_all", _all_but_own, _all_to_all, shares=True),
+        Operation("all_to_all_uneven", _all_but_own, _all_to_all_uneven, shares=True),
+        Operation("barrier", _whole, _barrier, sized=False),
+        Operation("sendrecv", _whole, _sendrecv, hops=2, can_be_async=False),
+    )
+}

@@ -1,0 +1,53 @@
+"""Time and bus bandwidth over size, a row of panels an operation, a curve a backend."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_axon.bench.record import Line, Side
+from torch_axon.bench.sizes import format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_WIDTH, _HEIGHT_A_ROW = 11.0, 3.6
+
+
+def save_plot(lines: Sequence[Line], path: Path) -> None:
+    """Writes a PNG; operations without sizes (barrier) or without figures are left out."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    by_operation: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.size > 0 and line.judged.measured:
+            by_operation.setdefault(line.op, []).append(line)
+    rows = max(1, len(by_operation))
+    figure, axes = pyplot.subplots(rows, 2, figsize=(_WIDTH, _HEIGHT_A_ROW * rows), squeeze=False, layout="constrained")
+    for (name, sized), (left, right) in zip(by_operation.items(), axes, strict=False):
+        _draw(left, sized, lambda side: side.p50_us)
+        _draw(right, sized, lambda side: side.busbw_gbs)
+        left.set(title=f"{name}, {sized[0].dtype}, {sized[0].ranks} ranks", ylabel="time, p50 of the slowest rank (µs)")
+        right.set(title=name, ylabel="bus bandwidth (GB/s)")
+    figure.suptitle(f"{lines[0].machine.cpu}, torch {lines[0].machine.torch}", fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _draw(axes: "Axes", lines: Sequence[Line], figure_of: Callable[[Side], float]) -> None:
+    sizes = [line.size for line in lines]
+    for index, side in enumerate(lines[0].sides):
+        figures = [figure_of(line.sides[index]) or float("nan") for line in lines]
+        if any(figure == figure for figure in figures):
+            axes.plot(sizes, figures, marker="o", markersize=3, label=side.backend)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(
+        sizes[:: max(1, len(sizes) // 8)], labels=[format_size(s) for s in sizes[:: max(1, len(sizes) // 8)]]
+    )
+    axes.set_xlabel("size (bytes)")
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()

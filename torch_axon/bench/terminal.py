@@ -1,0 +1,78 @@
+"""What a person sees during a run: a table an operation, a progress bar while it is measured."""
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from torch_axon.bench.cost import GroupCost
+from torch_axon.bench.record import Line, Machine
+from torch_axon.bench.report import columns
+
+_WIDTH_OF_A_FILE = 200
+_SECONDS_BEFORE_PROGRESS = 2.0
+
+
+class Terminal:
+    """Prints on rank 0 and is silent elsewhere."""
+
+    def __init__(self, rank: int):
+        self._speaks = rank == 0
+        self._console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE, quiet=not self._speaks)
+
+    def machine(self, machine: Machine) -> None:
+        self._console.print(
+            f"# {machine.cpu}, {machine.cores} cores, Linux {machine.kernel}; torch {machine.torch}, "
+            f"Python {machine.python}; {machine.commit or 'unversioned'}; {machine.date}\n"
+            "# time: p50 and p99 of the slowest rank, one way for sendrecv; × how many times as long the other takes",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def progress(self, num_lines: int) -> tqdm:
+        hidden = not (self._speaks and sys.stderr.isatty())
+        return tqdm(total=num_lines, unit="line", disable=hidden, delay=_SECONDS_BEFORE_PROGRESS, leave=False)
+
+    def lines(self, lines: Sequence[Line]) -> None:
+        shown = columns(lines)
+        self._table([column.title for column in shown], [[column.cell(line) for column in shown] for line in lines])
+        failures = {side.backend: side.failure for line in lines for side in line.sides if side.failure is not None}
+        for backend, failure in failures.items():
+            self.say(f"– {backend}: {failure}")
+
+    def costs(self, costs: Sequence[GroupCost]) -> None:
+        titles = [
+            "backend",
+            "init ms",
+            "first all_reduce ms",
+            "RSS KiB",
+            "groups more",
+            "ms a group",
+            "RSS KiB a group",
+        ]
+        rows = [
+            [
+                cost.backend,
+                f"{cost.init_ms:.2f}",
+                f"{cost.first_call_ms:.2f}",
+                f"{cost.rss_kib:.0f}",
+                str(cost.num_further),
+                f"{cost.further_ms:.2f}" if cost.num_further else "–",
+                f"{cost.further_kib:.0f}" if cost.num_further else "–",
+            ]
+            for cost in costs
+        ]
+        self._table(titles, rows)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _table(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for number, title in enumerate(titles):
+            table.add_column(title, justify="left" if number == 0 else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
