@@ -40,7 +40,7 @@ void Communicator::start(Operation& operation) noexcept {
 }
 
 bool Communicator::wait(Operation& operation, Clock::time_point deadline) noexcept {
-  return operation.finished() || engine_.progress_->wait(operation, deadline);
+  return operation.finished() || engine_.progress_->wait(operation.finished_, deadline);
 }
 
 Status Communicator::failure() noexcept {

@@ -84,9 +84,9 @@ Result<PeerId> Engine::meet(const PeerCard& card) {
 }
 
 void Engine::submit(Operation& operation) noexcept {
-  Operation* top = submitted_.load(std::memory_order_relaxed);
+  Deliverable* top = submitted_.load(std::memory_order_relaxed);
   do {
-    operation.next_ = top;
+    operation.next = top;
   } while (!submitted_.compare_exchange_weak(top, &operation));
   progress_->pump();
   if (!operation.finished()) progress_->wake();
@@ -94,13 +94,13 @@ void Engine::submit(Operation& operation) noexcept {
 
 size_t Engine::begin_submitted() noexcept {
   if (submitted_.load(std::memory_order_relaxed) == nullptr) return 0;
-  Operation* in_order = nullptr;
-  for (Operation* latest = submitted_.exchange(nullptr); latest != nullptr;) {
-    in_order = std::exchange(latest, std::exchange(latest->next_, in_order));
+  Deliverable* in_order = nullptr;
+  for (Deliverable* latest = submitted_.exchange(nullptr); latest != nullptr;) {
+    in_order = std::exchange(latest, std::exchange(latest->next, in_order));
   }
   size_t num_begun = 0;
   for (; in_order != nullptr; ++num_begun) {
-    Operation& operation = *std::exchange(in_order, in_order->next_);
+    auto& operation = static_cast<Operation&>(*std::exchange(in_order, in_order->next));
     ++num_running_;
     operation.communicator_->begin(operation);
   }
@@ -151,18 +151,18 @@ void Engine::release_rested() noexcept {
 }
 
 void Engine::post_outbox(Operation& operation) noexcept {
-  operation.next_ = nullptr;
-  (outbox_ == nullptr ? outbox_ : outbox_end_->next_) = &operation;
+  operation.next = nullptr;
+  (outbox_ == nullptr ? outbox_ : outbox_end_->next) = &operation;
   outbox_end_ = &operation;
 }
 
-Operation* Engine::take_outbox() noexcept {
+Deliverable* Engine::take_outbox() noexcept {
   return std::exchange(outbox_, nullptr);
 }
 
-void Engine::deliver(Operation* chain) noexcept {
+void Engine::deliver(Deliverable* chain) noexcept {
   while (chain != nullptr) {
-    Operation& operation = *std::exchange(chain, chain->next_);
+    auto& operation = static_cast<Operation&>(*std::exchange(chain, chain->next));
     const bool released = operation.released_;  // before finished(), after which another thread may set it
     if (!operation.finished()) {
       operation.on_finished();

@@ -77,9 +77,9 @@ class Engine final : private ControlHandler, private Driver {
   bool has_running() const noexcept override { return num_running_ != 0; }
   bool arm() noexcept override { return transport_->arm(); }
   void on_process_ended(PeerId peer) noexcept override;
-  Operation* take_outbox() noexcept override;
+  Deliverable* take_outbox() noexcept override;
   bool has_outbox() const noexcept override { return outbox_ != nullptr; }
-  void deliver(Operation* chain) noexcept override;
+  void deliver(Deliverable* chain) noexcept override;
 
   // ControlHandler
   void on_control(const MessageHeader& header, const Payload& payload) noexcept override;
@@ -100,11 +100,11 @@ class Engine final : private ControlHandler, private Driver {
   std::map<ProcessId, PeerId> peer_of_;
   std::vector<Communicator*> communicators_;
 
-  std::atomic<Operation*> submitted_{nullptr};  // a stack; pushed by any thread, taken whole by the holder
-  IntrusiveList<Operation> over_;               // run to the end, not yet finished
-  IntrusiveList<Operation> restless_;           // finished, but the transport still has their memory
-  Operation* outbox_ = nullptr;                 // in order; outbox_end_ is its last
-  Operation* outbox_end_ = nullptr;
+  std::atomic<Deliverable*> submitted_{nullptr};  // a stack; pushed by any thread, taken whole by the holder
+  IntrusiveList<Operation> over_;                 // run to the end, not yet finished
+  IntrusiveList<Operation> restless_;             // finished, but the transport still has their memory
+  Deliverable* outbox_ = nullptr;                 // in order; outbox_end_ is its last
+  Deliverable* outbox_end_ = nullptr;
   size_t num_running_ = 0;
   Clock::time_point next_tick_{};
   bool shut_down_ = false;

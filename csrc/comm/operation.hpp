@@ -6,7 +6,7 @@
 //
 //   started ──► on_finished() ──► finished (wait() returns) ──► on_released() (no transfer touches its memory)
 //
-// Usually both come at once; only an operation that failed with data in flight is released later than finished.
+// Usually all of that comes at once; only an operation that failed with data in flight is released later than finished.
 #pragma once
 
 #include <array>
@@ -20,13 +20,12 @@
 #include "base/status.hpp"
 #include "base/task.hpp"
 #include "collectives/collective.hpp"
+#include "comm/progress.hpp"
 #include "transport/exchange.hpp"
 
 namespace axon {
 
 class Communicator;
-
-using Clock = std::chrono::steady_clock;
 
 // The user's tensor, for messages only.
 struct Shape {
@@ -37,7 +36,7 @@ struct Shape {
 
 enum class Direction : uint8_t { kCollective, kSend, kReceive };
 
-class Operation : public ListNode<Operation> {
+class Operation : public ListNode<Operation>, private Deliverable {
  public:
   // Filled in by the door. The spans in `arguments` and the strings are borrowed until on_released().
   CollectiveArguments arguments;  // point to point: kind = kPointToPoint, inputs[0] (send) or outputs[0] (receive)

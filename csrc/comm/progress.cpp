@@ -64,15 +64,20 @@ void Progress::acquire() noexcept {
 }
 
 void Progress::release_once() noexcept {
-  Operation* outbox = driver_.take_outbox();
+  Deliverable* outbox = driver_.take_outbox();
   token_.store(false);
-  if (num_sleepers_.load() != 0) {
-    {
-      const std::lock_guard lock(mutex_);
-    }  // a sleeper that has looked but not slept yet is let in first
-    changed_.notify_all();
-  }
+  notify();  // those who want the token
+  if (outbox == nullptr) return;
   driver_.deliver(outbox);
+  notify();  // those whose operation is finished now
+}
+
+void Progress::notify() noexcept {
+  if (num_sleepers_.load() == 0) return;
+  {
+    const std::lock_guard lock(mutex_);  // a sleeper that has looked but does not sleep yet goes first
+  }
+  changed_.notify_all();
 }
 
 void Progress::release() noexcept {
@@ -103,29 +108,29 @@ void Progress::sleep_until(Clock::time_point deadline, Condition condition) noex
   num_sleepers_.fetch_sub(1);
 }
 
-bool Progress::wait(const Operation& operation, Clock::time_point deadline) noexcept {
-  while (!operation.finished()) {
+bool Progress::wait(const std::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+  while (!finished.load()) {
     if (!try_acquire_patiently()) {
-      sleep_until(deadline, [&] { return operation.finished() || !token_.load(); });
+      sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
       if (Clock::now() >= deadline) break;
       continue;
     }
-    const Pause pause = spin(operation, deadline);
+    const Pause pause = spin(finished, deadline);
     release();
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {
       wake();
-      sleep_until(deadline, [&] { return operation.finished(); });
+      sleep_until(deadline, [&] { return finished.load(); });
       if (Clock::now() >= deadline) break;
     }
   }
-  return operation.finished();
+  return finished.load();
 }
 
-Progress::Pause Progress::spin(const Operation& operation, Clock::time_point deadline) noexcept {
+Progress::Pause Progress::spin(const std::atomic<bool>& finished, Clock::time_point deadline) noexcept {
   Clock::time_point busy_at = Clock::now();
   unsigned num_idle = 0;
-  for (unsigned round = 1; !operation.finished(); ++round) {
+  for (unsigned round = 1; !finished.load(); ++round) {
     if (driver_.drive() != 0) {
       num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
       num_idle = 0;

@@ -20,9 +20,15 @@
 #include <thread>
 
 #include "comm/doorbell.hpp"
-#include "comm/operation.hpp"
 
 namespace axon {
+
+using Clock = std::chrono::steady_clock;
+
+// What a driver hands over to be told after the token has been released; linked in a chain.
+struct Deliverable {
+  Deliverable* next = nullptr;
+};
 
 // What the holder of the token does. All but deliver() are called with the token held.
 class Driver {
@@ -35,10 +41,10 @@ class Driver {
   virtual bool has_running() const noexcept = 0;
   virtual bool arm() noexcept = 0;
   virtual void on_process_ended(PeerId peer) noexcept = 0;
-  // Operations to be told about, a chain; deliver() tells them, after the token has been released.
-  virtual Operation* take_outbox() noexcept = 0;
+  // The chain of those to be told; deliver() tells them, after the token has been released.
+  virtual Deliverable* take_outbox() noexcept = 0;
   virtual bool has_outbox() const noexcept = 0;
-  virtual void deliver(Operation* chain) noexcept = 0;
+  virtual void deliver(Deliverable* chain) noexcept = 0;
 
  protected:
   ~Driver() = default;
@@ -60,8 +66,8 @@ class Progress {
   // Makes sure that the background thread looks after what is running.
   void wake() noexcept;
 
-  // Drives, or sleeps while others drive, until the operation is finished (true) or the deadline has passed (false).
-  bool wait(const Operation& operation, Clock::time_point deadline) noexcept;
+  // Drives, or sleeps while others drive, until `finished`, which deliver() sets (true), or the deadline (false).
+  bool wait(const std::atomic<bool>& finished, Clock::time_point deadline) noexcept;
 
   // Runs `action` as holder of the token. Not from inside another one.
   template <typename Action>
@@ -82,7 +88,8 @@ class Progress {
   void acquire() noexcept;
   void release() noexcept;
   void release_once() noexcept;
-  Pause spin(const Operation& operation, Clock::time_point deadline) noexcept;
+  void notify() noexcept;
+  Pause spin(const std::atomic<bool>& finished, Clock::time_point deadline) noexcept;
   template <typename Condition>
   void sleep_until(Clock::time_point deadline, Condition condition) noexcept;
 
