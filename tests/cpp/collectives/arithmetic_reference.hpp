@@ -113,13 +113,14 @@ T fold(Reduction reduction, T left, T right) {
     return left + right;
   } else if constexpr (std::is_integral_v<T>) {
     const auto a = static_cast<uint64_t>(left), b = static_cast<uint64_t>(right);  // wraps without harm
-    if (reduction == Reduction::kProduct) return static_cast<T>(a * b);
+    const uint64_t sum = a + b, product = a * b;
+    if (reduction == Reduction::kProduct) return static_cast<T>(product);
     if (reduction == Reduction::kBitAnd) return static_cast<T>(a & b);
     if (reduction == Reduction::kBitOr) return static_cast<T>(a | b);
     if (reduction == Reduction::kBitXor) return static_cast<T>(a ^ b);
     if (reduction == Reduction::kMin) return left < right ? left : right;
     if (reduction == Reduction::kMax) return left > right ? left : right;
-    return static_cast<T>(a + b);
+    return static_cast<T>(sum);
   } else {
     if (reduction == Reduction::kProduct) return left * right;
     if (reduction == Reduction::kMin) return std::isnan(left) || left < right ? left : right;
