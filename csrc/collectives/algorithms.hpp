@@ -8,19 +8,26 @@ namespace axon {
 
 namespace broadcast {
 Task<Status> binomial(Exchange& exchange, const CollectiveArguments& arguments);
-}
+Task<Status> scatter_ring(Exchange& exchange, const CollectiveArguments& arguments);
+}  // namespace broadcast
 
 namespace all_reduce {
 Task<Status> one_shot(Exchange& exchange, const CollectiveArguments& arguments);
-}
+Task<Status> recursive_doubling(Exchange& exchange, const CollectiveArguments& arguments);
+Task<Status> two_shot(Exchange& exchange, const CollectiveArguments& arguments);
+Task<Status> ring(Exchange& exchange, const CollectiveArguments& arguments);
+}  // namespace all_reduce
 
 namespace reduce {
 Task<Status> binomial(Exchange& exchange, const CollectiveArguments& arguments);
-}
+Task<Status> two_shot(Exchange& exchange, const CollectiveArguments& arguments);
+}  // namespace reduce
 
 namespace all_gather {
 Task<Status> direct(Exchange& exchange, const CollectiveArguments& arguments);
-}
+Task<Status> bruck(Exchange& exchange, const CollectiveArguments& arguments);
+Task<Status> ring(Exchange& exchange, const CollectiveArguments& arguments);
+}  // namespace all_gather
 
 namespace gather {
 Task<Status> direct(Exchange& exchange, const CollectiveArguments& arguments);
@@ -32,7 +39,8 @@ Task<Status> direct(Exchange& exchange, const CollectiveArguments& arguments);
 
 namespace reduce_scatter {
 Task<Status> direct(Exchange& exchange, const CollectiveArguments& arguments);
-}
+Task<Status> ring(Exchange& exchange, const CollectiveArguments& arguments);
+}  // namespace reduce_scatter
 
 namespace all_to_all {
 Task<Status> pairwise(Exchange& exchange, const CollectiveArguments& arguments);

@@ -75,6 +75,27 @@ inline int ring_neighbour(int rank, int distance, int num_ranks) noexcept {
   return (rank + distance + num_ranks) % num_ranks;
 }
 
+// The order in which chunks of all blocks go round a ring: a group of chunks makes all its steps before the next group
+// starts, and the chunks of a group follow one another within a step.
+struct RingSchedule {
+  size_t num_steps;
+  size_t group;       // chunks
+  size_t num_chunks;  // of the longest block
+
+  struct Item {
+    int step;
+    size_t chunk;
+
+    friend bool operator==(const Item&, const Item&) = default;
+  };
+
+  size_t count() const noexcept { return num_steps * group * ((num_chunks + group - 1) / group); }
+  Item operator[](size_t index) const noexcept {
+    const size_t round = index / group;
+    return {static_cast<int>(round % num_steps), round / num_steps * group + index % group};
+  }
+};
+
 // A binomial tree over positions 0 … n−1, rooted at 0. A position's parent lacks its lowest set bit; its children add
 // one bit below that.
 struct BinomialTree {

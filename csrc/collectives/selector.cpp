@@ -9,12 +9,20 @@ namespace axon {
 
 static constexpr AlgorithmRow kAlgorithms[] = {
     {OperationKind::kBroadcast, "binomial", 1, broadcast::binomial},
+    {OperationKind::kBroadcast, "scatter_ring", 2, broadcast::scatter_ring},
     {OperationKind::kAllReduce, "one_shot", 1, all_reduce::one_shot},
+    {OperationKind::kAllReduce, "recursive_doubling", 2, all_reduce::recursive_doubling},
+    {OperationKind::kAllReduce, "two_shot", 3, all_reduce::two_shot},
+    {OperationKind::kAllReduce, "ring", 4, all_reduce::ring},
     {OperationKind::kReduce, "binomial", 1, reduce::binomial},
+    {OperationKind::kReduce, "two_shot", 2, reduce::two_shot},
     {OperationKind::kAllGather, "direct", 1, all_gather::direct},
+    {OperationKind::kAllGather, "bruck", 2, all_gather::bruck},
+    {OperationKind::kAllGather, "ring", 3, all_gather::ring},
     {OperationKind::kGather, "direct", 1, gather::direct},
     {OperationKind::kScatter, "direct", 1, scatter::direct},
     {OperationKind::kReduceScatter, "direct", 1, reduce_scatter::direct},
+    {OperationKind::kReduceScatter, "ring", 2, reduce_scatter::ring},
     {OperationKind::kAllToAll, "pairwise", 1, all_to_all::pairwise},
     {OperationKind::kBarrier, "dissemination", 1, barrier::dissemination},
 };

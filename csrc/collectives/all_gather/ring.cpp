@@ -1,0 +1,17 @@
+// Ring: every rank passes on to its right what it got from its left, starting with its own block.
+//
+// n−1 steps a chunk, chunks pipelined; a rank sends and receives the n−1 other blocks, straight into place, to and from
+// its neighbours only. Thakur, Rabenseifner, Gropp (2005), section 4.1. Wins for large blocks on many ranks.
+#include "collectives/ring.hpp"
+#include "collectives/algorithms.hpp"
+#include "collectives/local.hpp"
+
+namespace axon {
+
+Task<Status> all_gather::ring(Exchange& exchange, const CollectiveArguments& arguments) {
+  copy_block(arguments.outputs[static_cast<size_t>(exchange.rank())], arguments.inputs[0]);
+  const RingGather gathering{.blocks = arguments.outputs};
+  co_return co_await ring_all_gather(exchange, gathering);
+}
+
+}  // namespace axon

@@ -1,0 +1,27 @@
+// Ring: a ring reduce_scatter, then a ring all_gather, both pipelined in chunks.
+//
+// 2·(n−1) steps; a rank sends and receives 2·(n−1)/n of the tensor (the first half of it as partial results: fp32 for
+// half types) and talks to its two neighbours only. Patarasuk, Yuan (2009). Wins for large tensors on many ranks, where
+// direct exchange would keep too many partners busy at once.
+#include "collectives/ring.hpp"
+#include "collectives/algorithms.hpp"
+#include "collectives/patterns.hpp"
+#include "collectives/pool_array.hpp"
+
+namespace axon {
+
+Task<Status> all_reduce::ring(Exchange& exchange, const CollectiveArguments& arguments) {
+  const Buffer tensor = arguments.outputs[0];
+  const int size = exchange.size();
+  const Partition parts(tensor.num_bytes, size);
+  PoolArray<Buffer> results(exchange.block_pool(), size);
+  PoolArray<ConstBuffer> contributions(exchange.block_pool(), size);
+  for (int owner = 0; owner < size; ++owner) contributions[owner] = results[owner] = slice(tensor, parts[owner]);
+
+  const RingReduction reduction{.blocks = contributions, .output = results[exchange.rank()]};
+  AXON_CO_TRY(co_await ring_reduce_scatter(exchange, arguments, reduction));
+  const RingGather gathering{.blocks = results};
+  co_return co_await ring_all_gather(exchange, gathering);
+}
+
+}  // namespace axon

@@ -1,0 +1,38 @@
+// Scatter and ring: the root deals out the tensor in n parts, which then go round in a ring all_gather.
+//
+// n steps, the ring's pipelined in chunks; the root sends 2·(n−1)/n of the tensor, every other rank receives it once
+// and sends at most as much. Barnett, Shuler, van de Geijn et al., "Interprocessor Collective Communication Library"
+// (1994). Wins for large tensors on more than two ranks.
+#include "collectives/algorithms.hpp"
+#include "collectives/patterns.hpp"
+#include "collectives/pool_array.hpp"
+#include "collectives/ring.hpp"
+
+namespace axon {
+
+Task<Status> broadcast::scatter_ring(Exchange& exchange, const CollectiveArguments& arguments) {
+  const Buffer tensor = arguments.outputs[0];
+  const int size = exchange.size();
+  const int rank = exchange.rank();
+  const int root = arguments.root;
+  const Partition parts(tensor.num_bytes, size);
+  PoolArray<Buffer> blocks(exchange.block_pool(), size);
+  for (int owner = 0; owner < size; ++owner) {
+    blocks[owner] = slice(tensor, parts[ring_neighbour(owner, -root, size)]);
+  }
+
+  Batch dealing(exchange);
+  if (rank != root) {
+    dealing.receive({.peer = root}, blocks[rank]);
+    AXON_CO_TRY(co_await dealing);
+  }
+  for (int distance = 1; rank == root && distance < size; ++distance) {
+    const int owner = ring_neighbour(root, distance, size);
+    dealing.send({.peer = owner}, blocks[owner]);
+  }
+  const RingGather gathering{.blocks = blocks, .complete_rank = root};
+  AXON_CO_TRY(co_await ring_all_gather(exchange, gathering));
+  co_return co_await dealing;
+}
+
+}  // namespace axon

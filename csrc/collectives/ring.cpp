@@ -1,0 +1,159 @@
+#include "collectives/ring.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "collectives/batch_ring.hpp"
+#include "collectives/local.hpp"
+#include "collectives/patterns.hpp"
+
+namespace axon {
+
+static constexpr size_t kGroup = 2;
+static constexpr size_t kDepth = 2 * kGroup;
+static constexpr size_t kChunkBytes = size_t{256} << 10;
+
+template <typename Block>
+static size_t longest_of(std::span<const Block> blocks) noexcept {
+  size_t longest = 0;
+  for (const Block& block : blocks) longest = std::max(longest, block.num_bytes);
+  return longest;
+}
+
+static RingSchedule schedule_of(int num_steps, size_t longest_block) noexcept {
+  const size_t num_chunks = Chunks(longest_block, kChunkBytes).count();
+  return {.num_steps = static_cast<size_t>(num_steps), .group = kGroup, .num_chunks = num_chunks};
+}
+
+namespace {
+
+// Item i of the schedule at step s: the partial result of the block whose owner is 1 + s places down the ring. It is
+// received with the slot of the left neighbour's item i − kGroup, one step earlier there.
+class ReductionLane {
+ public:
+  ReductionLane(Exchange& exchange, const ReductionPlan& plan, const RingReduction& ring)
+      : schedule(schedule_of(exchange.size(), longest_of(ring.blocks))),
+        exchange_(exchange),
+        plan_(plan),
+        ring_(ring),
+        own_is_partial_(partial_type(plan.dtype) == plan.dtype && plan.reduction != Reduction::kPremulSum),
+        stride_(partial_bytes(plan.dtype, std::min(longest_of(ring.blocks), kChunkBytes))),
+        staging_(exchange.scratch(stride_ * (kDepth + 1))) {}
+
+  const RingSchedule schedule;
+
+  bool exists(size_t item) const noexcept {
+    return item < schedule.count() && chunks_of(item).contains(schedule[item].chunk);
+  }
+  bool is_first(size_t item) const noexcept { return schedule[item].step == 0; }
+  bool is_last(size_t item) const noexcept { return schedule[item].step == exchange_.size() - 1; }
+
+  void receive(Batch& batch, size_t item) const noexcept {
+    batch.receive({.peer = ring_neighbour(exchange_.rank(), -1, exchange_.size()), .slot = slot_of(item - kGroup)},
+                  partial(item));
+  }
+  void send(Batch& batch, size_t item) const noexcept {
+    batch.send({.peer = ring_neighbour(exchange_.rank(), 1, exchange_.size()), .slot = slot_of(item)}, partial(item));
+  }
+  void begin(size_t item) const noexcept { begin_partial(plan_, partial(item), own(item), num_elements(item)); }
+  void add_own(size_t item) const noexcept {
+    if (own_is_partial_) {
+      add_to_partial(plan_, partial(item), own(item), num_elements(item));
+      return;
+    }
+    const Buffer converted = staging_.slice(stride_ * kDepth, partial(item).num_bytes);
+    begin_partial(plan_, converted, own(item), num_elements(item));
+    add_to_partial(plan_, partial(item), converted, num_elements(item));
+  }
+  void finish(size_t item) const noexcept {
+    finish_partial(plan_, slice(ring_.output, range_of(item)), partial(item), num_elements(item));
+  }
+
+ private:
+  static uint32_t slot_of(size_t item) noexcept { return static_cast<uint32_t>(2 * item); }
+
+  ConstBuffer block_of(size_t item) const noexcept {
+    const int owner = ring_neighbour(exchange_.rank(), -1 - schedule[item].step, exchange_.size());
+    return ring_.blocks[static_cast<size_t>(owner)];
+  }
+  Chunks chunks_of(size_t item) const noexcept { return {block_of(item).num_bytes, kChunkBytes}; }
+  Range range_of(size_t item) const noexcept { return chunks_of(item)[schedule[item].chunk]; }
+  ConstBuffer own(size_t item) const noexcept { return slice(block_of(item), range_of(item)); }
+  size_t num_elements(size_t item) const noexcept { return range_of(item).length / size_of(plan_.dtype); }
+  Buffer partial(size_t item) const noexcept {
+    return staging_.slice(stride_ * (item % kDepth), partial_bytes(plan_.dtype, range_of(item).length));
+  }
+
+  Exchange& exchange_;
+  const ReductionPlan plan_;
+  const RingReduction ring_;
+  const bool own_is_partial_;  // a contribution needs no conversion to be added
+  const size_t stride_;
+  const Buffer staging_;
+};
+
+}  // namespace
+
+Task<Status> ring_reduce_scatter(Exchange& exchange, const CollectiveArguments& arguments, RingReduction ring) {
+  const ReductionLane lane(exchange, reduction_plan(arguments, exchange.size()), ring);
+  BatchRing<kDepth> arrivals(exchange);
+  BatchRing<kDepth> departures(exchange);
+
+  for (size_t item = 0; item < lane.schedule.count(); ++item) {
+    const size_t ahead = item + kGroup;
+    if (lane.exists(ahead) && !lane.is_first(ahead)) {
+      AXON_CO_TRY(co_await departures[ahead]);
+      lane.receive(arrivals[ahead], ahead);
+    }
+    if (!lane.exists(item)) continue;
+    if (lane.is_first(item)) {
+      AXON_CO_TRY(co_await departures[item]);
+      lane.begin(item);
+    } else {
+      AXON_CO_TRY(co_await arrivals[item]);
+      lane.add_own(item);
+    }
+    if (lane.is_last(item)) {
+      lane.finish(item);
+    } else {
+      lane.send(departures[item], item);
+    }
+  }
+  for (size_t i = 0; i < kDepth; ++i) AXON_CO_TRY(co_await departures[i]);
+  co_return Status();
+}
+
+// In step s, item i brings the block of the rank 1 + s places down the ring, and passes on the one s places down, which
+// item i − kGroup has brought.
+Task<Status> ring_all_gather(Exchange& exchange, RingGather ring) {
+  const int size = exchange.size();
+  const int left = ring_neighbour(exchange.rank(), -1, size);
+  const int right = ring_neighbour(exchange.rank(), 1, size);
+  const RingSchedule schedule = schedule_of(size - 1, longest_of(ring.blocks));
+  BatchRing<kDepth> arrivals(exchange);
+  BatchRing<kDepth> departures(exchange);
+  const auto chunk_from = [&](int distance, size_t chunk) -> std::optional<Buffer> {
+    const Buffer block = ring.blocks[static_cast<size_t>(ring_neighbour(exchange.rank(), -distance, size))];
+    const Chunks chunks(block.num_bytes, kChunkBytes);
+    return chunks.contains(chunk) ? std::optional(slice(block, chunks[chunk])) : std::nullopt;
+  };
+
+  for (size_t item = 0; item < schedule.count(); ++item) {
+    const auto [step, chunk] = schedule[item];
+    const uint32_t slot = static_cast<uint32_t>(2 * item + 1);
+    AXON_CO_TRY(co_await arrivals[item]);
+    AXON_CO_TRY(co_await departures[item]);
+    const std::optional<Buffer> incoming = chunk_from(step + 1, chunk);
+    if (incoming && exchange.rank() != ring.complete_rank) arrivals[item].receive({left, slot}, *incoming);
+    if (step > 0) AXON_CO_TRY(co_await arrivals[item - kGroup]);
+    const std::optional<Buffer> outgoing = chunk_from(step, chunk);
+    if (outgoing && right != ring.complete_rank) departures[item].send({right, slot}, *outgoing);
+  }
+  for (size_t i = 0; i < kDepth; ++i) {
+    AXON_CO_TRY(co_await arrivals[i]);
+    AXON_CO_TRY(co_await departures[i]);
+  }
+  co_return Status();
+}
+
+}  // namespace axon

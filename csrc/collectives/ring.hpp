@@ -1,0 +1,37 @@
+// The two halves of the ring algorithms, as coroutines of their own: rank r receives only from r−1 and sends only to
+// r+1.
+//
+// Chunks of all blocks go round in groups of a few: a step of the ring moves one group of one block, and while its
+// first chunk is being reduced or stored, the others of the group are on their way. Twice that many buffers or messages
+// a direction are enough: what is sent in one step is received in the neighbour's next, so the wait for a buffer always
+// points back to an earlier step, never round the ring to itself.
+// The reduction uses even slots, the gathering odd ones, so that one can follow the other.
+//
+// Patarasuk, Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations" (2009).
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "collectives/collective.hpp"
+
+namespace axon {
+
+// Reduces everybody's blocks[r] into rank r's `output`. Partial results travel in partial_type() and are rounded once;
+// they start at the rank after the owner and end at the owner, so the order of operands differs by block only.
+// `output` may be the own block.
+struct RingReduction {
+  std::span<const ConstBuffer> blocks;
+  Buffer output;
+};
+Task<Status> ring_reduce_scatter(Exchange& exchange, const CollectiveArguments& arguments, RingReduction ring);
+
+// Brings blocks[r], which rank r has in place, to all ranks. `complete_rank` (if any) has all blocks already and is
+// sent none.
+struct RingGather {
+  std::span<const Buffer> blocks;
+  int complete_rank = -1;
+};
+Task<Status> ring_all_gather(Exchange& exchange, RingGather ring);
+
+}  // namespace axon
