@@ -4,9 +4,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <cstdlib>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -30,6 +29,10 @@ T require(Result<T> result) {
 inline void require(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
+
+// Ranks that share a GPU need a hardware queue each: behind a kernel that waits, a shared queue stands still. Set
+// before CUDA starts, unless the caller has set it.
+inline const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
 struct TeamOptions {
   uint32_t region_packets = 1 << 16;

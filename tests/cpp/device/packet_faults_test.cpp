@@ -81,7 +81,9 @@ TEST_P(PacketFaults, mismatch_is_seen_by_both_sides) {
     ASSERT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
     const FaultReport& report = ranks.mailbox(rank).report;
     EXPECT_EQ(report.theirs.num_elements, rank == odd ? 1000u : 1001u);
-    if (rank != odd) EXPECT_EQ(report.peer, odd);
+    if (rank != odd) {
+      EXPECT_EQ(report.peer, odd);
+    }
   }
   expect_usable();
 }

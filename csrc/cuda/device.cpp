@@ -1,0 +1,43 @@
+#include "cuda/device.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/error.hpp"
+
+namespace axon {
+
+int num_devices() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();
+  return 0;
+}
+
+Status enable_peer_access(int device, int peer) {
+  if (device == peer) return Status();
+  DeviceGuard guard(device);
+  int reachable = 0;
+  AXON_CUDA_TRY(cudaDeviceCanAccessPeer(&reachable, device, peer));
+  if (reachable == 0) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "GPU " + std::to_string(device) + " has no peer access to GPU " + std::to_string(peer));
+  }
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+  if (error != cudaSuccess && error != cudaErrorPeerAccessAlreadyEnabled) {
+    return cuda_failure(error, "cudaDeviceEnablePeerAccess");
+  }
+  (void)cudaGetLastError();
+  return Status();
+}
+
+// A failure here shows at the next call on the device, which the caller checks.
+DeviceGuard::DeviceGuard(int device) noexcept {
+  (void)cudaGetDevice(&former_);
+  if (former_ != device) (void)cudaSetDevice(device);
+}
+
+DeviceGuard::~DeviceGuard() {
+  (void)cudaSetDevice(former_);
+}
+
+}  // namespace axon

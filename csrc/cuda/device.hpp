@@ -1,0 +1,28 @@
+// Devices of this process: how many, which is current, who can reach whom.
+//
+// The runtime is linked statically and opens the driver when first called, so all this links and loads on a machine
+// without CUDA, where num_devices() is 0.
+#pragma once
+
+#include "base/status.hpp"
+
+namespace axon {
+
+int num_devices() noexcept;
+
+// Lets kernels on `device` use memory of `peer`; fine to repeat, and for a device and itself.
+Status enable_peer_access(int device, int peer);
+
+// Makes `device` current for this thread, and the former one again at the end of the scope.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) noexcept;
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int former_ = 0;
+};
+
+}  // namespace axon

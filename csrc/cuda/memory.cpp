@@ -1,0 +1,35 @@
+#include "cuda/memory.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include "cuda/error.hpp"
+
+namespace axon {
+
+void DeviceMemoryDeleter::operator()(std::byte* data) const noexcept {
+  (void)cudaFree(data);
+}
+void PinnedMemoryDeleter::operator()(std::byte* data) const noexcept {
+  (void)cudaFreeHost(data);
+}
+
+Result<DeviceMemory> DeviceMemory::allocate(size_t num_bytes) {
+  void* data = nullptr;
+  AXON_CUDA_TRY(cudaMalloc(&data, num_bytes));
+  DeviceMemory memory(static_cast<std::byte*>(data));
+  AXON_CUDA_TRY(cudaMemset(data, 0, num_bytes));
+  // The fill runs on the legacy stream; a user on a non-blocking stream would not wait for it.
+  AXON_CUDA_TRY(cudaStreamSynchronize(nullptr));
+  return memory;
+}
+
+Result<PinnedMemory> PinnedMemory::allocate(size_t num_bytes) {
+  void* data = nullptr;
+  AXON_CUDA_TRY(cudaHostAlloc(&data, num_bytes, cudaHostAllocMapped | cudaHostAllocPortable));
+  std::memset(data, 0, num_bytes);
+  return PinnedMemory(static_cast<std::byte*>(data));
+}
+
+}  // namespace axon

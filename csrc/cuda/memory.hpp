@@ -1,0 +1,42 @@
+// Memory that kernels use: on the current device, or pinned on the host and mapped into every device.
+//
+// Owners free with cudaFree, which waits for the device: release them only when no kernel can still spin.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "base/status.hpp"
+
+namespace axon {
+
+struct DeviceMemoryDeleter {
+  void operator()(std::byte* data) const noexcept;
+};
+struct PinnedMemoryDeleter {
+  void operator()(std::byte* data) const noexcept;
+};
+
+class DeviceMemory {
+ public:
+  // On the current device, all bytes 0.
+  static Result<DeviceMemory> allocate(size_t num_bytes);
+  std::byte* data() const noexcept { return data_.get(); }
+
+ private:
+  explicit DeviceMemory(std::byte* data) noexcept : data_(data) {}
+  std::unique_ptr<std::byte, DeviceMemoryDeleter> data_;
+};
+
+// Host and devices use the same address (unified addressing, which every 64-bit Linux has).
+class PinnedMemory {
+ public:
+  static Result<PinnedMemory> allocate(size_t num_bytes);
+  std::byte* data() const noexcept { return data_.get(); }
+
+ private:
+  explicit PinnedMemory(std::byte* data) noexcept : data_(data) {}
+  std::unique_ptr<std::byte, PinnedMemoryDeleter> data_;
+};
+
+}  // namespace axon

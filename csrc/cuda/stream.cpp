@@ -1,0 +1,54 @@
+#include "cuda/stream.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/error.hpp"
+
+namespace axon {
+
+Status EventView::synchronize() const {
+  AXON_CUDA_TRY(cudaEventSynchronize(event_));
+  return Status();
+}
+
+Result<float> EventView::microseconds_since(EventView earlier) const {
+  float milliseconds = 0;
+  AXON_CUDA_TRY(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+  return milliseconds * 1000;
+}
+
+Status StreamView::record(EventView event) const {
+  AXON_CUDA_TRY(cudaEventRecord(event.get(), stream_));
+  return Status();
+}
+
+Status StreamView::wait(EventView event) const {
+  AXON_CUDA_TRY(cudaStreamWaitEvent(stream_, event.get(), 0));
+  return Status();
+}
+
+Status StreamView::synchronize() const {
+  AXON_CUDA_TRY(cudaStreamSynchronize(stream_));
+  return Status();
+}
+
+void StreamDeleter::operator()(cudaStream_t stream) const noexcept {
+  (void)cudaStreamDestroy(stream);
+}
+void EventDeleter::operator()(cudaEvent_t event) const noexcept {
+  (void)cudaEventDestroy(event);
+}
+
+Result<Stream> Stream::create() {
+  cudaStream_t stream = nullptr;
+  AXON_CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return Stream(stream);
+}
+
+Result<Event> Event::create() {
+  cudaEvent_t event = nullptr;
+  AXON_CUDA_TRY(cudaEventCreate(&event));
+  return Event(event);
+}
+
+}  // namespace axon

@@ -1,0 +1,84 @@
+#include "device/packet_launch.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+
+#include "device/packet_kernel.cuh"
+
+namespace axon::device {
+namespace {
+
+// Blocks of one warp are cheapest to start but one multiprocessor pushes only ~44 GB/s (benchmarks/results), so the
+// grid widens first, then the blocks.
+LaunchShape choose_shape(size_t num_packets) {
+  constexpr size_t kFewWorkers = 128, kManyBlocks = 32;
+  const size_t num_blocks = std::clamp<size_t>((num_packets + kFewWorkers - 1) / kFewWorkers, 1, kManyBlocks);
+  const size_t a_block = (num_packets + num_blocks - 1) / num_blocks;
+  return {.num_blocks = static_cast<int>(num_blocks),
+          .num_threads = static_cast<int>(std::clamp<size_t>((a_block + 31) / 32 * 32, 32, kMaxWorkers))};
+}
+
+Status check(const DeviceTeam& team, const PacketCollective& call, const PacketPlan& plan) {
+  if (plan.kernel == nullptr) {
+    return Status(ErrorCode::kInvalidArgument, "no packet kernel for data type " +
+                                                   std::to_string(static_cast<int>(call.dtype)) + " with reduction " +
+                                                   std::to_string(static_cast<int>(call.reduction)));
+  }
+  if (plan.region_packets > team.region_packets || call.num_elements > std::numeric_limits<uint32_t>::max()) {
+    return Status(ErrorCode::kInvalidArgument, std::to_string(call.num_elements) + " elements take " +
+                                                   std::to_string(plan.region_packets) + " packets; the team has " +
+                                                   std::to_string(team.region_packets));
+  }
+  const LaunchShape& shape = call.shape;
+  if (shape.num_blocks < 0 || shape.num_blocks > kMaxBlocks || shape.num_threads < 0 ||
+      shape.num_threads > kMaxWorkers || shape.num_threads % 32 != 0) {
+    return Status(ErrorCode::kInvalidArgument, "at most " + std::to_string(kMaxBlocks) + " blocks of at most " +
+                                                   std::to_string(kMaxWorkers) + " threads, in whole warps");
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status launch_packets(const DeviceTeam& team, const PacketCollective& call, const PacketPlan& plan, StreamView stream) {
+  AXON_TRY(check(team, call, plan));
+  PacketArguments arguments{
+      .descriptor = {.operation = plan.operation,
+                     .dtype = static_cast<uint32_t>(call.dtype),
+                     .reduction = static_cast<uint32_t>(call.reduction),
+                     .root = 0,
+                     .num_elements = static_cast<uint32_t>(call.num_elements)},
+      .num_packets = static_cast<uint32_t>(plan.num_packets),
+      .input = static_cast<const std::byte*>(call.input),
+      .output = static_cast<std::byte*>(call.output),
+      .num_bytes = call.num_elements * size_of(call.dtype),
+  };
+  LaunchShape shape = call.shape.num_blocks > 0 ? call.shape : choose_shape(plan.num_packets);
+  shape.num_threads += kControlThreads;
+  void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
+  return launch(plan.kernel, shape, parameters, stream);
+}
+
+}  // namespace axon::device
+
+namespace axon {
+
+Status load_packet_kernels(int num_ranks) {
+  constexpr std::array kTypes{DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16, DataType::kInt32,
+                              DataType::kInt64};
+  constexpr std::array kReductions{Reduction::kSum, Reduction::kAverage, Reduction::kProduct, Reduction::kMin,
+                                   Reduction::kMax};
+  for (const DataType dtype : kTypes) {
+    for (const Reduction reduction : kReductions) {
+      for (const auto kernel_of : {device::one_shot_kernel, device::two_shot_kernel}) {
+        const void* kernel = kernel_of(dtype, reduction, num_ranks);
+        if (kernel != nullptr) AXON_TRY(load(kernel));
+      }
+    }
+  }
+  return load(device::all_gather_kernel(num_ranks));
+}
+
+}  // namespace axon

@@ -1,0 +1,48 @@
+// The only inline PTX. Every access here is `relaxed` or stronger at system scope, so it is single-copy atomic per
+// 8 aligned bytes, bypasses L1 and meets its counterpart on any GPU of the host and on the CPU.
+//
+// None has a "memory" clobber: packets carry their own readiness, so the compiler may move ordinary accesses across
+// them.
+#pragma once
+
+#include "cuda/device_types.hpp"
+
+namespace axon::device {
+
+// Pairs with store_packet: what it reads in one half was stored by one store.
+__device__ __forceinline__ Packet load_packet(const Packet* address) {
+  Packet packet;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(packet.low), "=r"(packet.low_epoch), "=r"(packet.high), "=r"(packet.high_epoch)
+               : "l"(address));
+  return packet;
+}
+
+__device__ __forceinline__ void store_packet(Packet* address, Packet packet) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(packet.low),
+               "r"(packet.low_epoch), "r"(packet.high), "r"(packet.high_epoch));
+}
+
+__device__ __forceinline__ uint32_t load_relaxed(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address));
+  return value;
+}
+
+__device__ __forceinline__ void store_relaxed(uint32_t* address, uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value));
+}
+
+// Orders all earlier writes of this thread before it; pairs with an acquire load, on the host too.
+__device__ __forceinline__ void store_release(uint32_t* address, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// Nanoseconds; ticks in steps of up to a microsecond.
+__device__ __forceinline__ uint64_t global_timer() {
+  uint64_t nanoseconds;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
+  return nanoseconds;
+}
+
+}  // namespace axon::device

@@ -1,0 +1,67 @@
+// Epochs, and waits that always end.
+//
+// The epoch counts a team's operations in device memory, so a replayed graph goes on counting. Each block reads its own
+// copy, and at the end of a launch all kMaxBlocks copies have been advanced, each by one block only: no atomics, and
+// the next launch may have another number of blocks. It wraps at 2³²; only equality and parity are ever looked at.
+#pragma once
+
+#include "device/ptx.cuh"
+
+namespace axon::device {
+
+__device__ __forceinline__ uint32_t current_epoch(const DeviceTeam& team) {
+  return load_relaxed(&team.state->epochs[blockIdx.x]);
+}
+
+// By one warp of each block, after a barrier behind the block's last current_epoch(). Pairs with the next launch on the
+// stream; the end of the kernel orders them.
+__device__ __forceinline__ void advance_epoch(const DeviceTeam& team, uint32_t epoch) {
+  for (unsigned copy = blockIdx.x + (threadIdx.x % 32) * gridDim.x; copy < kMaxBlocks; copy += 32 * gridDim.x) {
+    store_relaxed(&team.state->epochs[copy], epoch + 1);
+  }
+}
+
+// Ends every wait of this rank and tells the host, unless another thread has done so already.
+__device__ __noinline__ inline void report_fault(const DeviceTeam& team, const FaultReport& fault) {
+  const auto code = static_cast<uint32_t>(fault.code);
+  if (atomicCAS(&team.state->fault, uint32_t{0}, code) != 0) return;
+  FaultReport& report = team.mailbox->report;
+  report.peer = fault.peer;
+  report.epoch = fault.epoch;
+  report.theirs = fault.theirs;
+  store_release(reinterpret_cast<uint32_t*>(&report.code), code);  // pairs with the host's acquire load
+}
+
+// Decides how long a spinning thread goes on. Polls cost nothing extra but a counter: the rank's own fault word is
+// looked at every kPollsPerFaultCheck, the host's abort word (over PCIe, about 1 us) and the clock every
+// kPollsPerHostCheck.
+class Patience {
+ public:
+  __device__ explicit Patience(const DeviceTeam& team) : team_(team) {}
+
+  // To be called after each poll that found nothing; anything but kNone ends the wait.
+  __device__ __forceinline__ FaultCode after_poll() {
+    if (++num_polls_ % kPollsPerFaultCheck != 0) return FaultCode::kNone;
+    return look_around();
+  }
+
+ private:
+  static constexpr uint32_t kPollsPerFaultCheck = 64;
+  static constexpr uint32_t kPollsPerHostCheck = 4096;
+
+  __device__ __forceinline__ FaultCode look_around() {
+    const uint32_t fault = load_relaxed(&team_.state->fault);
+    if (fault != 0) return static_cast<FaultCode>(fault);
+    if (num_polls_ % kPollsPerHostCheck != 0) return FaultCode::kNone;
+    if (load_relaxed(&team_.mailbox->abort) != 0) return FaultCode::kAborted;
+    const uint64_t now = global_timer();
+    if (first_look_ == 0) first_look_ = now;
+    return now - first_look_ > team_.timeout_ns ? FaultCode::kTimeout : FaultCode::kNone;
+  }
+
+  const DeviceTeam& team_;
+  uint32_t num_polls_ = 0;
+  uint64_t first_look_ = 0;
+};
+
+}  // namespace axon::device
