@@ -1,0 +1,237 @@
+#include "transport/ucx/ucx_transport.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "base/log.hpp"
+#include "transport/ucx/ucx_status.hpp"
+
+namespace axon {
+
+static constexpr unsigned kMessageId = 1;
+
+static ucs_memory_type_t memory_type_of(MemoryKind kind) noexcept {
+  return kind == MemoryKind::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_CUDA;
+}
+
+Result<std::unique_ptr<Transport>> open_ucx_transport(const UcxOptions& options) {
+  Result<UcxWorker> worker = UcxWorker::open(options, UcxTransport::request_extension());
+  if (!worker.ok()) return std::move(worker.status());
+  return UcxTransport::make(std::move(worker).value());
+}
+
+RequestExtension UcxTransport::request_extension() noexcept {
+  return {.num_bytes = sizeof(Pending), .construct = [](void* request) { pending_of(request) = {}; }};
+}
+
+Result<std::unique_ptr<Transport>> UcxTransport::make(UcxWorker worker) {
+  auto transport = std::make_unique<UcxTransport>(std::move(worker));
+  AXON_TRY(transport->register_handler());
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+UcxTransport::UcxTransport(UcxWorker worker) noexcept
+    : worker_(std::move(worker)),
+      largest_eager_num_bytes_(worker_.max_header_num_bytes() -
+                               std::min(worker_.max_header_num_bytes(), sizeof(MessageHeader))) {}
+
+// Endpoints to this host rest until the worker goes: closing them would wait for peers that may be dead.
+UcxTransport::~UcxTransport() {
+  closing_ = true;
+  for (Peer& peer : peers_) close(peer);
+}
+
+Status UcxTransport::register_handler() {
+  ucp_am_handler_param_t param{};
+  param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  param.id = kMessageId;
+  param.cb = &UcxTransport::on_arrival;
+  param.arg = this;
+  return status_of(ucp_worker_set_am_recv_handler(worker_.get(), &param), "ucp_worker_set_am_recv_handler");
+}
+
+Result<PeerId> UcxTransport::add_peer(std::span<const std::byte> address, bool same_host) {
+  const auto id = static_cast<PeerId>(peers_.size());
+  const Handling handling = same_host ? Handling::kNone : Handling::kPeer;
+  Peer& peer = peers_.emplace_back(
+      Peer{.transport = this, .id = id, .handling = handling, .address = {address.begin(), address.end()}, .loss = {}});
+  if (handling == Handling::kNone) return id;
+  if (Status connected = connect(peer); !connected.ok()) {
+    peers_.pop_back();
+    return connected;
+  }
+  return id;
+}
+
+Status UcxTransport::connect(Peer& peer) {
+  if (!peer.loss.ok()) return peer.loss.clone();
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+  params.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
+  if (peer.handling == Handling::kPeer) {
+    params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    params.err_handler = {.cb = &UcxTransport::on_endpoint_error, .arg = &peer};
+  }
+  return status_of(ucp_ep_create(worker_.get(), &params, &peer.endpoint), "ucp_ep_create");
+}
+
+std::optional<Status> UcxTransport::send(PeerId id, const MessageHeader& header, ConstBuffer payload,
+                                         Completion& completion) noexcept {
+  Peer& peer = peers_[id];
+  if (peer.endpoint == nullptr || !peer.loss.ok()) [[unlikely]] {
+    if (Status connected = connect(peer); !connected.ok()) return connected;
+  }
+  // The memory type lets UCX send inline although CUDA is loaded. No datatype and no NO_IMM_CMPL: they would not.
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
+                       UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.flags = UCP_AM_SEND_FLAG_COPY_HEADER;
+  param.flags |= payload.num_bytes <= largest_eager_num_bytes_ ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  param.cb.send = &UcxTransport::on_sent;
+  param.user_data = this;
+  param.memory_type = memory_type_of(payload.kind);
+  void* request =
+      ucp_am_send_nbx(peer.endpoint, kMessageId, &header, sizeof header, payload.data, payload.num_bytes, &param);
+  if (!UCS_PTR_IS_PTR(request)) return status_of(UCS_PTR_STATUS(request), "ucp_am_send_nbx");
+  pending_of(request) = {&completion, &peer};
+  ++peer.num_pending_sends;
+  return std::nullopt;
+}
+
+void UcxTransport::on_sent(void* request, ucs_status_t status, void* self) noexcept {
+  static_cast<UcxTransport*>(self)->finish(request, status, "ucp_am_send_nbx");
+}
+
+std::optional<Status> UcxTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
+  static constexpr const char* kCall = "ucp_am_recv_data_nbx";
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.cb.recv_am = &UcxTransport::on_fetched;
+  param.user_data = this;
+  param.memory_type = memory_type_of(into.kind);
+  void* request = ucp_am_recv_data_nbx(worker_.get(), rendezvous, into.data, into.num_bytes, &param);
+  if (!UCS_PTR_IS_PTR(request)) return status_of(UCS_PTR_STATUS(request), kCall);
+  const ucs_status_t ended = std::exchange(status_of_fetch_, UCS_INPROGRESS);
+  if (ended != UCS_INPROGRESS) return status_of(ended, kCall);
+  pending_of(request) = {&completion, nullptr};
+  return std::nullopt;
+}
+
+void UcxTransport::on_fetched(void* request, ucs_status_t status, size_t, void* self) noexcept {
+  static_cast<UcxTransport*>(self)->finish(request, status, "ucp_am_recv_data_nbx");
+}
+
+void UcxTransport::finish(void* request, ucs_status_t status, const char* call) noexcept {
+  const Pending pending = std::exchange(pending_of(request), {});
+  ucp_request_free(request);
+  if (pending.peer != nullptr) --pending.peer->num_pending_sends;
+  if (pending.completion == nullptr) {
+    status_of_fetch_ = status;
+  } else if (!closing_) {
+    pending.completion->done(*pending.completion, status_of(status, call));
+  }
+}
+
+ucs_status_t UcxTransport::on_arrival(void* self, const void* header, size_t header_num_bytes, void* data,
+                                      size_t num_bytes, const ucp_am_recv_param_t* param) noexcept {
+  auto& transport = *static_cast<UcxTransport*>(self);
+  const bool waits_at_sender = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  if (header_num_bytes != sizeof(MessageHeader) || transport.closing_) [[unlikely]] {
+    if (!transport.closing_ && transport.num_malformed_++ == 0) {
+      log::warn("dropped a message with a header of " + std::to_string(header_num_bytes) + " bytes, not " +
+                std::to_string(sizeof(MessageHeader)) + "; more of them will be dropped silently");
+    }
+    return waits_at_sender ? UCS_ERR_REJECTED : UCS_OK;
+  }
+  MessageHeader aligned;
+  std::memcpy(&aligned, header, sizeof aligned);
+  if (waits_at_sender) return transport.deliver_rendezvous(aligned, data, num_bytes);
+  transport.receiver_->on_message(aligned, {.bytes = static_cast<const std::byte*>(data), .num_bytes = num_bytes});
+  return UCS_OK;
+}
+
+ucs_status_t UcxTransport::deliver_rendezvous(const MessageHeader& header, void* descriptor,
+                                              size_t num_bytes) noexcept {
+  Delivery delivery{.rendezvous = descriptor, .refused = false, .outer = delivery_};
+  delivery_ = &delivery;
+  receiver_->on_message(header, {.num_bytes = num_bytes, .rendezvous = descriptor});
+  delivery_ = delivery.outer;
+  return delivery.refused ? UCS_ERR_REJECTED : UCS_INPROGRESS;
+}
+
+// Only the handler's own return value can tell the sender of a refusal; later, UCX just lets it go.
+void UcxTransport::refuse(void* rendezvous) noexcept {
+  for (Delivery* delivery = delivery_; delivery != nullptr; delivery = delivery->outer) {
+    if (delivery->rendezvous != rendezvous) continue;
+    delivery->refused = true;
+    return;
+  }
+  ucp_am_data_release(worker_.get(), rendezvous);
+}
+
+// Runs within ucp_worker_progress, where neither progress nor much else is allowed.
+void UcxTransport::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) noexcept {
+  auto& peer = *static_cast<Peer*>(arg);
+  if (!peer.loss.ok()) return;
+  peer.loss = Status(ErrorCode::kPeerLost, std::string("its connection broke: ") + ucs_status_string(status));
+  peer.transport->departed_.push_back(&peer);
+}
+
+void UcxTransport::drop_peer(PeerId id) noexcept {
+  Peer& peer = peers_[id];
+  peer.dropped = true;
+  if (!peer.loss.ok()) return;  // the next progress() closes it already
+  peer.loss = Status(ErrorCode::kPeerLost, "its endpoint has been given up");
+  if (peer.endpoint != nullptr) departed_.push_back(&peer);
+}
+
+unsigned UcxTransport::progress() noexcept {
+  const unsigned num_moved = ucp_worker_progress(worker_.get());
+  if (!departed_.empty()) [[unlikely]]
+    look_after_peers();
+  return num_moved;
+}
+
+void UcxTransport::look_after_peers() noexcept {
+  for (Peer* peer : std::exchange(departed_, {})) {
+    if (!peer->dropped) receiver_->on_peer_lost(peer->id, peer->loss.clone());
+    close(*peer);
+  }
+}
+
+void UcxTransport::close(Peer& peer) noexcept {
+  if (peer.endpoint == nullptr || peer.handling == Handling::kNone) return;
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  void* request = ucp_ep_close_nbx(std::exchange(peer.endpoint, nullptr), &param);
+  if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
+}
+
+bool UcxTransport::arm() noexcept {
+  return departed_.empty() && ucp_worker_arm(worker_.get()) == UCS_OK;
+}
+
+// An endpoint's flush does not cover what waits at this end for its receiver to fetch it: hence the count.
+void UcxTransport::flush(int timeout_ms) noexcept {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  const ucp_request_param_t param{};
+  std::vector<void*> flushes;
+  for (const Peer& peer : peers_) {
+    if (peer.endpoint == nullptr || !peer.loss.ok()) continue;
+    void* request = ucp_ep_flush_nbx(peer.endpoint, &param);
+    if (UCS_PTR_IS_PTR(request)) flushes.push_back(request);
+  }
+  const auto is_done = [](void* flush) { return ucp_request_check_status(flush) != UCS_INPROGRESS; };
+  const auto has_sent = [](const Peer& peer) { return !peer.loss.ok() || peer.num_pending_sends == 0; };
+  while (!std::ranges::all_of(flushes, is_done) || !std::ranges::all_of(peers_, has_sent)) {
+    if (std::chrono::steady_clock::now() >= deadline) break;
+    progress();
+  }
+  for (void* flush : flushes) ucp_request_free(flush);
+}
+
+}  // namespace axon

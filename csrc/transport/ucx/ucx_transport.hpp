@@ -1,0 +1,103 @@
+// Transport over UCP Active Messages. docs/wire.md: the header travels as the message's header, the payload as its
+// data.
+//
+// Peers on this host: shared memory and CMA, which UCX offers only without error handling; then it never notices that a
+// peer is gone, and what was pending with it rests until the worker goes. Other hosts: error handling, and endpoints
+// that are connected at once, so that a peer is missed even if nothing was ever sent to it.
+//
+// Up to one fragment a message is eager: over shared memory inline, as long as header and payload fit into some 90
+// bytes. Above, the receiver fetches it from the sender. (An eager message of several fragments would be assembled on
+// the heap.)
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <deque>
+#include <vector>
+
+#include "transport/transport.hpp"
+#include "transport/ucx/ucx_worker.hpp"
+
+namespace axon {
+
+class UcxTransport final : public Transport {
+ public:
+  static RequestExtension request_extension() noexcept;
+
+  // `worker` was opened with request_extension().
+  static Result<std::unique_ptr<Transport>> make(UcxWorker worker);
+
+  explicit UcxTransport(UcxWorker worker) noexcept;
+  ~UcxTransport() override;
+  UcxTransport(const UcxTransport&) = delete;
+  UcxTransport& operator=(const UcxTransport&) = delete;
+
+  void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
+  std::span<const std::byte> address() const noexcept override { return worker_.address(); }
+  Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                             Completion& completion) noexcept override;
+  std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
+  void refuse(void* rendezvous) noexcept override;
+  void drop_peer(PeerId peer) noexcept override;
+  unsigned progress() noexcept override;
+  int event_fd() const noexcept override { return worker_.event_fd(); }
+  bool arm() noexcept override;
+  void flush(int timeout_ms) noexcept override;
+
+ private:
+  enum class Handling : uint8_t {
+    kNone,  // of errors: this host
+    kPeer,  // other hosts
+  };
+
+  struct Peer {
+    UcxTransport* transport;
+    PeerId id;
+    Handling handling;
+    std::vector<std::byte> address;
+    ucp_ep_h endpoint = nullptr;
+    Status loss;  // why nothing can be sent any more
+    bool dropped = false;
+    size_t num_pending_sends = 0;
+  };
+
+  // What we keep in UCX's requests. A completion of null: UCX has not handed the request to us yet.
+  struct Pending {
+    Completion* completion;
+    Peer* peer;  // of sends
+  };
+
+  // A message in its receiver's hands; nested when a receiver sends to its own process.
+  struct Delivery {
+    const void* rendezvous;
+    bool refused;
+    Delivery* outer;
+  };
+
+  static Pending& pending_of(void* request) noexcept { return *static_cast<Pending*>(request); }
+  static ucs_status_t on_arrival(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
+                                 const ucp_am_recv_param_t* param) noexcept;
+  static void on_sent(void* request, ucs_status_t status, void* self) noexcept;
+  static void on_fetched(void* request, ucs_status_t status, size_t num_bytes, void* self) noexcept;
+  static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t status) noexcept;
+
+  Status register_handler();
+  Status connect(Peer& peer);
+  void close(Peer& peer) noexcept;
+  void look_after_peers() noexcept;
+  void finish(void* request, ucs_status_t status, const char* call) noexcept;
+  ucs_status_t deliver_rendezvous(const MessageHeader& header, void* descriptor, size_t num_bytes) noexcept;
+
+  UcxWorker worker_;
+  const size_t largest_eager_num_bytes_;
+  Receiver* receiver_ = nullptr;
+  std::deque<Peer> peers_;       // UCX holds their addresses
+  std::vector<Peer*> departed_;  // failed or dropped since the last progress()
+  Delivery* delivery_ = nullptr;
+  ucs_status_t status_of_fetch_ = UCS_INPROGRESS;  // when a fetch ends before UCX has handed out its request
+  uint64_t num_malformed_ = 0;
+  bool closing_ = false;  // nobody is told anything any more
+};
+
+}  // namespace axon

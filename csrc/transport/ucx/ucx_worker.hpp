@@ -1,0 +1,52 @@
+// A UCP context and its one worker, from configuration to address; ends them in the right order.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace axon {
+
+// Memory of ours behind each of UCX's requests.
+struct RequestExtension {
+  size_t num_bytes = 0;
+  void (*construct)(void* request) = nullptr;  // once, when UCX makes the request's memory
+};
+
+class UcxWorker {
+ public:
+  static Result<UcxWorker> open(const UcxOptions& options, RequestExtension extension);
+
+  ucp_worker_h get() const noexcept { return worker_.get(); }
+  std::span<const std::byte> address() const noexcept { return address_; }
+  // Becomes readable after ucp_worker_arm(); owned by the worker.
+  int event_fd() const noexcept { return event_fd_; }
+  // The longest header that fits with its message into one fragment of any transport in use.
+  size_t max_header_num_bytes() const noexcept { return max_header_num_bytes_; }
+
+ private:
+  struct CleanUp {
+    void operator()(ucp_context_h context) const noexcept { ucp_cleanup(context); }
+  };
+  struct Destroy {
+    void operator()(ucp_worker_h worker) const noexcept { ucp_worker_destroy(worker); }
+  };
+
+  Status create_context(const UcxOptions& options, RequestExtension extension);
+  Status create_worker();
+  Status query();
+
+  std::unique_ptr<ucp_context, CleanUp> context_;
+  std::unique_ptr<ucp_worker, Destroy> worker_;
+  std::vector<std::byte> address_;
+  int event_fd_ = -1;
+  size_t max_header_num_bytes_ = 0;
+};
+
+}  // namespace axon
