@@ -39,6 +39,19 @@ def requirements() -> list[str]:
     return [torch_range] if UCX_ROOT else [torch_range, "libucx-cu13>=1.22,<1.23"]
 
 
+def run_quietly(command: list[str | Path]) -> None:
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if result.returncode != 0:
+        sys.exit(result.stdout)
+
+
+def record_build(path: Path) -> None:
+    facts = {"VERSION": VERSION, "TORCH_VERSION": TORCH_VERSION, "UCX_ROOT": UCX_ROOT, "CUDA": CUDA}
+    types = {"VERSION": "str", "TORCH_VERSION": "str", "UCX_ROOT": "str | None", "CUDA": "bool"}
+    lines = [f"{name}: {types[name]} = {value!r}\n" for name, value in facts.items()]
+    path.write_text('"""Written by setup.py: what this build was made of."""\n\n' + "".join(lines))
+
+
 class CMakeBuild(build_ext):
     def build_extension(self, ext: Extension) -> None:
         prefix = Path(self.get_ext_fullpath(ext.name)).resolve().parent.parent
@@ -55,24 +68,12 @@ class CMakeBuild(build_ext):
             "AXON_UCX_ROOT": UCX_ROOT or "",
         }
         definitions = [f"-D{name}={value}" for name, value in options.items()]
-        self.run_quietly([executable, "-S", ROOT, "-B", build_dir, "-G", "Ninja", *definitions])
+        run_quietly([executable, "-S", ROOT, "-B", build_dir, "-G", "Ninja", *definitions])
         target = "all" if tests else ext.name.rpartition(".")[2]
-        subprocess.run([executable, "--build", build_dir, "--target", target], check=True)
-        self.run_quietly([executable, "--install", build_dir, "--component", "python", "--prefix", prefix])
-        self.record(prefix / "torch_axon" / "_build.py")
-
-    @staticmethod
-    def run_quietly(command: list[str | Path]) -> None:
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if result.returncode != 0:
-            sys.exit(result.stdout)
-
-    @staticmethod
-    def record(path: Path) -> None:
-        facts = {"VERSION": VERSION, "TORCH_VERSION": TORCH_VERSION, "UCX_ROOT": UCX_ROOT, "CUDA": CUDA}
-        types = {"VERSION": "str", "TORCH_VERSION": "str", "UCX_ROOT": "str | None", "CUDA": "bool"}
-        lines = [f"{name}: {types[name]} = {value!r}\n" for name, value in facts.items()]
-        path.write_text('"""Written by setup.py: what this build was made of."""\n\n' + "".join(lines))
+        if subprocess.run([executable, "--build", build_dir, "--target", target]).returncode != 0:
+            sys.exit("torch_axon does not compile: the compiler's message stands above")
+        run_quietly([executable, "--install", build_dir, "--component", "python", "--prefix", prefix])
+        record_build(prefix / "torch_axon" / "_build.py")
 
 
 setup(

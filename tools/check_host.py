@@ -2,11 +2,12 @@
 
     python3 tools/check_host.py [--tests]
 
-Installs missing Debian packages when run as root, else names them. Runs on any Python, to say that it is too old.
+Installs missing Debian packages when run as root, else names them. Runs on Python 3.6, to say that it is too old.
 """
 
+import importlib.util
 import os
-import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,61 +17,49 @@ MINIMUM_GXX = 11
 CXX = os.environ.get("CXX", "g++")
 
 
-def find_program(name):
-    folders = os.environ.get("PATH", "").split(os.pathsep) + ["/usr/sbin", "/sbin"]
-    return any(os.access(os.path.join(folder, name), os.X_OK) for folder in folders)
+def dotted(version: "tuple[int, int]") -> str:
+    return f"{version[0]}.{version[1]}"
 
 
-def has_module(name):
-    try:
-        __import__(name)
-    except ImportError:
-        return False
-    return True
-
-
-def missing_packages(for_tests):
+def missing_packages(for_tests: bool) -> "list[str]":
     """Debian packages for what is not there."""
-    python = "python%d.%d" % sys.version_info[:2]
-    header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
-    needs = [
-        ("g++", CXX != "g++" or find_program(CXX)),
-        (python + "-dev", os.path.exists(header)),
-        (python + "-venv", has_module("venv") and has_module("ensurepip")),
-    ]
-    if for_tests:
-        needs += [("libgtest-dev", os.path.exists("/usr/include/gtest/gtest.h")), ("iproute2", find_program("ip"))]
-    return [package for package, present in needs if not present]
+    python = "python" + dotted(sys.version_info[:2])
+    python_header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+    present = {
+        "g++": CXX != "g++" or shutil.which(CXX) is not None,
+        python + "-dev": os.path.exists(python_header),
+        python + "-venv": importlib.util.find_spec("ensurepip") is not None,
+        "libgtest-dev": not for_tests or os.path.exists("/usr/include/gtest/gtest.h"),
+        "iproute2": not for_tests or shutil.which("ip", path=os.environ["PATH"] + ":/usr/sbin:/sbin") is not None,
+    }
+    return [package for package in present if not present[package]]
 
 
-def install(packages):
-    command = "apt-get install -y --no-install-recommends " + " ".join(packages)
-    if os.geteuid() != 0 or not find_program("apt-get"):
-        sys.exit("Missing on this machine: %s. Install them first: sudo %s" % (", ".join(packages), command))
-    print("Installing Debian packages: " + " ".join(packages))
+def install(packages: "list[str]") -> None:
+    arguments = ["install", "-y", "--no-install-recommends", *packages]
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        sys.exit(f"Missing: {', '.join(packages)}. Install them first: sudo apt-get {' '.join(arguments)}")
+    print("Installing Debian packages:", *packages, flush=True)
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    for step in ("apt-get update -qq", command.replace("install", "install -qq", 1)):
-        subprocess.check_call(step.split(), env=environment, stdout=subprocess.DEVNULL)
+    for step in (["update"], arguments):
+        subprocess.check_call(["apt-get", "-qq", *step], env=environment, stdout=subprocess.DEVNULL)
 
 
-def gxx_version():
-    output = subprocess.check_output([CXX, "-dumpfullversion", "-dumpversion"]).decode()
-    return int(re.match(r"\d+", output).group())
+def gxx_version() -> int:
+    return int(subprocess.check_output([CXX, "-dumpversion"]).decode().split(".")[0])
 
 
-def main():
-    if sys.version_info[:2] < MINIMUM_PYTHON:
-        sys.exit(
-            "Python %d.%d or newer is needed, %s is %d.%d: make PYTHON=/path/to/python3"
-            % (MINIMUM_PYTHON + (sys.executable,) + sys.version_info[:2])
-        )
-    if sys.platform != "linux" or os.uname()[4] != "x86_64":
+def main() -> None:
+    if sys.version_info < MINIMUM_PYTHON:
+        found = f"{sys.executable} is {dotted(sys.version_info[:2])}"
+        sys.exit(f"Python {dotted(MINIMUM_PYTHON)} or newer is needed, {found}: make PYTHON=/path/to/a/newer/python3")
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
         sys.exit("torch_axon builds on Linux x86-64 only")
-    packages = missing_packages("--tests" in sys.argv[1:])
+    packages = missing_packages(for_tests="--tests" in sys.argv)
     if packages:
         install(packages)
     if gxx_version() < MINIMUM_GXX:
-        sys.exit("g++ %d or newer is needed, %s is %d: make CXX=g++-12" % (MINIMUM_GXX, CXX, gxx_version()))
+        sys.exit(f"g++ {MINIMUM_GXX} or newer is needed, {CXX} is {gxx_version()}: make CXX=/path/to/a/newer/g++")
 
 
 if __name__ == "__main__":

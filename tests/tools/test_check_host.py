@@ -1,0 +1,27 @@
+import check_host
+import pytest
+
+
+def test_missing_packages_are_named_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(SystemExit, match=r"libgtest-dev, iproute2.*sudo apt-get install .* libgtest-dev iproute2"):
+        check_host.install(["libgtest-dev", "iproute2"])
+
+
+def test_only_tests_need_google_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.exists", lambda path: "gtest" not in path)
+    assert "libgtest-dev" in check_host.missing_packages(for_tests=True)
+    assert "libgtest-dev" not in check_host.missing_packages(for_tests=False)
+
+
+def test_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_host, "gxx_version", lambda: 10)
+    monkeypatch.setattr(check_host, "missing_packages", lambda for_tests: [])
+    with pytest.raises(SystemExit, match=r"g\+\+ 11 or newer is needed"):
+        check_host.main()
+
+
+def test_old_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.version_info", (3, 9, 18))
+    with pytest.raises(SystemExit, match=r"Python 3\.10 or newer is needed.* is 3\.9"):
+        check_host.main()
