@@ -111,7 +111,7 @@ def _perform(task: bytes) -> bytes:
 def server_context() -> Any:
     """Processes forked from one server that has imported torch already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "torch.testing", "numpy", "pytest"])
+    context.set_forkserver_preload(["torch.distributed.tensor", "torch.testing", "numpy", "pytest"])
     return context
 
 

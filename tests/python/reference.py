@@ -1,0 +1,184 @@
+"""What operations must yield, computed with NumPy from inputs that every rank can make for itself.
+
+Values are small integers, so that results are exact in every type and compare bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+BOOL = (torch.bool,)
+UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+COMPLEX = (torch.complex64, torch.complex128)
+INTEGERS = UNSIGNED + SIGNED
+REAL = INTEGERS + FLOATING
+REDUCIBLE = BOOL + REAL + COMPLEX
+ONLY_MOVED = (torch.float8_e4m3fn, torch.float8_e5m2)
+MOVABLE = REDUCIBLE + ONLY_MOVED
+
+# Around the thresholds between algorithms; the largest is pipelined.
+SIZES = (0, 1, 7, 1000, 4097)
+LARGE = 1 << 20
+
+REDUCTIONS: dict[str, tuple[Any, Sequence[torch.dtype]]] = {
+    "SUM": (dist.ReduceOp.SUM, REDUCIBLE),
+    "AVG": (dist.ReduceOp.AVG, REAL + COMPLEX),
+    "PRODUCT": (dist.ReduceOp.PRODUCT, BOOL + REAL),
+    "MIN": (dist.ReduceOp.MIN, BOOL + REAL),
+    "MAX": (dist.ReduceOp.MAX, BOOL + REAL),
+    "BAND": (dist.ReduceOp.BAND, BOOL + INTEGERS),
+    "BOR": (dist.ReduceOp.BOR, BOOL + INTEGERS),
+    "BXOR": (dist.ReduceOp.BXOR, BOOL + INTEGERS),
+}
+
+Array = np.ndarray[Any, Any]
+
+
+def exact_dtype(dtype: torch.dtype) -> Any:
+    """The NumPy type that holds this type's small integers exactly."""
+    if dtype in ONLY_MOVED or dtype in (torch.bfloat16, torch.float16):
+        return np.float64
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+def values(rank: int, count: int, dtype: torch.dtype, seed: int = 0) -> Array:
+    """What rank `rank` contributes: `count` small integers of both signs, if the type has them."""
+    pattern = np.arange(count) * 5 + rank * 3 + seed
+    if dtype in BOOL:
+        return pattern % 3 == 0
+    if dtype in UNSIGNED:
+        return (pattern % 4).astype(exact_dtype(dtype))
+    if dtype in COMPLEX:
+        return (pattern % 3 - 1 + 1j * (pattern % 4 - 2)).astype(exact_dtype(dtype))
+    return (pattern % 7 - 3).astype(exact_dtype(dtype))
+
+
+def tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    converted = torch.empty(array.shape, dtype=dtype)  # not from_numpy, whose empty tensors have a stride of 0
+    converted.copy_(torch.from_numpy(array))
+    return converted
+
+
+def contribution(rank: int, count: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return tensor(values(rank, count, dtype, seed), dtype)
+
+
+def garbage(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """An output that no result equals by accident: nothing contributes a 1 everywhere, or a 0x55 in a byte."""
+    return torch.full((count * dtype.itemsize,), 0x55 if dtype not in BOOL else 1, dtype=torch.uint8).view(dtype)
+
+
+def reduced(name: str, arrays: Sequence[Array], dtype: torch.dtype) -> torch.Tensor:
+    return tensor(_reduce(name, np.stack(arrays)), dtype)
+
+
+def _reduce(name: str, stack: Array) -> Array:
+    if stack.dtype == np.bool_:
+        return _BOOLEAN[name](stack)
+    if name == "AVG":
+        total = np.add.reduce(stack, axis=0, dtype=stack.dtype)
+        if stack.dtype.kind in "iu":
+            return np.trunc(total / len(stack)).astype(stack.dtype)
+        return total / np.asarray(len(stack), dtype=total.real.dtype)
+    return _ARITHMETIC[name].reduce(stack, axis=0, dtype=stack.dtype)
+
+
+_ARITHMETIC: dict[str, np.ufunc] = {
+    "SUM": np.add,
+    "PRODUCT": np.multiply,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
+}
+
+# Reductions of booleans stay booleans, as NCCL has them.
+_BOOLEAN: dict[str, Callable[[Array], Array]] = {
+    "SUM": lambda stack: stack.any(axis=0),
+    "MAX": lambda stack: stack.any(axis=0),
+    "BOR": lambda stack: stack.any(axis=0),
+    "PRODUCT": lambda stack: stack.all(axis=0),
+    "MIN": lambda stack: stack.all(axis=0),
+    "BAND": lambda stack: stack.all(axis=0),
+    "BXOR": lambda stack: np.bitwise_xor.reduce(stack, axis=0),
+}
+
+
+def same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    ours, theirs = as_bytes(actual), as_bytes(expected)
+    if ours != theirs and not torch.equal(_comparable(actual), _comparable(expected)):  # -0.0 equals 0.0
+        raise AssertionError(f"got {actual.flatten()[:16]}…, expected {expected.flatten()[:16]}…")
+
+
+def _comparable(values: torch.Tensor) -> torch.Tensor:
+    if values.dtype in ONLY_MOVED:
+        return values.contiguous().view(torch.uint8)
+    return values.to(torch.int64) if values.dtype in UNSIGNED else values
+
+
+def as_bytes(values: torch.Tensor) -> bytes:
+    return values.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+@contextlib.contextmanager
+def case(**labels: object) -> Iterator[None]:
+    """Names the case, of many in one round trip, that failed."""
+    try:
+        yield
+    except Exception as error:
+        described = ", ".join(f"{key}={value}" for key, value in labels.items())
+        raise AssertionError(f"rank {dist.get_rank()}, case {described}: {type(error).__name__}: {error}") from error
+
+
+def finish(work: dist.Work | None) -> None:
+    """Waits, if the call was asynchronous."""
+    if work is not None:
+        work.wait()
+
+
+def failure(call: Callable[[], object]) -> str:
+    """The class and text of what `call` raises; it must raise."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("nothing was raised")
+
+
+# Layouts of a tensor in memory, all with the same contents.
+
+
+def dense(values: torch.Tensor) -> torch.Tensor:
+    return values.clone()
+
+
+def every_second(values: torch.Tensor) -> torch.Tensor:
+    wide = torch.zeros((*values.shape[:-1], values.shape[-1] * 2), dtype=values.dtype)
+    strided = wide[..., ::2]
+    strided.copy_(values)
+    return strided
+
+
+def transposed(values: torch.Tensor) -> torch.Tensor:
+    return values.t().contiguous().t()
+
+
+def offset(values: torch.Tensor) -> torch.Tensor:
+    long = torch.zeros(values.numel() + 3, dtype=values.dtype)
+    inner = long[3:].view(values.shape)
+    inner.copy_(values)
+    return inner
+
+
+LAYOUTS = {"dense": dense, "every_second": every_second, "transposed": transposed, "offset": offset}

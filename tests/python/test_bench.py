@@ -1,0 +1,186 @@
+"""The benchmark's operations against the backend, and whole runs under torchrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import reduce
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from pool import BACKEND, RankPool
+
+from torch_axon.bench import patterns
+from torch_axon.bench.operations import OPERATIONS, Exercise, Setting
+from torch_axon.bench.record import read_lines
+
+COUNT = 301
+
+
+def prepare(name: str, redop: str = "sum", root: int = 0) -> Exercise:
+    setting = Setting(COUNT, torch.float32, redop, root, dist.get_rank(), dist.get_world_size())
+    return OPERATIONS[name].prepare(setting)
+
+
+def count_wrong(name: str, is_async: bool) -> int:
+    """Wrong elements of this rank after a call with the last rank as root."""
+    exercise = prepare(name, root=dist.get_world_size() - 1)
+    exercise.fill()
+    work = exercise.launch(dist.group.WORLD, is_async)
+    if work is not None:
+        work.wait()
+    return exercise.count_wrong()
+
+
+def count_wrong_without_a_call(name: str) -> int:
+    exercise = prepare(name)
+    exercise.fill()
+    return exercise.count_wrong()
+
+
+def run_bench(*arguments: str, num_ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+    return subprocess.run(
+        [*launcher, "-m", "torch_axon.bench", "--backend", BACKEND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operation_gives_what_its_row_expects(ranks: RankPool, name: str, is_async: bool) -> None:
+    if BACKEND == "gloo" and name == "all_gather_uneven":
+        pytest.skip("Gloo gathers only equal sizes")
+    assert ranks.run(count_wrong, name, is_async) == [0] * ranks.size
+
+
+@pytest.mark.parametrize("name", [name for name, operation in OPERATIONS.items() if operation.sized])
+def test_a_call_that_does_nothing_is_seen_as_wrong(three_ranks: RankPool, name: str) -> None:
+    assert sum(three_ranks.run(count_wrong_without_a_call, name)) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "factor_of_4"),
+    [
+        ("all_reduce", 1.5),
+        ("all_gather", 0.75),
+        ("reduce_scatter", 0.75),
+        ("all_to_all", 0.75),
+        ("gather", 0.75),
+        ("scatter", 0.75),
+        ("broadcast", 1.0),
+        ("reduce", 1.0),
+        ("sendrecv", 1.0),
+    ],
+)
+def test_bus_factors_are_those_of_nccl_tests(name: str, factor_of_4: float) -> None:
+    assert OPERATIONS[name].bus_factor(4) == factor_of_4
+
+
+def test_sizes_count_the_largest_buffer_of_a_rank() -> None:
+    assert OPERATIONS["all_reduce"].count(1024, torch.float32, 4) == 256
+    assert OPERATIONS["all_gather"].count(1024, torch.float32, 4) == 64
+    assert OPERATIONS["all_gather"].size(64, torch.float32, 4) == 1024
+
+
+def test_sizes_below_one_element_a_rank_are_rounded_up() -> None:
+    assert OPERATIONS["all_gather"].count(8, torch.float64, 4) == 1
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("redop", patterns.REDUCTIONS)
+def test_reductions_of_patterns_are_exact_in_every_dtype(redop: str, num_ranks: int) -> None:
+    reduction = patterns.REDUCTIONS[redop]
+    for dtype in patterns.DTYPES.values():
+        if reduction.integers_only and dtype.is_floating_point:
+            continue
+        wide = torch.int64 if reduction.integers_only else torch.float64
+        parts = [patterns.contribution(redop, rank, num_ranks, COUNT, dtype).to(wide) for rank in range(num_ranks)]
+        total = reduce(reduction.combine, parts)
+        expected = total / num_ranks if redop == "avg" else total
+        assert torch.equal(patterns.reduced(redop, num_ranks, COUNT, dtype).to(wide), expected)
+
+
+@pytest.mark.parametrize("shift", [1, 2, 16, 1024, 4096])
+def test_patterns_shifted_by_a_power_of_two_differ_everywhere(shift: int) -> None:
+    for dtype in patterns.DTYPES.values():
+        values = patterns.moved(3, 10000, dtype)
+        assert not bool((values[shift:] == values[:-shift]).any())
+
+
+def test_run_measures_checks_writes_and_draws(tmp_path: Path) -> None:
+    results, plot = tmp_path / "results.jsonl", tmp_path / "curves.png"
+    done = run_bench(
+        "all_reduce,sendrecv,barrier", "--vs", "gloo,fake", "--sizes", "8,64K", "--iters", "6", "--blocks", "2",
+        "--json", str(results), "--plot", str(plot),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = read_lines(results)
+    assert [(line.op, line.size) for line in lines] == [
+        ("all_reduce", 8),
+        ("all_reduce", 65536),
+        ("sendrecv", 8),
+        ("sendrecv", 65536),
+        ("barrier", 0),
+    ]
+    for line in lines:
+        assert [side.backend for side in line.sides] == [BACKEND, "gloo", "fake"]
+        assert [side.wrong for side in line.sides] == [0, 0, None]
+        assert all(0 < side.p50_us <= side.p99_us for side in line.sides)
+        assert all(side.calls >= 6 for side in line.sides)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "× gloo" in done.stdout
+
+
+def test_run_keeps_a_window_of_asynchronous_calls_in_flight(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    done = run_bench(
+        "all_reduce,sendrecv", "--sizes", "1K", "--iters", "16", "--blocks", "2", "--async", "--window", "4",
+        "--json", str(results),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    all_reduce, sendrecv = read_lines(results)
+    assert (all_reduce.window, sendrecv.window) == (4, 1)
+    assert all_reduce.judged.batch == 4
+    assert all_reduce.judged.wrong == 0
+
+
+def test_run_that_is_not_ahead_fails_and_says_where() -> None:
+    done = run_bench("--sizes", "8", "--iters", "4", "--blocks", "1", "--assert-ahead", "1e6")
+    assert done.returncode != 0
+    assert f"all_reduce 8: {BACKEND}" in done.stdout
+    assert "of the 1e+06 wanted" in done.stdout
+
+
+def test_run_leaves_out_a_rival_that_cannot_do_an_operation() -> None:
+    done = run_bench("all_gather_uneven", "--sizes", "1K", "--iters", "4", "--blocks", "1")
+    assert "gloo: ProcessGroupGloo::allgather: invalid tensor size" in done.stdout
+    assert (done.returncode == 0) == (BACKEND != "gloo")
+
+
+def test_run_says_what_groups_cost() -> None:
+    done = run_bench("--groups", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ms a group" in done.stdout
+    assert [row.split()[0] for row in done.stdout.splitlines()[1:3]] == [BACKEND, "gloo"]
+
+
+def test_run_outside_torchrun_says_how_to_start_it() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_axon.bench"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 2
+    assert "start with torchrun" in done.stderr

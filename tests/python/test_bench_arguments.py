@@ -1,0 +1,159 @@
+"""The benchmark's command line: sizes and every argument's mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_axon.bench.arguments import Arguments, parse_arguments
+from torch_axon.bench.operations import OPERATIONS
+from torch_axon.bench.sizes import format_size, parse_size, parse_sizes, size_range
+
+NUM_RANKS = 2
+
+
+def parse(*command_line: str) -> Arguments:
+    """With Gloo judged, so that no build is needed."""
+    return parse_arguments(("--backend", "gloo", *command_line), NUM_RANKS)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [("8", 8), ("8B", 8), ("4K", 4096), ("4k", 4096), ("1.5M", 3 << 19), ("2G", 2 << 30), (" 16KB ", 16384)],
+)
+def test_size_is_a_number_and_a_power_of_1024(text: str, num_bytes: int) -> None:
+    assert parse_size(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "K", "-8", "8T", "8 K", "1e6", "x2"])
+def test_size_refuses_other_spellings(text: str) -> None:
+    with pytest.raises(ValueError, match="is no size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 1000, 1024, 1536, 3 << 19, 1 << 20, 1 << 30, 4098])
+def test_format_size_is_read_back_exactly(num_bytes: int) -> None:
+    assert parse_size(format_size(num_bytes)) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("8", (8,)),
+        ("8:64:x2", (8, 16, 32, 64)),
+        ("8:64", (8, 16, 32, 64)),
+        ("8:100:x4", (8, 32)),
+        ("1:4:x1.5", (1, 2, 3, 4)),
+        ("8:24:+8", (8, 16, 24)),
+        ("1K:3K:+1K", (1024, 2048, 3072)),
+        ("1M,8:16:x2,8", (1 << 20, 8, 16)),
+    ],
+)
+def test_sizes_are_lists_of_sizes_and_ranges(text: str, sizes: tuple[int, ...]) -> None:
+    assert parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("64:8", "upwards"),
+        ("0:8", "upwards"),
+        ("8:64:2", "is no step"),
+        ("8:64:x1", "never reaches"),
+        ("8:64:+0", "never reaches"),
+        ("8:64:x2:x2", "is no range"),
+        ("1:1G:+1", "more than 1000 sizes"),
+        ("8:64:xx", "is no step"),
+        ("8,,16", "is no size"),
+    ],
+)
+def test_sizes_refuse_ranges_that_make_no_sense(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        parse_sizes(text)
+
+
+def test_size_range_ends_at_the_last_size_within() -> None:
+    assert size_range(8, 33) == (8, 16, 32)
+
+
+def test_defaults_are_all_reduce_of_float32_sums_against_gloo() -> None:
+    arguments = parse()
+    assert arguments.operations == ("all_reduce",)
+    assert (arguments.dtype, arguments.redop, arguments.rivals) == (torch.float32, "sum", ("gloo",))
+    assert (arguments.sizes[0], arguments.sizes[-1]) == (8, 128 << 20)
+    assert arguments.window is None
+    assert arguments.ahead is None
+
+
+def test_all_means_every_row_of_the_table() -> None:
+    assert parse("all").operations == tuple(OPERATIONS)
+
+
+def test_operations_keep_their_order_and_come_once() -> None:
+    assert parse("barrier,all_reduce,barrier").operations == ("barrier", "all_reduce")
+
+
+def test_nccl_tests_letters_mean_what_they_mean_there() -> None:
+    arguments = parse("-b", "8", "-e", "32", "-f", "4", "-d", "int32", "-o", "bxor", "-n", "7", "-w", "3", "-r", "1")
+    assert arguments.sizes == (8, 32)
+    assert (arguments.dtype, arguments.redop) == (torch.int32, "bxor")
+    assert (arguments.iters, arguments.warmup, arguments.root) == (7, 3, 1)
+
+
+def test_begin_alone_ends_at_the_default_end_or_itself() -> None:
+    assert parse("-b", "64M").sizes == (64 << 20, 128 << 20)
+    assert parse("-b", "1G").sizes == (1 << 30,)
+
+
+def test_window_counts_only_with_async() -> None:
+    assert parse("--window", "4").window is None
+    assert parse("--async", "--window", "4").window == 4
+
+
+def test_assert_ahead_takes_a_factor_or_means_one() -> None:
+    assert parse("--assert-ahead").ahead == 1.0
+    assert parse("--assert-ahead", "3").ahead == 3.0
+
+
+def test_several_rivals_are_comma_separated() -> None:
+    assert parse("--vs", "gloo,fake").rivals == ("gloo", "fake")
+
+
+def test_output_files_are_paths() -> None:
+    arguments = parse("--json", "a.jsonl", "--plot", "b.png")
+    assert (arguments.json, arguments.plot) == (Path("a.jsonl"), Path("b.png"))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "answer"),
+    [
+        (["all_reduce,all_reduse"], "argument OPERATIONS: 'all_reduse' is none of all_reduce, all_gather"),
+        (["--sizes", "8:1Q"], "argument --sizes: '1Q' is no size"),
+        (["--sizes", "8", "-b", "8"], "argument --sizes: not together with -b, -e or -f"),
+        (["-b", "64", "-e", "8"], "arguments -b, -e, -f: a range goes upwards"),
+        (["-f", "1"], "argument -f/--factor: '1' is no number from 1.01 to 1024"),
+        (["-f", "much"], "argument -f/--factor: 'much' is no number"),
+        (["--dtype", "float8"], "invalid choice: 'float8'"),
+        (["--redop", "mean"], "invalid choice: 'mean'"),
+        (["--redop", "band"], "argument -o/--redop: 'band' needs an integer --dtype (int8, uint8, int32, int64)"),
+        (["--root", "2"], "argument -r/--root: 2 is no rank from 0 to 1"),
+        (["--root", "-1"], "argument -r/--root: '-1' is no integer from 0"),
+        (["--iters", "0"], "argument -n/--iters: '0' is no integer from 1"),
+        (["--iters", "2.5"], "argument -n/--iters: '2.5' is no integer"),
+        (["--vs", "glue"], "argument --vs: 'glue' is no backend of this process; there are"),
+        (["--backend", "glue"], "argument --backend: 'glue' is no backend"),
+        (["--plot", "curve.pdf"], "argument --plot: 'curve.pdf' does not end in .png"),
+        (["--assert-ahead", "0"], "argument --assert-ahead: '0' is no number"),
+        (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),
+        (["--seconds", "nan"], "argument --seconds: 'nan' is no number"),
+    ],
+)
+def test_mistakes_are_answered_with_argument_value_and_limits(
+    mistake: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        parse(*mistake)
+    assert exit_info.value.code == 2
+    assert answer in capsys.readouterr().err

@@ -1,0 +1,189 @@
+"""Groups beside, inside and across each other; barriers; objects; DeviceMesh."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from itertools import combinations
+
+import torch
+import torch.distributed as dist
+from pool import BACKEND, RankPool
+from reference import case, contribution, failure, same_bits
+
+
+def _subgroups() -> None:
+    """Every subset of the ranks is a group; all of them work at once, in both orders of waiting."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    subsets = [subset for size in range(1, num_ranks + 1) for subset in combinations(range(num_ranks), size)]
+    groups = [dist.new_group(list(subset)) for subset in subsets]
+    for order in (1, -1):
+        pending = []
+        for subset, group in zip(subsets, groups, strict=True):
+            if rank in subset:
+                data = torch.full((1000,), float(rank + 1))
+                pending.append((dist.all_reduce(data, group=group, async_op=True), data, subset))
+        for work, data, subset in pending[::order]:
+            work.wait()
+            same_bits(data, torch.full((1000,), float(sum(member + 1 for member in subset))))
+    for subset, group in zip(subsets, groups, strict=True):
+        if rank in subset:
+            dist.destroy_process_group(group)
+
+
+def test_overlapping_and_nested_groups(ranks: RankPool) -> None:
+    ranks.run(_subgroups)
+
+
+def _group_ranks() -> None:
+    """In the group (3, 1), ranks are counted anew; broadcast and scatter name roots by global rank."""
+    members = [1, 3]
+    group = dist.new_group(members)
+    if dist.get_rank() not in members:
+        assert group is dist.GroupMember.NON_GROUP_MEMBER
+        return
+    data = torch.full((5,), float(dist.get_rank()))
+    dist.broadcast(data, src=3, group=group)
+    same_bits(data, torch.full((5,), 3.0))
+    data = torch.full((5,), float(dist.get_rank()))
+    dist.broadcast(data, group=group, group_src=0)
+    same_bits(data, torch.full((5,), 1.0))
+    gathered = [torch.zeros(1) for _ in members]
+    dist.all_gather(gathered, torch.tensor([float(dist.get_rank())]), group=group)
+    assert [float(one) for one in gathered] == [1.0, 3.0]
+    if dist.get_rank() == 1:
+        dist.send(data, 3, group=group)
+    else:
+        assert dist.recv(data, group=group) == 1  # any source, told as a global rank
+    dist.destroy_process_group(group)
+
+
+def test_roots_and_peers_of_a_group_are_named_by_global_rank(four_ranks: RankPool) -> None:
+    four_ranks.run(_group_ranks)
+
+
+def _hundred_groups() -> tuple[int, float]:
+    before = len(os.listdir("/proc/self/fd")), _resident_kilobytes()
+    groups = [dist.new_group() for _ in range(100)]
+    for index, group in enumerate(groups):
+        data = contribution(dist.get_rank(), 10, torch.int64, seed=index)
+        dist.all_reduce(data, group=group)
+    growth = len(os.listdir("/proc/self/fd")) - before[0], (_resident_kilobytes() - before[1]) / 100
+    for group in groups:
+        dist.destroy_process_group(group)
+    return growth
+
+
+def _resident_kilobytes() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+def test_a_hundred_groups_open_no_connections_and_take_little_memory(ranks: RankPool) -> None:
+    ranks.run(_hundred_groups)  # warms allocators up
+    for num_descriptors, kilobytes in ranks.run(_hundred_groups):
+        if BACKEND == "axon":
+            assert num_descriptors == 0
+            assert kilobytes < 64
+
+
+def _barrier(asynchronous: bool) -> float:
+    """Rank 0 comes late; when the others leave the barrier, rank 0 has entered it."""
+    dist.barrier()
+    started = time.monotonic()
+    if dist.get_rank() == 0:
+        time.sleep(0.3)
+    work = dist.barrier(async_op=asynchronous)
+    if work is not None:
+        work.wait()
+    return time.monotonic() - started
+
+
+def test_barrier_waits_for_the_last(ranks: RankPool) -> None:
+    for asynchronous in (False, True):
+        assert all(seconds > 0.25 for seconds in ranks.run(_barrier, asynchronous))
+
+
+def _monitored_barrier() -> str:
+    if not _torch_admits_monitored_barrier():
+        return failure(lambda: dist.monitored_barrier())
+    dist.monitored_barrier()
+    group = dist.new_group()
+    if dist.get_rank() == 0:
+        return failure(lambda: dist.monitored_barrier(group, timeout=timedelta(seconds=1)))
+    time.sleep(2)
+    return ""
+
+
+def _torch_admits_monitored_barrier() -> bool:
+    """From 2.14 Python lets every backend with a CPU device through; before, only gloo's."""
+    return BACKEND == "gloo" or tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
+
+
+def test_monitored_barrier_names_the_missing_where_torch_admits_it(two_ranks: RankPool) -> None:
+    message = two_ranks.run(_monitored_barrier)[0]
+    if _torch_admits_monitored_barrier():
+        assert "1" in message
+    else:
+        assert "only implemented for GLOO" in message
+
+
+def _objects() -> None:
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    mine = {"rank": rank, "text": "x" * (rank * 1000), "tensor": torch.arange(rank + 1)}
+    gathered: list[object] = [None] * num_ranks
+    dist.all_gather_object(gathered, mine)
+    assert [one["rank"] for one in gathered] == list(range(num_ranks))  # type: ignore[index]
+    collected: list[object] | None = [None] * num_ranks if rank == 1 else None
+    dist.gather_object(("object", rank), collected, dst=1)
+    assert collected is None or collected == [("object", other) for other in range(num_ranks)]
+    objects = [[1, 2], "three", None] if rank == 0 else [None, None, None]
+    dist.broadcast_object_list(objects, src=0)
+    assert objects == [[1, 2], "three", None]
+    output: list[object] = [None]
+    dist.scatter_object_list(output, [f"for {to}" for to in range(num_ranks)] if rank == 0 else None, src=0)
+    assert output == [f"for {rank}"]
+    if rank == 0:
+        dist.send_object_list(["a", {"b": 1}], dst=1)
+    elif rank == 1:
+        received: list[object] = [None, None]
+        dist.recv_object_list(received, src=0)
+        assert received == ["a", {"b": 1}]
+
+
+def test_object_collectives(ranks: RankPool) -> None:
+    ranks.run(_objects)
+
+
+def _device_mesh() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    rank = dist.get_rank()
+    for name, members in (("replicate", [rank % 2, rank % 2 + 2]), ("shard", [rank // 2 * 2, rank // 2 * 2 + 1])):
+        with case(dimension=name):
+            data = torch.tensor([float(rank)])
+            dist.all_reduce(data, group=mesh.get_group(name))
+            assert float(data) == sum(members)
+
+
+def test_device_mesh_without_a_device_id(four_ranks: RankPool) -> None:
+    four_ranks.run(_device_mesh)
+
+
+def _distributed_tensor() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    left, right = torch.arange(30.0).view(5, 6), torch.arange(24.0).view(6, 4)
+    product = distribute_tensor(left, mesh, [Shard(0)]) @ distribute_tensor(right, mesh, [Replicate()])
+    same_bits(product.full_tensor(), left @ right)
+    partial = distribute_tensor(left, mesh, [Shard(1)]) @ distribute_tensor(right, mesh, [Shard(0)])
+    same_bits(partial.redistribute(mesh, [Shard(0)]).full_tensor(), left @ right)
+    same_bits(distribute_tensor(left, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)]).full_tensor(), left)
+
+
+def test_distributed_tensors(ranks: RankPool) -> None:
+    ranks.run(_distributed_tensor)

@@ -1,0 +1,206 @@
+"""What a call returns: futures, waits, completion, errors, sequence numbers, profiler records."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from pool import BACKEND, RankPool
+from reference import failure, same_bits
+
+
+def _future() -> None:
+    num_ranks = float(dist.get_world_size())
+    data = torch.ones(1000)
+    work = dist.all_reduce(data, async_op=True)
+    future = work.get_future()
+    halved = future.then(lambda done: [one / 2 for one in done.value()])
+    same_bits(halved.wait()[0], torch.full((1000,), num_ranks / 2))
+    assert isinstance(future.value(), list)
+    assert future.done()
+    same_bits(future.value()[0], data)
+    assert future.value()[0].data_ptr() == data.data_ptr()
+    joined = torch.futures.collect_all(
+        [dist.all_reduce(torch.ones(5), async_op=True).get_future() for _ in range(10)]
+    ).wait()
+    for done in joined:
+        same_bits(done.value()[0], torch.full((5,), num_ranks))
+
+
+def test_futures_hold_lists_of_tensors_and_chain(ranks: RankPool) -> None:
+    ranks.run(_future)
+
+
+def _completes_unwatched() -> None:
+    """Nobody waits: the future's callback fires all the same."""
+    fired = threading.Event()
+    future = dist.all_reduce(torch.ones(1000), async_op=True).get_future()
+    future.add_done_callback(lambda _: fired.set())
+    assert fired.wait(10)
+    work = dist.all_reduce(torch.ones(1 << 20), async_op=True)
+    deadline = time.monotonic() + 10
+    while not work.is_completed():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert work.is_success()
+
+
+def test_asynchronous_work_completes_though_nobody_waits(ranks: RankPool) -> None:
+    ranks.run(_completes_unwatched)
+
+
+def _wait_from_threads() -> None:
+    """As compiled functional collectives do: another thread waits, several for one work."""
+    for _ in range(20):
+        data = torch.ones(100)
+        work = dist.all_reduce(data, async_op=True)
+        results: list[bool] = []
+        threads = [threading.Thread(target=lambda work=work: results.append(work.wait())) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert results == [True] * 3
+        same_bits(data, torch.full((100,), float(dist.get_world_size())))
+
+
+def test_any_thread_may_wait(ranks: RankPool) -> None:
+    ranks.run(_wait_from_threads)
+
+
+def _threads_submit() -> None:
+    """Each thread has a group of its own; all go at once."""
+    groups = [dist.new_group() for _ in range(4)]
+    wrong: list[str] = []
+
+    def work_on(group: dist.ProcessGroup, seed: int) -> None:
+        for step in range(50):
+            data = torch.full((1 + seed * 997,), float(step))
+            dist.all_reduce(data, group=group)
+            if not torch.equal(data, torch.full_like(data, float(step * dist.get_world_size()))):
+                wrong.append(f"group {seed}, step {step}")
+
+    threads = [threading.Thread(target=work_on, args=(group, seed)) for seed, group in enumerate(groups)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
+def test_threads_with_groups_of_their_own_do_not_disturb_each_other(ranks: RankPool) -> None:
+    ranks.run(_threads_submit)
+
+
+def _wait_with_timeout() -> tuple[str, float]:
+    """Rank 0's operation completes only when rank 1 comes, long after the wait has given up."""
+    group = dist.new_group()
+    message, seconds = "", 0.0
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+        started = time.monotonic()
+        message = failure(lambda: work.wait(timedelta(seconds=0.5)))
+        seconds = time.monotonic() - started
+    else:
+        time.sleep(1.5)
+        failure_or_nothing(lambda: dist.all_reduce(torch.ones(3), group=group))
+    return message, seconds
+
+
+def failure_or_nothing(call) -> str:
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def test_wait_with_a_timeout_gives_up_in_time(two_ranks: RankPool) -> None:
+    message, seconds = two_ranks.run(_wait_with_timeout)[0]
+    assert "Timed out" in message or BACKEND != "axon"
+    assert 0.4 < seconds < 1.5
+
+
+def _error_of_work() -> tuple[str, str]:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    if dist.get_rank() == 1:
+        time.sleep(2.5)
+        return "", ""
+    work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+    future = work.get_future()
+    waited = failure(work.wait)
+    chained = failure(future.wait)
+    assert work.is_completed()
+    assert not work.is_success()
+    return waited, chained
+
+
+def test_an_error_reaches_wait_and_future(two_ranks: RankPool) -> None:
+    waited, chained = two_ranks.run(_error_of_work)[0]
+    assert "Timed out" in waited or BACKEND != "axon"
+    assert "Timed out" in chained or BACKEND != "axon"
+
+
+def _sequence_numbers() -> list[int]:
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    numbers = [backend._get_sequence_number_for_group()]
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1), group=group)
+        numbers.append(backend._get_sequence_number_for_group())
+    return [number - numbers[0] for number in numbers]
+
+
+def test_sequence_numbers_count_collectives(two_ranks: RankPool) -> None:
+    assert two_ranks.run(_sequence_numbers) == [[0, 1, 2, 3]] * 2
+
+
+def _profiled_names() -> set[str]:
+    rank = dist.get_rank()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(torch.ones(10))
+        dist.all_gather_into_tensor(torch.zeros(dist.get_world_size()), torch.ones(1))
+        dist.broadcast(torch.ones(1), 0)
+        if rank == 0:
+            dist.send(torch.ones(1), 1)
+        elif rank == 1:
+            dist.recv(torch.ones(1), 0)
+        dist.barrier()
+    return {event.key for event in profile.key_averages()}
+
+
+def test_the_profiler_names_operations(two_ranks: RankPool) -> None:
+    for rank, names in enumerate(two_ranks.run(_profiled_names)):
+        for operation in ("all_reduce", "broadcast", "send" if rank == 0 else "recv"):
+            assert f"{BACKEND}:{operation}" in names
+
+
+def _attributes() -> None:
+    assert dist.get_backend() == BACKEND
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    assert backend.name() == BACKEND
+    assert backend.rank() == dist.get_rank()
+    assert backend.size() == dist.get_world_size()
+
+
+def test_the_backend_knows_its_name_rank_and_size(ranks: RankPool) -> None:
+    ranks.run(_attributes)
+
+
+def _results_outlive_references() -> None:
+    """The tensors of a call that nobody keeps live until it is done."""
+    works = [dist.all_reduce(torch.ones(100_000), async_op=True) for _ in range(20)]
+    futures = [work.get_future() for work in works]
+    works.clear()
+    for future in futures:
+        same_bits(future.wait()[0], torch.full((100_000,), float(dist.get_world_size())))
+
+
+def test_tensors_live_as_long_as_the_operation(ranks: RankPool) -> None:
+    ranks.run(_results_outlive_references)
