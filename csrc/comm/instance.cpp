@@ -1,0 +1,52 @@
+// The process's own engine, over UCX, with what the environment says.
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+
+#include "base/config.hpp"
+#include "comm/engine.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace axon {
+
+namespace {
+
+// Never destroyed: groups that outlive the interpreter's exit handlers still find it, shut down.
+struct Instance {
+  std::mutex mutex;
+  Engine* engine = nullptr;
+};
+
+Instance& process_instance() {
+  static auto* instance = new Instance;
+  return *instance;
+}
+
+template <typename T>
+T value_or_throw(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error("torch_axon: " + result.status().message());
+  return std::move(result).value();
+}
+
+Engine* make_engine() {
+  if (Status checked = config::check_environment(); !checked.ok()) throw std::runtime_error(checked.message());
+  AlgorithmOverrides overrides = value_or_throw(AlgorithmOverrides::parse(config::text("AXON_ALGO")));
+  return new Engine(value_or_throw(open_ucx_transport()), this_host(), overrides);
+}
+
+}  // namespace
+
+Engine& Engine::instance() {
+  Instance& instance = process_instance();
+  const std::lock_guard lock(instance.mutex);
+  if (instance.engine == nullptr) instance.engine = make_engine();
+  return *instance.engine;
+}
+
+void Engine::shut_down_instance() noexcept {
+  Instance& instance = process_instance();
+  const std::lock_guard lock(instance.mutex);
+  if (instance.engine != nullptr) instance.engine->shut_down();
+}
+
+}  // namespace axon
