@@ -4,7 +4,7 @@ import re
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG]?)B?", re.IGNORECASE)
-_STEP = re.compile(r"([x+])(.+)")
+_STEP = re.compile(r"x(\d+(?:\.\d+)?)|\+(.+)")
 _MAX_SIZES = 1000
 
 
@@ -39,8 +39,8 @@ def size_range(begin: int, end: int, step: str = "x2") -> tuple[int, ...]:
     match = _STEP.fullmatch(step)
     if match is None:
         raise ValueError(f"{step!r} is no step; write xFACTOR or +BYTES, such as x2 or +1K")
-    factor = float(match[2]) if match[1] == "x" else 1.0
-    increment = parse_size(match[2]) if match[1] == "+" else 0
+    factor = float(match[1] or 1)
+    increment = parse_size(match[2]) if match[2] else 0
     if factor <= 1 and increment == 0:
         raise ValueError(f"the step {step!r} never reaches the end; the factor must be above 1, the increment above 0")
     sizes: list[int] = []
