@@ -1,6 +1,5 @@
 #include "collectives/arithmetic/arithmetic.hpp"
 
-#include <cstring>
 #include <string>
 
 #include "collectives/arithmetic/kernels.hpp"
@@ -44,6 +43,10 @@ void begin_partial(const ReductionPlan& plan, Buffer partial, ConstBuffer own, s
 void add_to_partial(const ReductionPlan& plan, Buffer partial, ConstBuffer other_partial,
                     size_t num_elements) noexcept {
   arithmetic::add_to_partial(fastest_kernels(plan), partial.data, other_partial.data, num_elements);
+}
+
+void add_own_to_partial(const ReductionPlan& plan, Buffer partial, ConstBuffer own, size_t num_elements) noexcept {
+  arithmetic::add_own_to_partial(fastest_kernels(plan), partial.data, own.data, num_elements);
 }
 
 void finish_partial(const ReductionPlan& plan, Buffer output, ConstBuffer partial, size_t num_elements) noexcept {

@@ -42,10 +42,12 @@ void combine(const ReductionPlan& plan, Buffer output, std::span<const ConstBuff
              size_t num_elements) noexcept;
 
 // The same in steps, for algorithms whose partial results travel; partials hold elements of partial_type().
-// begin, add in order, finish: bitwise what combine() yields for the same order. A partial may not be the input of
-// begin or the output of finish, except where partial_type() is the type itself.
+// begin, add in order, finish: bitwise what combine() yields for the same order. What begins or is added as `own` is an
+// operand as it is stored. A partial may not be the input of begin or the output of finish, except where
+// partial_type() is the type itself.
 void begin_partial(const ReductionPlan& plan, Buffer partial, ConstBuffer own, size_t num_elements) noexcept;
 void add_to_partial(const ReductionPlan& plan, Buffer partial, ConstBuffer other_partial, size_t num_elements) noexcept;
+void add_own_to_partial(const ReductionPlan& plan, Buffer partial, ConstBuffer own, size_t num_elements) noexcept;
 void finish_partial(const ReductionPlan& plan, Buffer output, ConstBuffer partial, size_t num_elements) noexcept;
 
 }  // namespace axon

@@ -154,12 +154,25 @@ constexpr TypeKernels complex_kernels() {
 }
 
 constexpr KernelTable make_table(const char* name) {
-  return {
-      name,
-      {TypeKernels{}, bool_kernels(), integer_kernels<int8_t>(), integer_kernels<uint8_t>(), integer_kernels<int16_t>(),
-       integer_kernels<uint16_t>(), integer_kernels<int32_t>(), integer_kernels<uint32_t>(), integer_kernels<int64_t>(),
-       integer_kernels<uint64_t>(), half_kernels<Float16>(), half_kernels<BFloat16>(), float_kernels<float>(),
-       float_kernels<double>(), complex_kernels<float>(), complex_kernels<double>()}};
+  return {.name = name,
+          .types = {
+              TypeKernels{},  // kByte is only moved
+              bool_kernels(),
+              integer_kernels<int8_t>(),
+              integer_kernels<uint8_t>(),
+              integer_kernels<int16_t>(),
+              integer_kernels<uint16_t>(),
+              integer_kernels<int32_t>(),
+              integer_kernels<uint32_t>(),
+              integer_kernels<int64_t>(),
+              integer_kernels<uint64_t>(),
+              half_kernels<Float16>(),
+              half_kernels<BFloat16>(),
+              float_kernels<float>(),
+              float_kernels<double>(),
+              complex_kernels<float>(),
+              complex_kernels<double>(),
+          }};
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 namespace axon::arithmetic {
 
 // Of a partial result that stays in the first-level cache while operands are added to it.
+// Stores that bypass the caches were measured, too (Zen 5, float32, two operands): 1.37 times as fast for outputs of
+// 16 MiB and more, a fifth slower for one of 1 MiB that is read next. Algorithms reduce in chunks which they then send.
 static constexpr size_t kBlockBytes = 8192;
 
 std::span<const KernelTable* const> usable_tables() noexcept {
@@ -68,32 +70,44 @@ void finish_partial(const PlanKernels& kernels, std::byte* output, const std::by
   }
 }
 
+// target = sum (+) operand, of a block at most.
+static void fold_operand(const PlanKernels& kernels, std::byte* target, const std::byte* sum, const std::byte* operand,
+                         size_t num_elements) noexcept {
+  const size_t num_scalars = num_elements * kernels.num_scalars;
+  if (kernels.fold_next != nullptr) {
+    kernels.fold_next(target, sum, operand, num_scalars);
+    return;
+  }
+  alignas(64) std::byte converted[kBlockBytes];
+  kernels.begin(converted, operand, num_scalars, kernels.begin_argument);
+  kernels.fold_partial(target, sum, converted, num_scalars);
+}
+
 // The output may be an operand: it is written only after the last operand of the block has been read.
 static void combine_block(const PlanKernels& kernels, std::byte* output, std::span<const ConstBuffer> operands,
                           size_t first, size_t num_elements) noexcept {
   alignas(64) std::byte sum_block[kBlockBytes];
-  alignas(64) std::byte operand_block[kBlockBytes];
   const size_t offset = first * kernels.num_stored_bytes;
-  const size_t num_scalars = num_elements * kernels.num_scalars;
-  // An operand as a partial: itself, or its converted copy.
-  const auto partial_of = [&](const ConstBuffer& operand, std::byte* block) -> const std::byte* {
-    if (kernels.begin == nullptr) return operand.data + offset;
-    kernels.begin(block, operand.data + offset, num_scalars, kernels.begin_argument);
-    return block;
-  };
-
-  const std::byte* sum = partial_of(operands.front(), sum_block);
+  const std::byte* sum = operands.front().data + offset;
+  if (kernels.begin != nullptr) {
+    begin_partial(kernels, sum_block, sum, num_elements);
+    sum = sum_block;
+  }
   for (size_t i = 1; i < operands.size(); ++i) {
     const bool yields_output = i + 1 == operands.size() && kernels.finish == nullptr;
     std::byte* target = yields_output ? output + offset : sum_block;
-    if (kernels.fold_next != nullptr) {
-      kernels.fold_next(target, sum, operands[i].data + offset, num_scalars);
-    } else {
-      kernels.fold_partial(target, sum, partial_of(operands[i], operand_block), num_scalars);
-    }
+    fold_operand(kernels, target, sum, operands[i].data + offset, num_elements);
     sum = target;
   }
   finish_partial(kernels, output + offset, sum, num_elements);
+}
+
+template <typename Function>
+static void for_each_block(const PlanKernels& kernels, size_t num_elements, Function function) noexcept {
+  const size_t block_elements = kBlockBytes / kernels.num_partial_bytes;
+  for (size_t first = 0; first < num_elements; first += block_elements) {
+    function(first, std::min(block_elements, num_elements - first));
+  }
 }
 
 void combine(const PlanKernels& kernels, std::byte* output, std::span<const ConstBuffer> operands,
@@ -102,10 +116,16 @@ void combine(const PlanKernels& kernels, std::byte* output, std::span<const Cons
     kernels.fold_stored(output, operands[0].data, operands[1].data, num_elements * kernels.num_scalars);
     return;
   }
-  const size_t block_elements = kBlockBytes / kernels.num_partial_bytes;
-  for (size_t first = 0; first < num_elements; first += block_elements) {
-    combine_block(kernels, output, operands, first, std::min(block_elements, num_elements - first));
-  }
+  for_each_block(kernels, num_elements,
+                 [&](size_t first, size_t length) { combine_block(kernels, output, operands, first, length); });
+}
+
+void add_own_to_partial(const PlanKernels& kernels, std::byte* partial, const std::byte* own,
+                        size_t num_elements) noexcept {
+  for_each_block(kernels, num_elements, [&](size_t first, size_t length) {
+    std::byte* sum = partial + first * kernels.num_partial_bytes;
+    fold_operand(kernels, sum, sum, own + first * kernels.num_stored_bytes, length);
+  });
 }
 
 }  // namespace axon::arithmetic

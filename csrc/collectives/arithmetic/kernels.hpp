@@ -71,6 +71,8 @@ void combine(const PlanKernels& kernels, std::byte* output, std::span<const Cons
 void begin_partial(const PlanKernels& kernels, std::byte* partial, const std::byte* own, size_t num_elements) noexcept;
 void add_to_partial(const PlanKernels& kernels, std::byte* partial, const std::byte* other,
                     size_t num_elements) noexcept;
+void add_own_to_partial(const PlanKernels& kernels, std::byte* partial, const std::byte* own,
+                        size_t num_elements) noexcept;
 void finish_partial(const PlanKernels& kernels, std::byte* output, const std::byte* partial,
                     size_t num_elements) noexcept;
 

@@ -164,10 +164,9 @@ TEST_P(ArithmeticTest, steps_yield_what_combine_does) {
     const size_t num_partial_bytes = kMostElements * size_of(partial_type(plan.dtype));
     Fenced partial(num_partial_bytes, 3), other(num_partial_bytes, 5), output(expected.size(), 1);
     arithmetic::begin_partial(kernels(plan), partial.data(), operands[0].data(), kMostElements);
-    for (const size_t k : {1, 2}) {
-      arithmetic::begin_partial(kernels(plan), other.data(), operands[k].data(), kMostElements);
-      arithmetic::add_to_partial(kernels(plan), partial.data(), other.data(), kMostElements);
-    }
+    arithmetic::add_own_to_partial(kernels(plan), partial.data(), operands[1].data(), kMostElements);
+    arithmetic::begin_partial(kernels(plan), other.data(), operands[2].data(), kMostElements);
+    arithmetic::add_to_partial(kernels(plan), partial.data(), other.data(), kMostElements);
     arithmetic::finish_partial(kernels(plan), output.data(), partial.data(), kMostElements);
     EXPECT_TRUE(partial.is_intact() && other.is_intact() && output.is_intact()) << describe(plan);
     expect_prefix(plan, output.bytes(), expected, "in steps");
