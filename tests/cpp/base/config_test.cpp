@@ -42,8 +42,8 @@ TEST(Config, a_bad_value_names_the_variable_the_value_and_what_is_allowed) {
 }
 
 TEST(Config, an_unknown_name_is_found_and_no_error) {
-  const ScopedVariable variable("AXON_LGO", "info");
-  EXPECT_TRUE(std::ranges::count(config::unknown_names(), "AXON_LGO"));
+  const ScopedVariable variable("AXON_LOGG", "info");
+  EXPECT_TRUE(std::ranges::count(config::unknown_names(), "AXON_LOGG"));
   EXPECT_TRUE(config::check_environment().ok());
 }
 
@@ -53,8 +53,8 @@ TEST(Config, variables_of_ucx_are_not_unknown) {
 }
 
 TEST(Config, the_nearest_setting_is_a_small_edit_away) {
-  ASSERT_NE(config::nearest("AXON_LGO"), nullptr);
-  EXPECT_STREQ(config::nearest("AXON_LGO")->name, "AXON_LOG");
+  ASSERT_NE(config::nearest("AXON_LOGG"), nullptr);
+  EXPECT_STREQ(config::nearest("AXON_LOGG")->name, "AXON_LOG");
   ASSERT_NE(config::nearest("AXON_ALGOS"), nullptr);
   EXPECT_STREQ(config::nearest("AXON_ALGOS")->name, "AXON_ALGO");
   EXPECT_EQ(config::nearest("AXON_SOMETHING_ELSE_ENTIRELY"), nullptr);

@@ -1,0 +1,117 @@
+#include "c10d/backend.hpp"
+
+#include <ATen/record_function.h>
+
+#include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
+
+#include "c10d/bootstrap.hpp"
+#include "c10d/errors.hpp"
+
+namespace axon {
+
+static void check_timeout(std::chrono::milliseconds timeout) {
+  if (timeout.count() > 0) return;
+  throw_value_error("axon: argument 'timeout' is " + std::to_string(timeout.count()) + " ms; allowed: more than 0 ms");
+}
+
+AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                         c10::intrusive_ptr<Options> options)
+    : Backend(rank, size), options_(std::move(options)), timeout_(options_->timeout) {
+  check_timeout(options_->timeout);
+  communicator_ =
+      join(*store, {.group = options_->group_name, .rank = rank, .size = size, .timeout = options_->timeout});
+  init();
+}
+
+AxonBackend::~AxonBackend() = default;
+
+c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const TensorList& tensors) const {
+  const AxonWork::Call named{.type = call.type, .title = call.title, .rank = rank_};
+  if (C10_LIKELY(!at::hasCallbacks())) return c10::make_intrusive<AxonWork>(communicator_, named);
+  return c10::make_intrusive<AxonWork>(communicator_, named, tensors);
+}
+
+Part& AxonBackend::add_part(AxonWork& work, OperationKind kind, const at::Tensor& representative) const {
+  Part& part = work.add_part();
+  part.arguments.kind = kind;
+  part.arguments.dtype = to_data_type(representative.scalar_type());
+  part.shape = to_shape(representative);
+  return part;
+}
+
+AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode) {
+  const bool unset = mode.timeout == c10d::kUnsetTimeout;
+  start(*work, call, unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
+  if (mode.asynchronous) return work;
+  work->wait();
+  return nullptr;
+}
+
+void AxonBackend::start(AxonWork& work, const Call& call, std::chrono::milliseconds timeout) {
+  if (C10_LIKELY(!at::hasCallbacks())) return work.start(*communicator_, timeout);
+  start_recorded(work, call, timeout);
+}
+
+static int64_t count(const TensorList& tensors) {
+  int64_t num_elements = 0;
+  for (const at::Tensor& tensor : tensors) num_elements += tensor.numel();
+  return num_elements;
+}
+
+// For profilers and execution traces: the record spans the start, as NCCL's does.
+void AxonBackend::start_recorded(AxonWork& work, const Call& call, std::chrono::milliseconds timeout) {
+  const TensorList inputs = work.inputs();
+  const TensorList outputs = work.outputs();
+  const TensorList& described = inputs.empty() ? outputs : inputs;
+  const at::ScalarType dtype = described.empty() ? at::kByte : described.front().scalar_type();
+  const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
+  const int first = ranks.empty() ? 0 : static_cast<int>(ranks.front());
+  const int stride = ranks.size() < 2 ? 1 : static_cast<int>(ranks[1] - ranks[0]);
+  RECORD_PARAM_COMMS_DATA(static_cast<int64_t>(communicator_->num_started()) + 1, std::make_tuple(pg_uid_, pg_desc_),
+                          inputs, outputs, rank_, call.name(), count(inputs), count(outputs), dtype,
+                          std::vector<int64_t>(), std::vector<int64_t>(), first, stride, size_);
+  work.start(*communicator_, timeout);
+}
+
+void AxonBackend::setTimeout(std::chrono::milliseconds timeout) {
+  check_timeout(timeout);
+  options_->timeout = timeout;
+  timeout_.store(timeout, std::memory_order_relaxed);
+}
+
+c10d::ErrorType AxonBackend::getError() {
+  const Status failure = communicator_->failure();
+  if (failure.ok()) return c10d::ErrorType::SUCCESS;
+  switch (failure.code()) {
+    case ErrorCode::kTimeout:
+      return c10d::ErrorType::TIMEOUT;
+    case ErrorCode::kPeerLost:
+    case ErrorCode::kMismatch:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void AxonBackend::abort() {
+  communicator_->abort("the process group was aborted");
+}
+
+// Nothing is asked of the others, who may be gone. What is in flight ends with the backend itself.
+void AxonBackend::shutdown() {}
+
+AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
+  static constexpr Call kCall{c10d::OpType::BARRIER, "axon:barrier"};
+  auto work = make_work(kCall, {});
+  work->add_part().arguments.kind = OperationKind::kBarrier;
+  return run(std::move(work), kCall, mode_of(options));
+}
+
+// Timeouts name every rank that is missing, whether asked to wait for all or not.
+void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool /*wait_all_ranks*/) {
+  c10d::BarrierOptions synchronous = options;
+  synchronous.asyncOp = false;
+  barrier(synchronous);
+}
+
+}  // namespace axon

@@ -1,0 +1,125 @@
+// AxonBackend: the PyTorch door. Turns c10d's calls into operations of the engine.
+//
+// One instance serves a group's tensors on all devices. A call checks its arguments, describes one or more operations
+// in an AxonWork and starts them; with asyncOp == false it also runs them to their end and throws what went wrong.
+// Thread rule: any thread, without Python's lock; collectives of one group must be called in one order on all ranks.
+// c10d's old virtual names are the ones overridden: they reach us in every version from 2.11 on.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "c10d/check.hpp"
+#include "c10d/convert.hpp"
+#include "c10d/work.hpp"
+#include "comm/communicator.hpp"
+
+namespace axon {
+
+class AxonBackend final : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  struct Options : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
+        : c10d::Backend::Options("axon", timeout) {}
+    Options(const Options&) = default;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE  // since 2.14, options are cloned for groups made from groups
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const override { return c10::make_intrusive<Options>(*this); }
+#endif
+  };
+
+  AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, c10::intrusive_ptr<Options> options);
+  ~AxonBackend() override;
+
+  // Reductions
+  WorkPtr allreduce(TensorList& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(TensorList& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr allreduce_sparse(TensorList& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr reduce(TensorList& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr reduce_scatter(TensorList& outputs, std::vector<TensorList>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(TensorList& outputs, TensorList& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+
+  // Movements
+  WorkPtr broadcast(TensorList& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allgather(std::vector<TensorList>& outputs, TensorList& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<TensorList>& outputs, TensorList& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(TensorList& outputs, TensorList& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<TensorList>& outputs, TensorList& inputs, const c10d::GatherOptions& options) override;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE  // since 2.14
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) override;
+#endif
+  WorkPtr scatter(TensorList& outputs, std::vector<TensorList>& inputs, const c10d::ScatterOptions& options) override;
+  WorkPtr alltoall(TensorList& outputs, TensorList& inputs, const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+
+  // Point to point
+  WorkPtr send(TensorList& tensors, int destination, int tag) override;
+  WorkPtr recv(TensorList& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(TensorList& tensors, int tag) override;
+
+  // Synchronisation
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // The group
+  const std::string getBackendName() const override { return "axon"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}  // counted from the group's start on every rank
+  uint64_t getSequenceNumberForGroup() override { return communicator_->num_started(); }
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+
+ private:
+  // How a call is run.
+  struct Mode {
+    bool asynchronous;
+    std::chrono::milliseconds timeout;
+  };
+  // What a call is, for its Work and for records of it.
+  struct Call {
+    c10d::OpType type;
+    const char* title;  // "axon:all_reduce"
+    const char* name() const noexcept { return title + 5; }
+  };
+
+  template <typename Options>
+  static Mode mode_of(const Options& options) noexcept {
+    return {.asynchronous = options.asyncOp, .timeout = options.timeout};
+  }
+
+  c10::intrusive_ptr<AxonWork> make_work(const Call& call, const TensorList& tensors) const;
+  Part& add_part(AxonWork& work, OperationKind kind, const at::Tensor& representative) const;
+  WorkPtr run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode);
+  void start(AxonWork& work, const Call& call, std::chrono::milliseconds timeout);
+  void start_recorded(AxonWork& work, const Call& call, std::chrono::milliseconds timeout);
+  WorkPtr point_to_point(const Call& call, const TensorList& tensors, Direction direction, int peer, int tag);
+
+  void add_all_reduce(AxonWork& work, const at::Tensor& tensor, const ReductionSpecification& reduction) const;
+  void add_all_gather(AxonWork& work, const at::Tensor& input, const TensorList& outputs) const;
+  void add_all_gather(AxonWork& work, const at::Tensor& input, const at::Tensor& output) const;
+  void add_reduce_scatter(AxonWork& work, const at::Tensor& input, const at::Tensor& output,
+                          const ReductionSpecification& reduction) const;
+  at::Tensor sum_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout);
+
+  const c10::intrusive_ptr<Options> options_;
+  // Shared with calls of Work::wait() under way, which may outlast the backend.
+  std::shared_ptr<Communicator> communicator_;
+  std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
+};
+
+}  // namespace axon

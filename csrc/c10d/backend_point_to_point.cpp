@@ -1,0 +1,42 @@
+#include <array>
+
+#include "c10d/backend.hpp"
+
+namespace axon {
+
+AxonBackend::WorkPtr AxonBackend::point_to_point(const Call& call, const TensorList& tensors, Direction direction,
+                                                 int peer, int tag) {
+  const at::Tensor& tensor = single({call.name(), "tensors"}, tensors);
+  check_tag({call.name(), "tag"}, tag);
+  auto work = make_work(call, tensors);
+  Part& part = add_part(*work, OperationKind::kPointToPoint, tensor);
+  part.direction = direction;
+  part.peer = peer;
+  part.tag = static_cast<uint32_t>(tag);
+  part.num_elements = count_elements(tensor, part.arguments.dtype);
+  if (direction == Direction::kSend) {
+    part.add_input(tensor);
+  } else {
+    part.add_output(tensor);
+  }
+  return run(std::move(work), call, {.asynchronous = true, .timeout = c10d::kUnsetTimeout});
+}
+
+AxonBackend::WorkPtr AxonBackend::send(TensorList& tensors, int destination, int tag) {
+  static constexpr Call kCall{c10d::OpType::SEND, "axon:send"};
+  check_rank({"send", "dst"}, destination, size_);
+  return point_to_point(kCall, tensors, Direction::kSend, destination, tag);
+}
+
+AxonBackend::WorkPtr AxonBackend::recv(TensorList& tensors, int source, int tag) {
+  static constexpr Call kCall{c10d::OpType::RECV, "axon:recv"};
+  check_rank({"recv", "src"}, source, size_);
+  return point_to_point(kCall, tensors, Direction::kReceive, source, tag);
+}
+
+AxonBackend::WorkPtr AxonBackend::recvAnysource(TensorList& tensors, int tag) {
+  static constexpr Call kCall{c10d::OpType::RECVANYSOURCE, "axon:recvAnySource"};
+  return point_to_point(kCall, tensors, Direction::kReceive, kAnyRank, tag);
+}
+
+}  // namespace axon

@@ -1,0 +1,55 @@
+// all_reduce of sparse tensors: gathers everybody's indices and values, and adds them up in rank order.
+//
+// Runs inside the call, asynchronous or not: the sizes must be known before the data can be received.
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "c10d/backend.hpp"
+#include "c10d/errors.hpp"
+
+namespace axon {
+
+at::Tensor AxonBackend::sum_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout) {
+  const c10d::AllgatherOptions options{.timeout = timeout, .asyncOp = false};
+  at::Tensor own_indices = tensor.indices();
+  at::Tensor own_values = tensor.values();
+  at::Tensor own_count = at::full({1}, own_values.size(0), at::kLong);
+  at::Tensor counts = at::empty({size_}, at::kLong);
+  _allgather_base(counts, own_count, options);
+
+  std::vector<TensorList> indices(1);
+  std::vector<TensorList> values(1);
+  for (int rank = 0; rank < size_; ++rank) {
+    const int64_t count = counts[rank].item<int64_t>();
+    std::vector<int64_t> value_sizes = own_values.sizes().vec();
+    value_sizes[0] = count;
+    indices[0].push_back(at::empty({own_indices.size(0), count}, own_indices.options()));
+    values[0].push_back(at::empty(value_sizes, own_values.options()));
+  }
+  TensorList own{own_indices};
+  allgather(indices, own, options);
+  own = {own_values};
+  allgather(values, own, options);
+  return at::sparse_coo_tensor(at::cat(indices[0], 1), at::cat(values[0], 0), tensor.sizes()).coalesce();
+}
+
+AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c10d::AllreduceOptions& options) {
+  static constexpr Call kCall{c10d::OpType::_ALLREDUCE_SPARSE, "axon:sparse_all_reduce"};
+  check_length({"all_reduce", "tensors"}, tensors.size(), 1);
+  const at::Tensor& tensor = tensors.front();
+  if (!tensor.is_sparse() || !tensor.is_cpu()) {
+    throw_value_error("all_reduce: argument 'tensors' is on " + tensor.device().str() +
+                      "; allowed: sparse COO tensors on the CPU");
+  }
+  if (options.reduceOp.op_ != c10d::ReduceOp::SUM) {
+    throw_value_error("all_reduce: argument 'op' is ReduceOp " + std::to_string(options.reduceOp.op_) +
+                      "; allowed for sparse tensors: SUM");
+  }
+  auto work = make_work(kCall, tensors);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  tensor.copy_(sum_sparse(tensor.coalesce(), options.timeout));
+  work->add_result(tensor);
+  return run(std::move(work), kCall, {.asynchronous = true, .timeout = options.timeout});
+}
+
+}  // namespace axon

@@ -1,0 +1,28 @@
+#include "c10d/errors.hpp"
+
+#include <c10/util/Exception.h>
+
+namespace axon {
+
+void throw_value_error(const std::string& message) {
+  C10_THROW_ERROR(ValueError, message);
+}
+
+void throw_type_error(const std::string& message) {
+  C10_THROW_ERROR(TypeError, message);
+}
+
+void throw_failure(const Status& failure) {
+  if (failure.code() == ErrorCode::kInvalidArgument) throw_value_error(failure.message());
+  C10_THROW_ERROR(DistBackendError, failure.message());
+}
+
+std::exception_ptr to_exception(const Status& failure) {
+  try {
+    throw_failure(failure);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace axon

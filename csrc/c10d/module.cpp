@@ -1,0 +1,103 @@
+// torch_axon._C: the backend for Python, which adds nothing of its own.
+#include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "base/config.hpp"
+#include "c10d/backend.hpp"
+#include "comm/engine.hpp"
+
+namespace axon {
+namespace {
+
+// Destroying a backend waits for the engine's thread, which may be waiting for Python's lock.
+template <typename T>
+class NoGilDestructor {
+ public:
+  NoGilDestructor() = default;
+  NoGilDestructor(c10::intrusive_ptr<T> held) : held_(std::move(held)) {}
+  explicit NoGilDestructor(T* held) : held_(c10::intrusive_ptr<T>::unsafe_steal_from_new(held)) {}
+  NoGilDestructor(const NoGilDestructor&) = default;
+  NoGilDestructor(NoGilDestructor&&) noexcept = default;
+  NoGilDestructor& operator=(const NoGilDestructor&) = default;
+  NoGilDestructor& operator=(NoGilDestructor&&) noexcept = default;
+  ~NoGilDestructor() {
+    if (!held_) return;
+    if (PyGILState_Check() == 0) {
+      held_.reset();
+      return;
+    }
+    const pybind11::gil_scoped_release no_gil;
+    held_.reset();
+  }
+
+  T& operator*() const noexcept { return *held_; }
+  T* operator->() const noexcept { return held_.get(); }
+  T* get() const noexcept { return held_.get(); }
+
+ private:
+  c10::intrusive_ptr<T> held_;
+};
+
+}  // namespace
+}  // namespace axon
+
+PYBIND11_DECLARE_HOLDER_TYPE(T, axon::NoGilDestructor<T>, true)
+
+namespace axon {
+namespace {
+
+namespace py = pybind11;
+
+const char* name_of(config::ReadBy reader) noexcept {
+  switch (reader) {
+    case config::ReadBy::kEngine:
+      return "engine";
+    case config::ReadBy::kPython:
+      return "import";
+    case config::ReadBy::kBuild:
+      return "build";
+  }
+  return "";
+}
+
+py::list settings() {
+  py::list rows;
+  for (const config::Setting& setting : config::settings()) {
+    py::dict row;
+    row["name"] = setting.name;
+    row["read_by"] = name_of(setting.read_by);
+    row["default"] = setting.fallback;
+    row["allowed"] = setting.allowed;
+    row["description"] = setting.description;
+    row["value"] = config::text(setting.name);
+    row["source"] = config::is_set(setting.name) ? "environment" : "default";
+    rows.append(row);
+  }
+  return rows;
+}
+
+c10::intrusive_ptr<AxonBackend> create(const c10d::DistributedBackendOptions& group,
+                                       c10::intrusive_ptr<AxonBackend::Options> options) {
+  return c10::make_intrusive<AxonBackend>(group.store, group.group_rank, group.group_size, std::move(options));
+}
+
+}  // namespace
+}  // namespace axon
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using axon::AxonBackend;
+  using axon::NoGilDestructor;
+  using Options = AxonBackend::Options;
+  py::module_::import("torch._C._distributed_c10d");  // the base classes
+
+  auto backend = py::class_<AxonBackend, c10d::Backend, NoGilDestructor<AxonBackend>>(module, "AxonBackend");
+  py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(module, "Options")
+      .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout);
+  backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); });
+
+  module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
+  module.def("shut_down", [] { axon::Engine::shut_down_instance(); }, py::call_guard<py::gil_scoped_release>());
+  module.def("settings", &axon::settings);
+}

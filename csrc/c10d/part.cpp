@@ -1,0 +1,128 @@
+// The memory of a Work's operations.
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+
+#include "c10d/convert.hpp"
+#include "c10d/work.hpp"
+
+namespace axon {
+
+static bool needs_staging(const at::Tensor& tensor) {
+  return !tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg();
+}
+
+// Where the engine finds the tensor's elements in order.
+Buffer Part::claim(const at::Tensor& tensor, Access access) {
+  if (C10_LIKELY(!needs_staging(tensor))) return to_buffer(tensor);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::Tensor staged = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+  if (access != Access::kWrite) staged.copy_(tensor);
+  if (access == Access::kRead) {
+    staging_.push_back(staged);
+  } else {
+    copies_back_.push_back({.staged = staged, .target = tensor});
+  }
+  return to_buffer(staged);
+}
+
+void Part::copy_back() {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const CopyBack& copy : copies_back_) copy.target.copy_(copy.staged);
+  copies_back_.clear();
+}
+
+template <typename Blocks>
+static void add_blocks(Blocks& blocks, Buffer whole, c10::ArrayRef<size_t> block_sizes) {
+  size_t offset = 0;
+  for (const size_t num_bytes : block_sizes) {
+    blocks.push_back(whole.slice(offset, num_bytes));
+    offset += num_bytes;
+  }
+}
+
+void Part::add_input(const at::Tensor& tensor) {
+  add_input_blocks(tensor, tensor.nbytes());
+}
+
+void Part::add_output(const at::Tensor& tensor, Access access) {
+  outputs_.push_back(claim(tensor, access));
+  work_.outputs_.push_back(tensor);
+}
+
+void Part::add_in_place(const at::Tensor& tensor, Access access) {
+  add_output(tensor, access);
+  inputs_.push_back(outputs_.back());
+}
+
+void Part::add_input_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes) {
+  add_blocks(inputs_, claim(tensor, Access::kRead), block_sizes);
+  work_.inputs_.push_back(tensor);
+}
+
+void Part::add_output_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes) {
+  add_blocks(outputs_, claim(tensor, Access::kWrite), block_sizes);
+  work_.outputs_.push_back(tensor);
+}
+
+static bool overlap(ConstBuffer left, ConstBuffer right) noexcept {
+  return left.num_bytes != 0 && right.num_bytes != 0 && left.data < right.data + right.num_bytes &&
+         right.data < left.data + left.num_bytes;
+}
+
+// The smallest range that holds all blocks.
+template <typename Blocks>
+static ConstBuffer hull(const Blocks& blocks) noexcept {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  for (const auto& block : blocks) {
+    if (block.num_bytes == 0) continue;
+    begin = begin == nullptr ? block.data : std::min<const std::byte*>(begin, block.data);
+    end = std::max<const std::byte*>(end, block.data + block.num_bytes);
+  }
+  return {.data = begin, .num_bytes = static_cast<size_t>(end - begin)};
+}
+
+// The aliases that the algorithms know: FSDP gathers into a tensor whose own slice is the input.
+bool Part::may_alias(size_t input, size_t output) const noexcept {
+  const bool identical =
+      inputs_[input].data == outputs_[output].data && inputs_[input].num_bytes == outputs_[output].num_bytes;
+  const bool own_block = arguments.kind == OperationKind::kAllGather && output == static_cast<size_t>(work_.rank_);
+  return identical && (own_block || arguments.kind == OperationKind::kReduce);
+}
+
+bool Part::is_disturbed(size_t input) const noexcept {
+  for (size_t output = 0; output < outputs_.size(); ++output) {
+    if (overlap(inputs_[input], outputs_[output]) && !may_alias(input, output)) return true;
+  }
+  return false;
+}
+
+// An output that lies over an input would change it before it is sent: such inputs are copied first.
+void Part::separate_inputs() {
+  if (inputs_.empty() || outputs_.empty() || !overlap(hull(inputs_), hull(outputs_))) return;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (!is_disturbed(i)) continue;
+    const at::Tensor copy = at::empty({static_cast<int64_t>(inputs_[i].num_bytes)}, at::kByte);
+    std::copy_n(inputs_[i].data, inputs_[i].num_bytes, static_cast<std::byte*>(copy.data_ptr()));
+    staging_.push_back(copy);
+    inputs_[i] = to_buffer(copy);
+  }
+}
+
+void Part::seal() {
+  if (direction == Direction::kCollective) separate_inputs();
+  arguments.inputs = {inputs_.data(), inputs_.size()};
+  arguments.outputs = {outputs_.data(), outputs_.size()};
+}
+
+void Part::on_finished() noexcept {
+  work_.on_part_finished(*this);
+}
+
+void Part::on_released() noexcept {
+  const c10::intrusive_ptr<AxonWork> last_touch = std::move(engines_reference_);
+}
+
+}  // namespace axon

@@ -1,0 +1,138 @@
+#include "c10d/work.hpp"
+
+#include <ATen/core/ivalue_inl.h>
+
+#include "c10d/errors.hpp"
+
+namespace axon {
+
+// As good as for ever, without overflowing when it is added to a clock.
+static constexpr std::chrono::hours kNever{24 * 365};
+
+AxonWork::AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call)
+    : Work(call.rank, call.type), communicator_(communicator), first_(*this) {}
+
+AxonWork::AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs)
+    : Work(call.rank, call.type, call.title, std::move(inputs)), communicator_(communicator), first_(*this) {}
+
+Part& AxonWork::add_part() {
+  if (num_parts_++ == 0) return first_;
+  return *others_.emplace_back(std::make_unique<Part>(*this));
+}
+
+template <typename Visitor>
+void AxonWork::for_each_part(Visitor visit) {
+  if (num_parts_ != 0) visit(first_);
+  for (const auto& part : others_) visit(*part);
+}
+
+void AxonWork::start(Communicator& communicator, std::chrono::milliseconds timeout) {
+  for_each_part([&](Part& part) {
+    part.seal();
+    part.timeout = timeout;
+  });
+  if (num_parts_ == 0) return complete();
+  num_unfinished_.store(num_parts_, std::memory_order_relaxed);  // the submission publishes it
+  for_each_part([&](Part& part) {
+    part.engines_reference_ = c10::intrusive_ptr<AxonWork>::unsafe_reclaim_from_nonowning(this);
+    communicator.start(part);
+  });
+}
+
+void AxonWork::on_part_finished(Part& part) noexcept {
+  std::exception_ptr failure;
+  if (!part.status().ok()) {
+    failure = to_exception(part.status());
+  } else {
+    try {
+      part.copy_back();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  if (failure) {
+    const std::lock_guard lock(outcome_mutex_);
+    if (!failure_) failure_ = failure;
+  }
+  if (num_unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
+}
+
+void AxonWork::complete() noexcept {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard lock(outcome_mutex_);
+    completed_.store(true, std::memory_order_release);
+    future = future_;
+  }
+  completed_.notify_all();
+  if (recordFunctionEndCallback_) {
+    recordFunctionEndCallback_();
+    recordFunctionEndCallback_ = nullptr;
+  }
+  if (future) mark(*future);
+}
+
+// Runs the callbacks that wait for the future.
+void AxonWork::mark(c10::ivalue::Future& future) const {
+  if (failure_) {
+    future.setError(failure_);
+  } else {
+    future.markCompleted(c10::IValue(outputs()));
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> AxonWork::getFuture() {
+  {
+    const std::lock_guard lock(outcome_mutex_);
+    if (future_) return future_;
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    if (!completed_.load(std::memory_order_relaxed)) return future_;
+  }
+  mark(*future_);
+  return future_;
+}
+
+bool AxonWork::wait(std::chrono::milliseconds timeout) {
+  if (!isCompleted()) {
+    const auto deadline = Clock::now() + (timeout > kNoTimeout ? Clock::duration(timeout) : Clock::duration(kNever));
+    if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
+      for_each_part([&](Part& part) {
+        if (isCompleted() || communicator->wait(part, deadline)) return;
+        throw_failure(Status(ErrorCode::kTimeout, part.describe() + ": Timed out after " +
+                                                      std::to_string(timeout.count()) + " ms of wait(timeout); the " +
+                                                      "operation goes on until its own timeout"));
+      });
+    }
+    completed_.wait(false, std::memory_order_acquire);  // another thread may be copying outputs back
+  }
+  if (failure_) std::rethrow_exception(failure_);
+  return true;
+}
+
+bool AxonWork::isSuccess() const {
+  return completed_.load(std::memory_order_acquire) && !failure_;
+}
+
+std::exception_ptr AxonWork::exception() const {
+  return completed_.load(std::memory_order_acquire) ? failure_ : nullptr;
+}
+
+int AxonWork::sourceRank() const {
+  return first_.source();
+}
+
+uint64_t AxonWork::getSequencenumber() const {
+  return first_.sequence();
+}
+
+std::vector<at::Tensor> AxonWork::result() {
+  return outputs();
+}
+
+void AxonWork::abort() {
+  if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
+    communicator->abort("Work.abort() was called");
+  }
+}
+
+}  // namespace axon

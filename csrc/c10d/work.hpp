@@ -1,0 +1,131 @@
+// AxonWork: what a call returns to PyTorch, and the memory and tensors that the engine uses until it is done.
+//
+//   auto work = c10::make_intrusive<AxonWork>(communicator, call);
+//   Part& part = work->add_part();                 // one operation of the engine; coalesced calls have several
+//   part.arguments.kind = OperationKind::kAllReduce;
+//   part.add_output(tensor, Access::kReadWrite);
+//   work->start(*communicator, timeout);           // returns at once
+//   work->wait();                                  // drives the engine until it is done; throws what went wrong
+//
+// Ownership: the caller, and the engine from start() until the last part is released, hold a reference. The tensors
+// live as long as the Work. The group may be destroyed meanwhile: that ends the Work with an error.
+// Completion, on whichever thread drives: staged outputs are copied back, the Work is complete, its future is marked.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "comm/operation.hpp"
+
+namespace axon {
+
+class AxonWork;
+
+enum class Access : uint8_t { kRead, kWrite, kReadWrite };
+
+// One operation of a Work.
+class Part final : public Operation {
+ public:
+  explicit Part(AxonWork& work) noexcept : work_(work) {}
+  ~Part() override = default;
+
+  // The next block of the arguments: a whole tensor, copied to and from staging memory where it has gaps.
+  void add_input(const at::Tensor& tensor);
+  void add_output(const at::Tensor& tensor, Access access = Access::kWrite);
+  // An output that is its own input. With Access::kRead the tensor stays as it is: the engine writes it nowhere.
+  void add_in_place(const at::Tensor& tensor, Access access);
+  // The tensor as consecutive blocks of these sizes.
+  void add_input_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes);
+  void add_output_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes);
+
+  // Once all blocks are there.
+  void seal();
+
+ private:
+  friend class AxonWork;
+
+  struct CopyBack {
+    at::Tensor staged;
+    at::Tensor target;
+  };
+
+  Buffer claim(const at::Tensor& tensor, Access access);
+  void separate_inputs();
+  bool is_disturbed(size_t input) const noexcept;
+  bool may_alias(size_t input, size_t output) const noexcept;
+  void copy_back();
+
+  void on_finished() noexcept override;
+  void on_released() noexcept override;
+
+  AxonWork& work_;
+  c10::intrusive_ptr<AxonWork> engines_reference_;
+  c10::SmallVector<ConstBuffer, 4> inputs_;
+  c10::SmallVector<Buffer, 4> outputs_;
+  std::vector<CopyBack> copies_back_;
+  std::vector<at::Tensor> staging_;
+};
+
+class AxonWork final : public c10d::Work {
+ public:
+  // A call's names: "axon:all_reduce" for the profiler.
+  struct Call {
+    c10d::OpType type;
+    const char* title;
+    int rank;
+  };
+  AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call);
+  // While a profiler listens: records the call from here to its completion.
+  AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs);
+
+  Part& add_part();
+  // For calls that need no operation: what result() shows.
+  void add_result(const at::Tensor& tensor) { outputs_.push_back(tensor); }
+  void start(Communicator& communicator, std::chrono::milliseconds timeout);
+
+  bool isCompleted() override { return completed_.load(std::memory_order_acquire); }
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override { wait(); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override;
+
+  // The user's tensors.
+  std::vector<at::Tensor> inputs() const { return {inputs_.begin(), inputs_.end()}; }
+  std::vector<at::Tensor> outputs() const { return {outputs_.begin(), outputs_.end()}; }
+
+ private:
+  friend class Part;
+
+  template <typename Visitor>
+  void for_each_part(Visitor visit);
+  void on_part_finished(Part& part) noexcept;
+  void complete() noexcept;
+  void mark(c10::ivalue::Future& future) const;
+
+  // Not the owner: a Work that outlives its group must not keep it. Waiting takes a reference for as long as it lasts.
+  const std::weak_ptr<Communicator> communicator_;
+  Part first_;
+  std::vector<std::unique_ptr<Part>> others_;
+  size_t num_parts_ = 0;
+  c10::SmallVector<at::Tensor, 2> inputs_;
+  c10::SmallVector<at::Tensor, 2> outputs_;
+
+  std::atomic<size_t> num_unfinished_{0};
+  std::atomic<bool> completed_{false};  // release in complete(), acquire by whoever looks at the outcome
+  mutable std::mutex outcome_mutex_;    // guards failure_ while incomplete, and future_
+  std::exception_ptr failure_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // made when somebody asks
+};
+
+}  // namespace axon
