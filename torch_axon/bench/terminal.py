@@ -1,5 +1,6 @@
-"""What a person sees during a run: a table an operation, a progress bar while it is measured."""
+"""What a person sees during a run: a table an operation, fewer columns on a narrow terminal, and a progress bar."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -11,7 +12,8 @@ from torch_axon.bench.cost import GroupCost
 from torch_axon.bench.record import Line, Machine
 from torch_axon.bench.report import columns
 
-_WIDTH_OF_A_FILE = 200
+_WIDEST_TABLE = 220
+_LEAST_FOR_ALL_COLUMNS = 160
 _SECONDS_BEFORE_PROGRESS = 2.0
 
 
@@ -20,7 +22,8 @@ class Terminal:
 
     def __init__(self, rank: int):
         self._speaks = rank == 0
-        self._console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE, quiet=not self._speaks)
+        self._console = Console(width=_WIDEST_TABLE, quiet=not self._speaks)
+        self._is_narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < _LEAST_FOR_ALL_COLUMNS
 
     def machine(self, machine: Machine) -> None:
         self._console.print(
@@ -36,7 +39,7 @@ class Terminal:
         return tqdm(total=num_lines, unit="line", disable=hidden, delay=_SECONDS_BEFORE_PROGRESS, leave=False)
 
     def lines(self, lines: Sequence[Line]) -> None:
-        shown = columns(lines)
+        shown = [column for column in columns(lines) if column.in_short or not self._is_narrow]
         self._table([column.title for column in shown], [[column.cell(line) for column in shown] for line in lines])
         failures = {side.backend: side.failure for line in lines for side in line.sides if side.failure is not None}
         for backend, failure in failures.items():
