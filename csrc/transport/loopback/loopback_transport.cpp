@@ -1,0 +1,213 @@
+#include "transport/loopback/loopback_transport.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace axon {
+
+static constexpr size_t kMostParcelsARound = 64;
+
+static std::string name_of(uint32_t process) {
+  return "process " + std::to_string(process);
+}
+
+LoopbackTransport::LoopbackTransport(LoopbackFabric& fabric, Mailbox& mailbox, uint32_t process)
+    : fabric_(fabric), mailbox_(mailbox), process_(process) {}
+
+LoopbackTransport::~LoopbackTransport() {
+  const std::lock_guard lock(fabric_.mutex_);
+  const Status gone(ErrorCode::kPeerLost, name_of(process_) + " has closed its transport");
+  mailbox_.closed = true;
+  for (const WaitingSend* waiting : mailbox_.waiting_sends()) end(*waiting, gone.clone());
+  mailbox_.clear();
+}
+
+Result<PeerId> LoopbackTransport::add_peer(std::span<const std::byte> address, bool) {
+  const std::lock_guard lock(fabric_.mutex_);
+  uint32_t process = 0;
+  if (address.size() != sizeof process) return Status(ErrorCode::kInvalidArgument, "not an address of a loopback");
+  std::memcpy(&process, address.data(), sizeof process);
+  if (process >= fabric_.mailboxes_.size()) return Status(ErrorCode::kInvalidArgument, "no " + name_of(process));
+  peers_.push_back({process});
+  mailbox_.met.push_back(process);
+  if (fabric_.mailboxes_[process].dead) fabric_.tell_loss(mailbox_, process);
+  return static_cast<PeerId>(peers_.size() - 1);
+}
+
+// One step nearer to this process's death; true if it lives on.
+bool LoopbackTransport::step() {
+  if (mailbox_.dead) return false;
+  ++mailbox_.num_steps;
+  for (const FaultPlan::Kill& kill : fabric_.plan_.kills) {
+    if (kill.process == process_ && kill.step == mailbox_.num_steps) fabric_.kill_held(process_);
+  }
+  return !mailbox_.dead;
+}
+
+std::optional<Status> LoopbackTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                              Completion& completion) noexcept {
+  const FaultPlan& plan = fabric_.plan_;
+  const bool eager = payload.num_bytes <= plan.largest_eager_num_bytes;
+  {
+    const std::lock_guard lock(fabric_.mutex_);
+    if (!step()) return std::nullopt;
+    if (++fabric_.num_sends_ == plan.failing_send) {
+      return Status(ErrorCode::kTransport, "send " + std::to_string(fabric_.num_sends_) + " was to fail");
+    }
+    if (peers_[peer].dropped) {
+      return Status(ErrorCode::kPeerLost, name_of(peers_[peer].process) + " has been given up");
+    }
+    const Outgoing message{peer, header, payload, &completion};
+    if (mailbox_.chance(plan.pending)) {
+      outgoing_.push_back(message);
+      return std::nullopt;
+    }
+    // To itself at once, from within send(), as UCX does.
+    const bool at_once = peers_[peer].process == process_ && eager && plan.delay == 0 && plan.reorder == 0;
+    if (!at_once) return post(message);
+  }
+  receiver_->on_message(header, {.bytes = payload.data, .num_bytes = payload.num_bytes});
+  return Status();
+}
+
+std::optional<Status> LoopbackTransport::post(const Outgoing& message) {
+  const ConstBuffer& payload = message.payload;
+  Mailbox& target = fabric_.mailboxes_[peers_[message.peer].process];
+  if (target.closed) return Status(ErrorCode::kPeerLost, name_of(peers_[message.peer].process) + " is gone");
+  const bool eager = payload.num_bytes <= fabric_.plan_.largest_eager_num_bytes;
+  if (target.dead) return eager ? std::optional(Status()) : std::nullopt;  // nobody is there to fetch it
+  if (target.parcels.size() >= fabric_.plan_.mailbox_capacity) {
+    outgoing_.push_back(message);
+    return std::nullopt;
+  }
+  ArrivingMessage arriving{.header = message.header, .bytes = {}, .waiting = {}};
+  if (eager) {
+    arriving.bytes.assign(payload.data, payload.data + payload.num_bytes);
+  } else {
+    ++mailbox_.num_unfetched;
+    arriving.waiting = std::make_unique<WaitingSend>(WaitingSend{process_, payload, message.completion});
+  }
+  target.put({.content = std::move(arriving)}, fabric_.plan_);
+  return eager ? std::optional(Status()) : std::nullopt;
+}
+
+std::optional<Status> LoopbackTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
+  const std::lock_guard lock(fabric_.mutex_);
+  if (!step()) return std::nullopt;
+  auto held = mailbox_.held.extract(rendezvous);
+  if (held.empty()) return Status(ErrorCode::kInternal, "fetch of a message that nobody holds");
+  if (mailbox_.chance(fabric_.plan_.pending)) {
+    fetching_.push_back({std::move(held.mapped()), into, &completion});
+    return std::nullopt;
+  }
+  return copy(*held.mapped(), into);
+}
+
+Status LoopbackTransport::copy(const WaitingSend& waiting, Buffer into) {
+  const Mailbox& source = fabric_.mailboxes_[waiting.source];
+  if (source.dead || source.closed) return {ErrorCode::kPeerLost, name_of(waiting.source) + " took its message along"};
+  if (into.num_bytes != waiting.payload.num_bytes) {
+    end(waiting, {ErrorCode::kTransport, "fetched into memory of another length"});
+    return {ErrorCode::kInternal, "fetch into memory of another length than the message's"};
+  }
+  std::memcpy(into.data, waiting.payload.data, into.num_bytes);
+  end(waiting, Status());
+  return Status();
+}
+
+void LoopbackTransport::end(const WaitingSend& waiting, Status status) {
+  Mailbox& source = fabric_.mailboxes_[waiting.source];
+  --source.num_unfetched;
+  source.put({.content = EndedTransfer{waiting.completion, std::move(status)}}, fabric_.plan_);
+}
+
+void LoopbackTransport::refuse(void* rendezvous) noexcept {
+  const std::lock_guard lock(fabric_.mutex_);
+  if (!step()) return;
+  auto held = mailbox_.held.extract(rendezvous);
+  if (!held.empty()) end(*held.mapped(), {ErrorCode::kTransport, name_of(process_) + " refused the message"});
+}
+
+unsigned LoopbackTransport::progress() noexcept {
+  Ended ended;
+  std::deque<Parcel> due;
+  {
+    const std::lock_guard lock(fabric_.mutex_);
+    if (mailbox_.dead) return 0;
+    mailbox_.silence();
+    post_outgoing(ended);
+    do_fetches(ended);
+    due = mailbox_.take_due(kMostParcelsARound);
+    ++mailbox_.num_rounds;
+  }
+  for (EndedTransfer& transfer : ended) transfer.completion->done(*transfer.completion, std::move(transfer.status));
+  for (Parcel& parcel : due) deliver(std::move(parcel));
+  return static_cast<unsigned>(ended.size() + due.size());
+}
+
+void LoopbackTransport::post_outgoing(Ended& ended) {
+  for (const Outgoing& message : std::exchange(outgoing_, {})) {
+    if (auto posted = post(message)) ended.push_back({message.completion, std::move(*posted)});
+  }
+}
+
+void LoopbackTransport::do_fetches(Ended& ended) {
+  for (const Fetching& fetching : std::exchange(fetching_, {})) {
+    ended.push_back({fetching.completion, copy(*fetching.waiting, fetching.into)});
+  }
+}
+
+void LoopbackTransport::deliver(Parcel parcel) noexcept {
+  if (auto* message = std::get_if<ArrivingMessage>(&parcel.content)) {
+    deliver(*message);
+  } else if (auto* lost = std::get_if<LostProcess>(&parcel.content)) {
+    deliver(*lost);
+  } else if (!fabric_.is_dead(process_)) {
+    auto& transfer = std::get<EndedTransfer>(parcel.content);
+    transfer.completion->done(*transfer.completion, std::move(transfer.status));
+  }
+}
+
+void LoopbackTransport::deliver(ArrivingMessage& message) noexcept {
+  Payload payload{.bytes = message.bytes.data(), .num_bytes = message.bytes.size()};
+  {
+    const std::lock_guard lock(fabric_.mutex_);
+    if (!step()) return;
+    if (message.waiting) {
+      payload = {.num_bytes = message.waiting->payload.num_bytes, .rendezvous = message.waiting.get()};
+      mailbox_.held.emplace(payload.rendezvous, std::move(message.waiting));
+    }
+  }
+  receiver_->on_message(message.header, payload);
+}
+
+void LoopbackTransport::deliver(LostProcess lost) noexcept {
+  for (PeerId peer = 0; peer < peers_.size(); ++peer) {
+    if (peers_[peer].process != lost.process || std::exchange(peers_[peer].dropped, true)) continue;
+    receiver_->on_peer_lost(peer, {ErrorCode::kPeerLost, name_of(lost.process) + " was killed"});
+  }
+}
+
+bool LoopbackTransport::arm() noexcept {
+  const std::lock_guard lock(fabric_.mutex_);
+  if (mailbox_.dead) return true;
+  mailbox_.armed = !has_work();
+  return mailbox_.armed;
+}
+
+void LoopbackTransport::flush(int timeout_ms) noexcept {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  const auto is_done = [this] {
+    const std::lock_guard lock(fabric_.mutex_);
+    return mailbox_.dead || (outgoing_.empty() && mailbox_.num_unfetched == 0);
+  };
+  while (!is_done() && std::chrono::steady_clock::now() < deadline) {
+    if (progress() == 0) std::this_thread::yield();
+  }
+}
+
+}  // namespace axon

@@ -1,0 +1,71 @@
+// One process's end of a LoopbackFabric.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "transport/loopback/loopback.hpp"
+
+namespace axon {
+
+class LoopbackTransport final : public Transport {
+ public:
+  LoopbackTransport(LoopbackFabric& fabric, Mailbox& mailbox, uint32_t process);
+  ~LoopbackTransport() override;
+
+  void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
+  std::span<const std::byte> address() const noexcept override { return std::as_bytes(std::span(&process_, 1)); }
+  Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                             Completion& completion) noexcept override;
+  std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
+  void refuse(void* rendezvous) noexcept override;
+  void drop_peer(PeerId peer) noexcept override { peers_[peer].dropped = true; }
+  unsigned progress() noexcept override;
+  int event_fd() const noexcept override { return mailbox_.event_fd; }
+  bool arm() noexcept override;
+  void flush(int timeout_ms) noexcept override;
+
+ private:
+  struct Peer {
+    uint32_t process;
+    bool dropped = false;
+  };
+  struct Outgoing {
+    PeerId peer;
+    MessageHeader header;
+    ConstBuffer payload;
+    Completion* completion;
+  };
+  struct Fetching {
+    std::unique_ptr<WaitingSend> waiting;
+    Buffer into;
+    Completion* completion;
+  };
+  using Ended = std::vector<EndedTransfer>;
+
+  // All of these: the fabric's mutex is held.
+  bool step();
+  std::optional<Status> post(const Outgoing& message);
+  Status copy(const WaitingSend& waiting, Buffer into);
+  void end(const WaitingSend& waiting, Status status);
+  void post_outgoing(Ended& ended);
+  void do_fetches(Ended& ended);
+  bool has_work() const noexcept { return !mailbox_.parcels.empty() || !outgoing_.empty() || !fetching_.empty(); }
+
+  // And of these it is not.
+  void deliver(Parcel parcel) noexcept;
+  void deliver(ArrivingMessage& message) noexcept;
+  void deliver(LostProcess lost) noexcept;
+
+  LoopbackFabric& fabric_;
+  Mailbox& mailbox_;
+  const uint32_t process_;
+  Receiver* receiver_ = nullptr;
+  std::vector<Peer> peers_;
+  std::deque<Outgoing> outgoing_;
+  std::deque<Fetching> fetching_;
+};
+
+}  // namespace axon
