@@ -79,7 +79,10 @@ py::list settings() {
 }
 
 c10::intrusive_ptr<AxonBackend> create(const c10d::DistributedBackendOptions& group,
-                                       c10::intrusive_ptr<AxonBackend::Options> options) {
+                                       const AxonBackend::Options& given) {
+  auto options = c10::make_intrusive<AxonBackend::Options>(given);  // its own: one object may be given to many groups
+  options->group_name = group.group_id;
+  options->global_ranks_in_group.assign(group.global_ranks_in_group.begin(), group.global_ranks_in_group.end());
   return c10::make_intrusive<AxonBackend>(group.store, group.group_rank, group.group_size, std::move(options));
 }
 

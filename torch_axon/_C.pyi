@@ -1,0 +1,25 @@
+# ruff: noqa: N999
+from datetime import timedelta
+from typing import TypedDict
+
+from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
+
+class Options(Backend.Options):
+    def __init__(self, timeout: timedelta = ...) -> None: ...
+
+class AxonBackend(Backend):
+    @property
+    def options(self) -> Options: ...
+
+class Setting(TypedDict):
+    name: str
+    read_by: str
+    default: str
+    allowed: str
+    description: str
+    value: str
+    source: str
+
+def create(group: _DistributedBackendOptions, options: Options) -> AxonBackend: ...
+def shut_down() -> None: ...
+def settings() -> list[Setting]: ...
