@@ -1,0 +1,124 @@
+"""A rank that dies or stops: those who wait for it learn who it was, clean up and go on without it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from pool import BACKEND, RankPool
+from reference import failure, same_bits
+
+# The kernel tells at once; this is for a loaded machine.
+NOTICE_S = 5.0
+
+
+def _die_while(how: str, store_of_survivors: str) -> tuple[str, float] | None:
+    """The last rank kills itself; the others, meanwhile or afterwards, wait for it, and then regroup."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    size = 1 << 20 if how == "streaming" else 10
+    dist.all_reduce(torch.ones(size))
+    if rank == last:
+        if how == "streaming":
+            for _ in range(5):
+                dist.all_reduce(torch.ones(size))
+        elif how == "waiting":
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "idle":
+        time.sleep(1)
+    message, started = "", time.monotonic()
+    if how == "receiving":
+        message = failure(lambda: dist.recv(torch.ones(size), last))
+    else:
+        message = failure(lambda: [dist.all_reduce(torch.ones(size)) for _ in range(1000)])
+    seconds = time.monotonic() - started
+    started = time.monotonic()
+    dist.destroy_process_group()
+    assert time.monotonic() - started < NOTICE_S, "destroy_process_group took long"
+    dist.init_process_group(
+        BACKEND,
+        init_method=f"file://{store_of_survivors}",
+        rank=rank,
+        world_size=last,
+        timeout=timedelta(seconds=20),
+    )
+    data = torch.ones(1000)
+    dist.all_reduce(data)
+    same_bits(data, torch.full((1000,), float(last)))
+    return message, seconds
+
+
+@pytest.mark.parametrize("how", ["waiting", "streaming", "idle", "receiving"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_killed_rank_is_named_and_the_survivors_regroup(how: str, size: int, fresh_ranks, tmp_path) -> None:
+    results = fresh_ranks(size).run(_die_while, how, str(tmp_path / "store"), dying=[size - 1], timeout_s=40)
+    for message, seconds in results[:-1]:
+        assert f"rank {size - 1}" in message
+        assert seconds < NOTICE_S
+
+
+def _watch_stopped() -> str:
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    dist.barrier(group)
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    started = time.monotonic()
+    message = failure(lambda: dist.all_reduce(torch.ones(3), group=group))
+    assert dist.get_rank() == 1 or time.monotonic() - started < 3
+    return message
+
+
+def test_a_stopped_rank_is_named_within_the_timeout(fresh_ranks) -> None:
+    ranks: RankPool = fresh_ranks(2)
+    ranks.start(_watch_stopped)
+    time.sleep(4)
+    os.kill(ranks.pids[1], signal.SIGCONT)
+    message = ranks.finish()[0]
+    assert "Timed out" in message
+    assert "rank 1" in message
+
+
+def _abort_from_a_thread() -> str:
+    import threading
+
+    group = dist.new_group()
+    dist.barrier(group)
+    if dist.get_rank() == 1:
+        time.sleep(1)
+        dist.distributed_c10d._abort_process_group(group)
+        return ""
+    aborter = threading.Timer(0.5, lambda: group.abort())
+    aborter.start()
+    started = time.monotonic()
+    message = failure(lambda: dist.all_reduce(torch.ones(3), group=group))
+    assert time.monotonic() - started < NOTICE_S
+    aborter.join()
+    group.abort()  # a second time does nothing
+    return message
+
+
+def test_abort_from_another_thread_ends_a_wait(two_ranks: RankPool) -> None:
+    assert "abort" in two_ranks.run(_abort_from_a_thread)[0].lower()
+
+
+def _destroy_with_work_in_flight() -> None:
+    group = dist.new_group()
+    dist.barrier(group)
+    pending = [dist.irecv(torch.ones(10), (dist.get_rank() + 1) % 2, group=group)]
+    if dist.get_rank() == 0:
+        pending.append(dist.all_reduce(torch.ones(1 << 20), group=group, async_op=True))
+    started = time.monotonic()
+    dist.destroy_process_group(group)
+    assert time.monotonic() - started < NOTICE_S
+    for work in pending:
+        failure(lambda work=work: work.wait(timedelta(seconds=5)))
+    dist.barrier()
+
+
+def test_destroying_a_group_ends_what_is_in_flight(two_ranks: RankPool) -> None:
+    two_ranks.run(_destroy_with_work_in_flight)

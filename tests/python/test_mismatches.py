@@ -1,0 +1,122 @@
+"""Ranks that disagree about a collective all learn so, from an error that holds both sides."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from pool import RankPool
+from reference import failure, same_bits
+
+Call = Callable[[dist.ProcessGroup], object]
+SMALL, LARGE = 6, 6 << 18
+
+
+def _reduce(size: int, dtype: torch.dtype = torch.float32, op: dist.ReduceOp = dist.ReduceOp.SUM) -> Call:
+    return lambda group: dist.all_reduce(torch.ones(size, dtype=dtype), op, group=group)
+
+
+def _broadcast(size: int, root: int) -> Call:
+    return lambda group: dist.broadcast(torch.ones(size), group=group, group_src=root)
+
+
+def _gather(size: int) -> Call:
+    return lambda group: dist.all_gather_into_tensor(torch.ones(size * group.size()), torch.ones(size), group=group)
+
+
+def _scatter(size: int) -> Call:
+    return lambda group: dist.reduce_scatter_tensor(torch.ones(size), torch.ones(size * group.size()), group=group)
+
+
+def _exchange(size: int) -> Call:
+    return lambda group: dist.all_to_all_single(torch.ones(size), torch.ones(size), group=group)
+
+
+def _barrier(group: dist.ProcessGroup) -> None:
+    dist.barrier(group)
+
+
+def _both(first: Call, second: Call) -> Call:
+    return lambda group: (first(group), second(group))
+
+
+# What all ranks but the last call, what the last calls, and what the error must name.
+_DISAGREEMENTS: dict[str, tuple[Call, Call, tuple[str, ...]]] = {}
+for _size, _label in ((SMALL, "small"), (LARGE, "large")):
+    _DISAGREEMENTS |= {
+        f"operation, {_label}": (_reduce(_size), _gather(_size), ("all_reduce", "all_gather")),
+        f"other operation, {_label}": (_scatter(_size), _exchange(_size), ("reduce_scatter", "all_to_all")),
+        f"barrier, {_label}": (_reduce(_size), _barrier, ("all_reduce", "barrier")),
+        f"dtype, {_label}": (_reduce(_size), _reduce(_size, torch.int32), ("float32", "int32")),
+        f"dtype and size, {_label}": (_reduce(_size), _reduce(_size // 2, torch.float64), ("float32", "float64")),
+        f"size, {_label}": (_reduce(_size), _reduce(_size + 1), (str(_size), str(_size + 1))),
+        f"gathered size, {_label}": (_gather(_size), _gather(_size + 1), (str(_size), str(_size + 1))),
+        f"reduction, {_label}": (_reduce(_size), _reduce(_size, op=dist.ReduceOp.MAX), ("SUM", "MAX")),
+        f"root, {_label}": (_broadcast(_size, 0), _broadcast(_size, 1), ("root 0", "root 1")),
+        f"order, {_label}": (
+            _both(_reduce(_size), _reduce(_size * 2)),
+            _both(_reduce(_size * 2), _reduce(_size)),
+            (str(_size), str(_size * 2)),
+        ),
+    }
+_DISAGREEMENTS["small against large"] = (_reduce(SMALL), _reduce(LARGE), (str(SMALL), str(LARGE)))
+
+
+def _disagree(name: str) -> tuple[str, float]:
+    """The operation itself may succeed where its part was over before the other side was heard of: then the next fails."""
+    usual, deviant, _ = _DISAGREEMENTS[name]
+    group = dist.new_group(timeout=timedelta(seconds=20))
+    dist.barrier(group)
+    call = deviant if dist.get_rank() == dist.get_world_size() - 1 else usual
+    started = time.monotonic()
+    message = failure(lambda: _both(call, _both(_barrier, _barrier))(group))
+    seconds = time.monotonic() - started
+    failure(lambda: dist.barrier(group))  # a broken group stays broken
+    dist.destroy_process_group(group)
+    dist.barrier()  # and harms no other
+    return message, seconds
+
+
+@pytest.mark.parametrize("name", _DISAGREEMENTS)
+def test_a_disagreement_raises_on_every_rank(name: str, ranks: RankPool) -> None:
+    for message, seconds in ranks.run(_disagree, name):
+        assert seconds < 5, message
+        assert "mismatch" in message
+        assert re.search(r"#\d", message)
+        assert re.search(rf"rank {ranks.size - 1}\b", message) or ranks.size > 2
+        for part in _DISAGREEMENTS[name][2]:
+            assert part in message
+
+
+def _messages_disagree(size: int) -> str:
+    """The receiver learns; the group is unharmed."""
+    message = ""
+    for tag, wrong in enumerate((torch.ones(size + 1), torch.ones(size - 1), torch.ones(size, dtype=torch.int32))):
+        if dist.get_rank() == 0:
+            failure_or_success(lambda tag=tag: dist.send(torch.ones(size), 1, tag=tag))
+        else:
+            message = failure(lambda tag=tag, wrong=wrong: dist.recv(wrong, 0, tag=tag))
+            assert "mismatch" in message, message
+            assert re.search(rf"float32.*{size}|{size}.*float32", message), message
+    data = torch.ones(3)
+    dist.all_reduce(data)
+    same_bits(data, torch.full((3,), 2.0))
+    return message
+
+
+def failure_or_success(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_message_that_does_not_fit_raises_at_the_receiver(size: int, two_ranks: RankPool) -> None:
+    two_ranks.run(_messages_disagree, size)
