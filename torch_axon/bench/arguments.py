@@ -82,7 +82,14 @@ def _build_parser() -> argparse.ArgumentParser:
         prog="torchrun --nproc-per-node=2 -m torch_axon.bench",
         description="Times c10d operations of one backend and of others, taking turns in one run, and checks results.",
     )
-    add = parser.add_argument
+    _add_work(parser.add_argument_group("what is measured"))
+    _add_timing(parser.add_argument_group("beside what, and for how long"))
+    _add_results(parser.add_argument_group("results"))
+    return parser
+
+
+def _add_work(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add(
         "operations",
         nargs="?",
@@ -103,6 +110,16 @@ def _build_parser() -> argparse.ArgumentParser:
     add("-d", "--dtype", choices=DTYPES, default="float32")
     add("-o", "--redop", choices=REDUCTIONS, default="sum")
     add("-r", "--root", type=_integer(0, 1 << 20), default=0, metavar="RANK", help="of rooted operations (default: 0)")
+    add("--async", dest="is_async", action="store_true", help="keep --window calls in flight instead of one")
+    add("--window", type=_integer(1, 1024), default=16, metavar="N", help="calls in flight with --async (default: 16)")
+    add(
+        "--groups", type=_integer(0, 10000), default=0, metavar="N", help="instead: what a first and N more groups cost"
+    )
+    add("--device", choices=("cpu",), default="cpu")
+
+
+def _add_timing(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add("--backend", type=_backend, default="axon", metavar="NAME", help="whose times are judged (default: axon)")
     add(
         "--vs",
@@ -115,17 +132,11 @@ def _build_parser() -> argparse.ArgumentParser:
     add("--seconds", type=_number(0.001, 3600), default=0.3, help="time a side and line without --iters (default: 0.3)")
     add("-w", "--warmup", type=_integer(1, 10**5), default=5, metavar="N", help="untimed calls before (default: 5)")
     add("--blocks", type=_integer(1, 1000), default=8, metavar="N", help="how often the sides take turns (default: 8)")
-    add("--async", dest="is_async", action="store_true", help="keep --window calls in flight instead of one")
-    add("--window", type=_integer(1, 1024), default=16, metavar="N", help="calls in flight with --async (default: 16)")
-    add(
-        "--groups",
-        type=_integer(0, 10000),
-        default=0,
-        metavar="N",
-        help="measure what a first and N further groups cost, instead of operations",
-    )
-    add("--device", choices=("cpu",), default="cpu")
     add("--timeout", type=_number(1, 3600), default=120, metavar="SECONDS", help="of the groups (default: 120)")
+
+
+def _add_results(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add("--json", type=Path, metavar="FILE", help="append one JSON line for every line of the table")
     add("--plot", type=_checked(_png), metavar="FILE.png", help="draw time and bus bandwidth over size")
     add(
@@ -136,7 +147,6 @@ def _build_parser() -> argparse.ArgumentParser:
         metavar="FACTOR",
         help="fail, and say where, unless every other side takes at least FACTOR (1) times as long",
     )
-    return parser
 
 
 def _nccl_tests_sizes(given: argparse.Namespace) -> tuple[int, ...]:
