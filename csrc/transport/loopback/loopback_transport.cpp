@@ -23,6 +23,7 @@ LoopbackTransport::~LoopbackTransport() {
   const Status gone(ErrorCode::kPeerLost, name_of(process_) + " has closed its transport");
   mailbox_.closed = true;
   for (const WaitingSend* waiting : mailbox_.waiting_sends()) end(*waiting, gone.clone());
+  for (const Fetching& fetching : fetching_) end(*fetching.waiting, gone.clone());
   mailbox_.clear();
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "transport/ucx/quiet_ucx.hpp"
 #include "transport/ucx/ucx_status.hpp"
 
 namespace axon {
@@ -40,7 +41,9 @@ UcxTransport::UcxTransport(UcxWorker worker) noexcept
 // Endpoints to this host rest until the worker goes: closing them would wait for peers that may be dead.
 UcxTransport::~UcxTransport() {
   closing_ = true;
+  const QuietUcx quiet;
   for (Peer& peer : peers_) close(peer);
+  const UcxWorker ended_quietly = std::move(worker_);
 }
 
 Status UcxTransport::register_handler() {

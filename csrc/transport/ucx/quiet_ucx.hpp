@@ -1,0 +1,34 @@
+// While it lives, UCX does not warn. For endings with transfers in flight: after an abort, or when a peer was killed,
+// UCX warns of every request that is left, a page of lines that say nothing new. Whoever has set UCX_LOG_LEVEL to
+// something more talkative than its default still gets all of it.
+#pragma once
+
+#include <ucs/config/global_opts.h>
+
+#include <array>
+#include <string_view>
+
+namespace axon {
+
+class QuietUcx {
+ public:
+  QuietUcx() noexcept {
+    std::array<char, 32> level{};
+    const bool known = ucs_global_opts_get_value(kName, level.data(), level.size()) == UCS_OK;
+    if (known && std::string_view(level.data()) == kDefault) {
+      silenced_ = ucs_global_opts_set_value(kName, "ERROR") == UCS_OK;
+    }
+  }
+  ~QuietUcx() {
+    if (silenced_) ucs_global_opts_set_value(kName, kDefault);
+  }
+  QuietUcx(const QuietUcx&) = delete;
+  QuietUcx& operator=(const QuietUcx&) = delete;
+
+ private:
+  static constexpr const char* kName = "LOG_LEVEL";
+  static constexpr const char* kDefault = "WARN";
+  bool silenced_ = false;
+};
+
+}  // namespace axon

@@ -1,0 +1,239 @@
+// What every transport promises (transport/transport.hpp), over all of them.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "transport/networks.hpp"
+#include "transport/node.hpp"
+
+namespace axon {
+namespace {
+
+constexpr size_t kLarge = size_t{300} << 10;  // waits at the sender, whatever the transport
+
+class TransportConformance : public testing::TestWithParam<NetworkKind> {
+ protected:
+  PeerId to_second() { return first.meet(second, network->same_host()); }
+  PeerId to_first() { return second.meet(first, network->same_host()); }
+  bool run(const std::function<bool()>& condition) { return drive({&first, &second}, condition); }
+
+  std::unique_ptr<Network> network = GetParam().make();
+  Node first{network->make_transport()};
+  Node second{network->make_transport()};
+};
+
+INSTANTIATE_TEST_SUITE_P(All, TransportConformance,
+                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+TEST_P(TransportConformance, delivers_every_size_exactly) {
+  std::vector<size_t> sizes{
+      0, 1, 7, 8, 51, 52, 53, 92, 93, 255, 4096, 16384, 65537, (size_t{1} << 20) + 1, size_t{16} << 20};
+  for (size_t near_one_fragment = 7990; near_one_fragment < 8300; ++near_one_fragment) {
+    sizes.push_back(near_one_fragment);
+  }
+  const PeerId peer = to_second();
+  for (const size_t num_bytes : sizes) {
+    const Bytes sent = pattern(num_bytes, 3);
+    const Transfer& transfer = first.send(peer, sent);
+    ASSERT_TRUE(run([&] { return transfer.finished() && second.num_complete() == 1; })) << num_bytes << " bytes";
+    EXPECT_TRUE(transfer.status.ok()) << transfer.status.message();
+    EXPECT_EQ(second.arrivals.front().bytes(), sent) << num_bytes << " bytes";
+    second.arrivals.clear();
+    first.sends.clear();
+  }
+}
+
+TEST_P(TransportConformance, headers_arrive_as_they_were_sent) {
+  const PeerId peer = to_second();
+  const MessageHeader header{.group = UINT64_MAX - 1,
+                             .source = 3,
+                             .destination = 4,
+                             .sequence = UINT32_MAX,
+                             .slot = 5,
+                             .fingerprint = {.operation = OperationKind::kAllReduce,
+                                             .dtype = DataType::kBFloat16,
+                                             .reduction = Reduction::kPremulSum,
+                                             .algorithm = 9,
+                                             .root = -1,
+                                             .num_elements = UINT64_MAX}};
+  Transfer transfer;
+  if (auto sent = first.transport().send(peer, header, {}, transfer)) transfer.tell(std::move(*sent));
+  ASSERT_TRUE(run([&] { return second.num_complete() == 1 && transfer.finished(); }));
+  EXPECT_EQ(std::memcmp(&second.arrivals.front().header, &header, sizeof header), 0);
+}
+
+// Each side sends and receives in a thread of its own.
+TEST_P(TransportConformance, ten_thousand_messages_each_way_by_two_threads) {
+  constexpr uint32_t kNumMessages = 10'000;
+  const PeerId peers[] = {to_second(), to_first()};
+  std::atomic<int> num_done{0};
+  const auto converse = [&](Node& node, PeerId peer) {
+    const auto size_of_message = [](uint32_t sequence) { return sequence % 100 == 99 ? 20'000 : sequence % 300; };
+    const auto is_done = [&] { return node.all_sends_finished() && node.num_complete() == kNumMessages; };
+    for (uint32_t sequence = 0; sequence < kNumMessages; ++sequence) {
+      node.send(peer, pattern(size_of_message(sequence), sequence), sequence);
+      if (sequence % 8 == 0) node.transport().progress();
+    }
+    EXPECT_TRUE(drive({&node}, is_done, std::chrono::seconds(100)));
+    ++num_done;
+    EXPECT_TRUE(drive({&node}, [&] { return num_done == 2; }));
+    std::vector<bool> seen(kNumMessages);
+    for (const Arrival& arrival : node.arrivals) {
+      const uint32_t sequence = arrival.header.sequence;
+      EXPECT_FALSE(seen[sequence]) << "message " << sequence << " came twice";
+      seen[sequence] = true;
+      EXPECT_EQ(arrival.bytes(), pattern(size_of_message(sequence), sequence)) << "message " << sequence;
+    }
+  };
+  std::jthread other([&] { converse(second, peers[1]); });
+  converse(first, peers[0]);
+}
+
+TEST_P(TransportConformance, sends_to_its_own_process) {
+  const PeerId self = first.meet(first, true);
+  for (const size_t num_bytes : {size_t{0}, size_t{8}, size_t{4000}, kLarge}) {
+    first.send(self, pattern(num_bytes, 1));
+    ASSERT_TRUE(run([&] { return first.all_sends_finished() && first.num_complete() == 1; })) << num_bytes;
+    EXPECT_TRUE(first.sends.back().status.ok());
+    EXPECT_EQ(first.arrivals.front().bytes(), pattern(num_bytes, 1));
+    first.arrivals.clear();
+  }
+}
+
+TEST_P(TransportConformance, sends_from_within_on_message) {
+  const PeerId forth = to_second();
+  const PeerId back = to_first();
+  second.on_arrival = [&](const Arrival& arrival) { second.send(back, pattern(arrival.num_bytes, 5)); };
+  for (const size_t num_bytes : {size_t{8}, size_t{4000}, kLarge}) first.send(forth, pattern(num_bytes, 1));
+  ASSERT_TRUE(run([&] { return first.num_complete() == 3 && second.num_complete() == 3; }));
+  for (const Arrival& arrival : first.arrivals) EXPECT_EQ(arrival.bytes(), pattern(arrival.num_bytes, 5));
+}
+
+TEST_P(TransportConformance, fetches_later_and_out_of_order) {
+  constexpr uint32_t kNumMessages = 16;
+  const PeerId peer = to_second();
+  second.policy = Node::Policy::kHold;
+  for (uint32_t i = 0; i < kNumMessages; ++i) first.send(peer, pattern(kLarge + i, i), i);
+  ASSERT_TRUE(run([&] { return second.arrivals.size() == kNumMessages; }));
+  for (const Transfer& send : first.sends) EXPECT_FALSE(send.finished());
+  for (size_t i = 0; i < kNumMessages; ++i) second.fetch(second.arrivals[(i * 7 + 3) % kNumMessages]);
+  ASSERT_TRUE(run([&] { return second.num_complete() == kNumMessages && first.all_sends_finished(); }));
+  for (const Arrival& arrival : second.arrivals) {
+    EXPECT_TRUE(arrival.fetch.status.ok());
+    EXPECT_EQ(arrival.bytes(), pattern(arrival.num_bytes, arrival.header.sequence));
+  }
+}
+
+TEST_P(TransportConformance, messages_overtake_one_that_waits) {
+  const PeerId peer = to_second();
+  second.policy = Node::Policy::kHold;
+  const Transfer& waiting = first.send(peer, pattern(kLarge, 1), 1);
+  ASSERT_TRUE(run([&] { return second.arrivals.size() == 1; }));
+  for (uint32_t i = 0; i < 1000; ++i) first.send(peer, pattern(i % 5000, i), 2);
+  ASSERT_TRUE(run([&] { return second.num_complete() == 1000; }));
+  EXPECT_FALSE(waiting.finished());
+  second.fetch(second.arrivals.front());
+  ASSERT_TRUE(run([&] { return first.all_sends_finished() && second.num_complete() == 1001; }));
+  EXPECT_EQ(second.arrivals.front().bytes(), pattern(kLarge, 1));
+}
+
+TEST_P(TransportConformance, refusing_on_arrival_fails_the_send) {
+  const PeerId peer = to_second();
+  second.policy = Node::Policy::kRefuse;
+  const Transfer& refused = first.send(peer, pattern(kLarge, 1));
+  ASSERT_TRUE(run([&] { return refused.finished(); }));
+  EXPECT_FALSE(refused.status.ok());
+  second.policy = Node::Policy::kFetch;
+  const Transfer& fetched = first.send(peer, pattern(kLarge, 2));
+  ASSERT_TRUE(run([&] { return fetched.finished() && second.num_complete() == 1; }));
+  EXPECT_TRUE(fetched.status.ok());
+}
+
+TEST_P(TransportConformance, refusing_later_ends_the_send) {
+  const PeerId peer = to_second();
+  second.policy = Node::Policy::kHold;
+  const Transfer& refused = first.send(peer, pattern(kLarge, 1));
+  ASSERT_TRUE(run([&] { return second.arrivals.size() == 1; }));
+  EXPECT_FALSE(refused.finished());
+  second.transport().refuse(second.arrivals.front().rendezvous);
+  ASSERT_TRUE(run([&] { return refused.finished(); }));
+}
+
+TEST_P(TransportConformance, event_descriptor_wakes_a_sleeper) {
+  const PeerId peer = to_second();
+  first.send(peer, pattern(8, 0));  // connects
+  ASSERT_TRUE(run([&] { return second.num_complete() == 1 && first.all_sends_finished(); }));
+  for (size_t round = 0; round < 20; ++round) {
+    std::atomic<bool> asleep{false};
+    std::jthread sleeper([&] {
+      while (!second.transport().arm()) second.transport().progress();
+      asleep = true;
+      asleep.notify_one();
+      pollfd set{.fd = second.transport().event_fd(), .events = POLLIN, .revents = 0};
+      EXPECT_EQ(poll(&set, 1, 10'000), 1) << "nothing woke it";
+    });
+    asleep.wait(false);
+    const size_t num_before = second.num_complete();
+    first.send(peer, pattern(round % 2 == 0 ? 8 : kLarge, 1));
+    drive({&first}, [&] { return first.sends.back().finished(); }, std::chrono::milliseconds(5));
+    sleeper.join();
+    ASSERT_TRUE(run([&] { return second.num_complete() == num_before + 1 && first.all_sends_finished(); }));
+  }
+}
+
+TEST_P(TransportConformance, does_not_arm_while_something_waits) {
+  const PeerId peer = to_second();
+  first.send(peer, pattern(8, 0));
+  ASSERT_TRUE(run([&] { return second.num_complete() == 1 && first.all_sends_finished(); }));
+  first.send(peer, pattern(8, 0));
+  ASSERT_TRUE(drive({&first}, [&] { return first.all_sends_finished(); }));
+  while (!second.transport().arm()) second.transport().progress();
+  pollfd set{.fd = second.transport().event_fd(), .events = POLLIN, .revents = 0};
+  const bool is_rung = second.num_complete() == 1 && poll(&set, 1, 1000) == 1;
+  EXPECT_TRUE(second.num_complete() == 2 || is_rung);
+}
+
+TEST_P(TransportConformance, flush_delivers_before_destruction) {
+  const PeerId peer = to_second();
+  constexpr uint32_t kNumMessages = 300;
+  std::jthread receiver([&] { EXPECT_TRUE(drive({&second}, [&] { return second.num_complete() == kNumMessages; })); });
+  for (uint32_t i = 0; i < kNumMessages; ++i) first.send(peer, pattern(i % 50 == 0 ? kLarge : 2000, i));
+  first.transport().flush(20'000);
+  first.close();
+}
+
+TEST_P(TransportConformance, flush_gives_up_at_its_deadline) {
+  const PeerId peer = to_second();
+  first.send(peer, pattern(kLarge, 1));  // nobody drives the receiver
+  const auto start = std::chrono::steady_clock::now();
+  first.transport().flush(100);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+}
+
+TEST_P(TransportConformance, nothing_goes_to_a_dropped_peer) {
+  const PeerId peer = to_second();
+  first.send(peer, pattern(8, 1));
+  ASSERT_TRUE(run([&] { return second.num_complete() == 1 && first.all_sends_finished(); }));
+  first.transport().drop_peer(peer);
+  const Transfer& send = first.send(peer, pattern(8, 1));
+  ASSERT_TRUE(run([&] { return send.finished(); }));
+  EXPECT_EQ(send.status.code(), ErrorCode::kPeerLost);
+  first.transport().progress();
+  EXPECT_TRUE(first.lost.empty()) << "only what the transport itself learned is reported";
+}
+
+TEST_P(TransportConformance, destruction_tells_nobody) {
+  const PeerId peer = to_second();
+  second.policy = Node::Policy::kHold;
+  const Transfer& waiting = first.send(peer, pattern(kLarge, 1));
+  ASSERT_TRUE(run([&] { return second.arrivals.size() == 1; }));
+  first.close();
+  EXPECT_FALSE(waiting.finished());
+}
+
+}  // namespace
+}  // namespace axon

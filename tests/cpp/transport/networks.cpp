@@ -1,0 +1,54 @@
+#include "transport/networks.hpp"
+
+#include <stdexcept>
+
+#include "transport/loopback/loopback.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace axon {
+
+namespace {
+
+class LoopbackNetwork final : public Network {
+ public:
+  explicit LoopbackNetwork(FaultPlan plan) : fabric_(std::move(plan)) {}
+  std::unique_ptr<Transport> make_transport() override { return fabric_.make_transport(); }
+
+ private:
+  LoopbackFabric fabric_;
+};
+
+class UcxNetwork final : public Network {
+ public:
+  enum class Over : uint8_t { kSharedMemory, kTcp };
+
+  explicit UcxNetwork(Over over) : over_(over) {}
+
+  std::unique_ptr<Transport> make_transport() override {
+    const UcxOptions tcp_only{.settings = {{"TLS", "tcp"}, {"NET_DEVICES", "lo"}}};
+    auto transport = open_ucx_transport(over_ == Over::kTcp ? tcp_only : UcxOptions{});
+    if (!transport.ok()) throw std::runtime_error(transport.status().message());
+    return std::move(transport).value();
+  }
+  bool same_host() const noexcept override { return over_ == Over::kSharedMemory; }
+
+ private:
+  const Over over_;
+};
+
+}  // namespace
+
+const NetworkKind kLoopback{
+    "loopback", []() -> std::unique_ptr<Network> { return std::make_unique<LoopbackNetwork>(FaultPlan{}); }};
+const NetworkKind kLoopbackWithFaults{
+    "loopback_with_faults", []() -> std::unique_ptr<Network> {
+      return std::make_unique<LoopbackNetwork>(
+          FaultPlan{.seed = 1, .mailbox_capacity = 16, .pending = 0.5, .delay = 0.3, .reorder = 0.3, .kills = {}});
+    }};
+const NetworkKind kUcxSharedMemory{"ucx_shared_memory", []() -> std::unique_ptr<Network> {
+                                     return std::make_unique<UcxNetwork>(UcxNetwork::Over::kSharedMemory);
+                                   }};
+const NetworkKind kUcxTcp{
+    "ucx_tcp", []() -> std::unique_ptr<Network> { return std::make_unique<UcxNetwork>(UcxNetwork::Over::kTcp); }};
+
+}  // namespace axon

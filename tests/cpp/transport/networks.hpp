@@ -1,0 +1,32 @@
+// The transports that the conformance suite runs over.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include "transport/transport.hpp"
+
+namespace axon {
+
+// Joins transports of one kind; outlives them.
+class Network {
+ public:
+  virtual ~Network() = default;
+  virtual std::unique_ptr<Transport> make_transport() = 0;
+  virtual bool same_host() const noexcept { return true; }
+};
+
+struct NetworkKind {
+  const char* name;
+  std::unique_ptr<Network> (*make)();
+
+  friend std::ostream& operator<<(std::ostream& out, const NetworkKind& kind) { return out << kind.name; }
+};
+
+extern const NetworkKind kLoopback;
+extern const NetworkKind kLoopbackWithFaults;  // every send pending or late, in any order
+extern const NetworkKind kUcxSharedMemory;
+extern const NetworkKind kUcxTcp;
+
+}  // namespace axon

@@ -1,0 +1,102 @@
+#include "transport/node.hpp"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace axon {
+
+Bytes pattern(size_t num_bytes, uint64_t seed) {
+  Bytes bytes(num_bytes);
+  uint64_t state = seed * 0x9E3779B97F4A7C15u + num_bytes;
+  for (std::byte& byte : bytes) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<std::byte>(state >> 56);
+  }
+  return bytes;
+}
+
+void Transfer::tell(Status outcome) noexcept {
+  ++num_told;
+  status = std::move(outcome);
+}
+
+void Transfer::on_done(Completion& self, Status outcome) noexcept {
+  static_cast<Transfer&>(self).tell(std::move(outcome));
+}
+
+Node::Node(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {
+  transport_->set_receiver(*this);
+}
+
+Node::~Node() {
+  transport_.reset();
+  for (const Transfer& send : sends) EXPECT_LE(send.num_told, 1) << "a send was told more than once";
+  for (const Arrival& arrival : arrivals) EXPECT_LE(arrival.fetch.num_told, 1) << "a fetch was told more than once";
+}
+
+PeerId Node::meet(Node& other, bool same_host) {
+  return transport_->add_peer(other.transport_->address(), same_host).value();
+}
+
+Transfer& Node::send(PeerId peer, Bytes bytes, uint32_t sequence) {
+  Transfer& transfer = sends.emplace_back();
+  transfer.bytes = std::move(bytes);
+  const MessageHeader header{.group = 7, .source = 1, .destination = 2, .sequence = sequence, .fingerprint = {}};
+  auto sent = transport_->send(peer, header, {transfer.bytes.data(), transfer.bytes.size()}, transfer);
+  if (sent) transfer.tell(std::move(*sent));
+  return transfer;
+}
+
+void Node::fetch(Arrival& arrival) {
+  arrival.fetch.bytes.resize(arrival.num_bytes);
+  const Buffer into{arrival.fetch.bytes.data(), arrival.num_bytes};
+  auto fetched = transport_->fetch(std::exchange(arrival.rendezvous, nullptr), into, arrival.fetch);
+  if (fetched) arrival.fetch.tell(std::move(*fetched));
+}
+
+void Node::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+  Arrival& arrival = arrivals.emplace_back();
+  arrival.header = header;
+  arrival.num_bytes = payload.num_bytes;
+  arrival.rendezvous = payload.rendezvous;
+  if (payload.rendezvous == nullptr) {
+    arrival.fetch.bytes.assign(payload.bytes, payload.bytes + payload.num_bytes);
+    arrival.fetch.tell(Status());
+  } else if (policy == Policy::kFetch) {
+    fetch(arrival);
+  } else if (policy == Policy::kRefuse) {
+    transport_->refuse(std::exchange(arrival.rendezvous, nullptr));
+  }
+  if (on_arrival) on_arrival(arrival);
+}
+
+void Node::on_peer_lost(PeerId peer, Status reason) noexcept {
+  EXPECT_FALSE(reason.ok());
+  lost.push_back(peer);
+}
+
+size_t Node::num_complete() const noexcept {
+  return static_cast<size_t>(
+      std::ranges::count_if(arrivals, [](const Arrival& arrival) { return arrival.fetch.finished(); }));
+}
+
+bool Node::all_sends_finished() const noexcept {
+  return std::ranges::all_of(sends, [](const Transfer& send) { return send.finished(); });
+}
+
+bool drive(const std::vector<Node*>& nodes, const std::function<bool()>& condition, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    unsigned num_moved = 0;
+    for (Node* node : nodes) num_moved += node->transport().progress();
+    if (num_moved == 0) sched_yield();
+  }
+  return true;
+}
+
+}  // namespace axon

@@ -1,0 +1,76 @@
+// A transport with its receiver, as tests drive it: what it sends is remembered until told, what arrives is kept.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/transport.hpp"
+
+namespace axon {
+
+using Bytes = std::vector<std::byte>;
+
+// Contents that differ with every seed and position.
+Bytes pattern(size_t num_bytes, uint64_t seed);
+
+// A transfer that counts how often it was told.
+struct Transfer : Completion {
+  Bytes bytes;
+  int num_told = 0;
+  Status status;
+
+  Transfer() noexcept { done = &Transfer::on_done; }
+  bool finished() const noexcept { return num_told != 0; }
+  void tell(Status outcome) noexcept;
+  static void on_done(Completion& self, Status outcome) noexcept;
+};
+
+struct Arrival {
+  MessageHeader header;
+  void* rendezvous = nullptr;  // while it waits at the sender
+  size_t num_bytes = 0;
+  Transfer fetch;  // finished once the payload is here
+
+  const Bytes& bytes() const noexcept { return fetch.bytes; }
+};
+
+class Node final : public Receiver {
+ public:
+  enum class Policy : uint8_t { kFetch, kHold, kRefuse };
+
+  explicit Node(std::unique_ptr<Transport> transport);
+  ~Node();
+
+  Transport& transport() noexcept { return *transport_; }
+  PeerId meet(Node& other, bool same_host);
+
+  Transfer& send(PeerId peer, Bytes bytes, uint32_t sequence = 0);
+  void fetch(Arrival& arrival);
+
+  void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
+  void on_peer_lost(PeerId peer, Status reason) noexcept override;
+
+  void close() noexcept { transport_.reset(); }
+
+  size_t num_complete() const noexcept;
+  bool all_sends_finished() const noexcept;
+
+  Policy policy = Policy::kFetch;
+  std::function<void(const Arrival&)> on_arrival;
+  std::deque<Arrival> arrivals;
+  std::deque<Transfer> sends;
+  std::vector<PeerId> lost;
+
+ private:
+  std::unique_ptr<Transport> transport_;
+};
+
+// Drives the nodes until the condition holds (true) or too much time has passed (false).
+bool drive(const std::vector<Node*>& nodes, const std::function<bool()>& condition,
+           std::chrono::milliseconds timeout = std::chrono::seconds(20));
+
+}  // namespace axon
