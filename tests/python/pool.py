@@ -40,7 +40,7 @@ _PR_SET_PDEATHSIG = 1
 _GRACE_S = 10.0
 
 
-class RanksFailed(AssertionError):
+class RankError(AssertionError):
     """Some rank raised, died or hung; the text holds every rank's traceback or stacks."""
 
 
@@ -159,7 +159,7 @@ class RankPool:
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
         if self.broken:
-            raise RanksFailed("an earlier failure broke this pool")
+            raise RankError("an earlier failure broke this pool")
         task = pickle.dumps((function, arguments))
         for rank in self._ranks:
             rank.outcome = ""
@@ -173,7 +173,7 @@ class RankPool:
         expected = ["died" if rank in dying else "returned" for rank in range(self.size)]
         self.broken = bool(dying) or [rank.outcome for rank in self._ranks] != expected
         if [rank.outcome for rank in self._ranks] != expected:
-            raise RanksFailed(self._report(timeout_s))
+            raise RankError(self._report(timeout_s))
         return [rank.value for rank in self._ranks]
 
     def _collect(self, timeout_s: float) -> None:
@@ -233,7 +233,7 @@ class RankPool:
                 rank.process.join()
         shutil.rmtree(self._folder, ignore_errors=True)
         if stuck and not self.broken:
-            raise RanksFailed("did not leave when told to: " + "\n".join(stuck))
+            raise RankError("did not leave when told to: " + "\n".join(stuck))
 
     def _stacks_of(self, rank: _Rank) -> str:
         if rank.process.exitcode is None and not self.broken:

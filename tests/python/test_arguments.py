@@ -18,16 +18,28 @@ def _ones(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 # A pattern of None: torch refuses the call before the backend sees it.
 _WRONG_CALLS: dict[str, tuple[Callable[[], object], str | None]] = {
     "all_reduce on another device": (lambda: dist.all_reduce(torch.ones(3, device="meta")), None),
-    "all_reduce of bits of floats": (lambda: dist.all_reduce(_ones(3), dist.ReduceOp.BAND), "(?i)all_reduce.*float.*band"),
+    "all_reduce of bits of floats": (
+        lambda: dist.all_reduce(_ones(3), dist.ReduceOp.BAND),
+        "(?i)all_reduce.*float.*band",
+    ),
     "all_reduce of the smaller complex": (lambda: dist.all_reduce(torch.ones(3) * 1j, dist.ReduceOp.MIN), None),
-    "all_reduce of float8": (lambda: dist.all_reduce(_ones(4).to(torch.float8_e5m2)), "(?i)all_reduce.*float8.*allowed"),
+    "all_reduce of float8": (
+        lambda: dist.all_reduce(_ones(4).to(torch.float8_e5m2)),
+        "(?i)all_reduce.*float8.*allowed",
+    ),
     "premul_sum of integers": (
         lambda: dist.all_reduce(_ones(3, dtype=torch.int32), dist._make_nccl_premul_sum(2.0)),
         "(?i)all_reduce.*int.*allowed",
     ),
-    "broadcast from rank 7": (lambda: dist.broadcast(_ones(3), group_src=7), "broadcast.*rank 7.*allowed: ranks 0 to 1"),
+    "broadcast from rank 7": (
+        lambda: dist.broadcast(_ones(3), group_src=7),
+        "broadcast.*rank 7.*allowed: ranks 0 to 1",
+    ),
     "reduce to rank 2": (lambda: dist.reduce(_ones(3), group_dst=2), "reduce.*rank 2.*allowed: ranks 0 to 1"),
-    "all_gather of a short list": (lambda: dist.all_gather([_ones(3)], _ones(3)), "all_gather.*length 1.*allowed: length 2"),
+    "all_gather of a short list": (
+        lambda: dist.all_gather([_ones(3)], _ones(3)),
+        "all_gather.*length 1.*allowed: length 2",
+    ),
     "all_gather of own block's size": (
         lambda: dist.all_gather([_ones(4), _ones(3)], _ones(3)),
         "all_gather.*4 elements.*allowed: 3 elements",
@@ -51,14 +63,26 @@ _WRONG_CALLS: dict[str, tuple[Callable[[], object], str | None]] = {
     ),
     "gather of a short list": (lambda: dist.gather(_ones(3), [_ones(3)], 0), "gather.*length 1.*allowed: length 2"),
     "gather without a list": (lambda: dist.gather(_ones(3), None, 0), None),
-    "gather of another size": (lambda: dist.gather(_ones(3), [_ones(3), _ones(4)], 0), "gather.*4 elements.*allowed: 3"),
-    "scatter of a long list": (lambda: dist.scatter(_ones(3), [_ones(3)] * 3, 0), "scatter.*length 3.*allowed: length 2"),
-    "scatter of another size": (lambda: dist.scatter(_ones(3), [_ones(3), _ones(4)], 0), "scatter.*4 elements.*allowed: 3"),
+    "gather of another size": (
+        lambda: dist.gather(_ones(3), [_ones(3), _ones(4)], 0),
+        "gather.*4 elements.*allowed: 3",
+    ),
+    "scatter of a long list": (
+        lambda: dist.scatter(_ones(3), [_ones(3)] * 3, 0),
+        "scatter.*length 3.*allowed: length 2",
+    ),
+    "scatter of another size": (
+        lambda: dist.scatter(_ones(3), [_ones(3), _ones(4)], 0),
+        "scatter.*4 elements.*allowed: 3",
+    ),
     "all_to_all of short lists": (
         lambda: dist.all_to_all([_ones(3)], [_ones(3)]),
         "all_to_all.*length 1.*allowed: length 2",
     ),
-    "all_to_all_single of an odd size": (lambda: dist.all_to_all_single(_ones(3), _ones(3)), "all_to_all.*3.*multiples of 2"),
+    "all_to_all_single of an odd size": (
+        lambda: dist.all_to_all_single(_ones(3), _ones(3)),
+        "all_to_all.*3.*multiples of 2",
+    ),
     "all_to_all_single of wrong splits": (
         lambda: dist.all_to_all_single(_ones(4), _ones(4), [2, 2], [1, 2]),
         "all_to_all.*adds up to 3.*4 rows",

@@ -68,7 +68,7 @@ _DISAGREEMENTS["small against large"] = (_reduce(SMALL), _reduce(LARGE), (str(SM
 
 
 def _disagree(name: str) -> tuple[str, float]:
-    """The operation itself may succeed where its part was over before the other side was heard of: then the next fails."""
+    """An operation may succeed where its part was over before the other side was heard of: then the next fails."""
     usual, deviant, _ = _DISAGREEMENTS[name]
     group = dist.new_group(timeout=timedelta(seconds=20))
     dist.barrier(group)

@@ -63,7 +63,9 @@ def _tags() -> None:
     tags = (0, 1, 7, 1000, 2**31 - 1)
     for size in ALL_SIZES:
         with case(size=size):
-            sent = [dist.isend(contribution(rank, size, torch.int64, seed=tag % 11), following, tag=tag) for tag in tags]
+            sent = [
+                dist.isend(contribution(rank, size, torch.int64, seed=tag % 11), following, tag=tag) for tag in tags
+            ]
             for tag in reversed(tags):
                 data = garbage(size, torch.int64)
                 dist.recv(data, preceding, tag=tag)
@@ -121,7 +123,10 @@ def _to_self() -> None:
         for receive_first in (True, False):
             with case(size=size, receive_first=receive_first):
                 data, outgoing = garbage(size, torch.float32), contribution(rank, size, torch.float32)
-                calls = [lambda data=data: dist.irecv(data, rank, tag=3), lambda out=outgoing: dist.isend(out, rank, tag=3)]
+                calls = [
+                    lambda data=data: dist.irecv(data, rank, tag=3),
+                    lambda out=outgoing: dist.isend(out, rank, tag=3),
+                ]
                 for work in [call() for call in (calls if receive_first else reversed(calls))]:
                     work.wait()
                 same_bits(data, outgoing)
@@ -191,7 +196,7 @@ def test_messages_and_collectives_overlap(ranks: RankPool) -> None:
 
 def _unexpected() -> None:
     """Messages that nobody waits for yet do not hold anything up."""
-    rank, following, preceding = _ring_neighbours()
+    _, following, preceding = _ring_neighbours()
     for _ in range(3):
         sent = [dist.isend(torch.full((100,), float(i)), following, tag=9) for i in range(200)]
         dist.barrier()

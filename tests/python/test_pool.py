@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from pool import RankPool, RanksFailed
+from pool import RankError, RankPool
 
 
 def _rank_and(argument: str) -> tuple[int, str]:
@@ -43,17 +43,17 @@ def test_results_come_back_by_rank(ranks: RankPool) -> None:
 
 def test_a_rank_that_raises_shows_its_traceback(fresh_ranks) -> None:
     ranks = fresh_ranks(2)
-    with pytest.raises(RanksFailed, match="(?s)rank 0 returned.*rank 1 raised.*_raise_on.*the marked rank"):
+    with pytest.raises(RankError, match=r"(?s)rank 0 returned.*rank 1 raised.*_raise_on.*the marked rank"):
         ranks.run(_raise_on, 1)
     assert ranks.broken
 
 
 def test_a_rank_that_hangs_shows_its_stack(fresh_ranks) -> None:
-    with pytest.raises(RanksFailed, match="(?s)rank 0 still ran.*_sleep_on.*rank 1 returned"):
+    with pytest.raises(RankError, match=r"(?s)rank 0 still ran.*_sleep_on.*rank 1 returned"):
         fresh_ranks(2).run(_sleep_on, 0, timeout_s=1)
 
 
 def test_a_rank_that_dies_is_reported_unless_foretold(fresh_ranks) -> None:
-    with pytest.raises(RanksFailed, match="rank 1 died with exit code -9"):
+    with pytest.raises(RankError, match=r"rank 1 died with exit code -9"):
         fresh_ranks(2).run(_kill_on, 1)
     assert fresh_ranks(2).run(_kill_on, 1, dying=[1]) == [0, None]

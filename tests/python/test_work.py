@@ -58,7 +58,7 @@ def _wait_from_threads() -> None:
         data = torch.ones(100)
         work = dist.all_reduce(data, async_op=True)
         results: list[bool] = []
-        threads = [threading.Thread(target=lambda work=work: results.append(work.wait())) for _ in range(3)]
+        threads = [threading.Thread(target=lambda work=work, to=results: to.append(work.wait())) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,8 +1,8 @@
 """Runs tests of upstream's suite, one JSON line each: {"name", "outcome", "seconds", "detail"}.
 
-    python tests/upstream/run.py test_broadcast test_barrier
-    python tests/upstream/run.py --all
-    python tests/upstream/run.py -           # names from standard input, one a line, answered one by one
+python tests/upstream/run.py test_broadcast test_barrier
+python tests/upstream/run.py --all
+python tests/upstream/run.py -           # names from standard input, one a line, answered one by one
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import torch  # noqa: E402
 from torch.testing._internal import common_distributed, common_utils  # noqa: E402
 
 if BACKEND == "axon":
-    import torch_axon  # noqa: E402, F401
+    import torch_axon  # noqa: F401
 
 _BUILT_INS_ONLY = re.compile(
     "only (gloo|mpi|nccl and gloo)|get_future is only|GLOO Batch|requires backend|not supported by gloo", re.IGNORECASE

@@ -1,0 +1,200 @@
+"""Programs of a rank that end in some way: python programs.py PROGRAM RANK SIZE STORE [ARGUMENT …]"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import torch_axon  # noqa: F401
+
+KEPT: list[object] = []  # outlives the interpreter's main module
+
+
+def join(timeout_s: float = 30) -> None:
+    _, _, rank, size, store, *_ = sys.argv
+    method = store if "://" in store else f"file://{store}"
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group("axon", init_method=method, rank=int(rank), world_size=int(size), timeout=timeout)
+    dist.all_reduce(torch.ones(1))
+
+
+def ready() -> None:
+    print("ready", flush=True)
+
+
+def start_work() -> None:
+    """Leaves a receive and a collective in flight that nothing will ever complete."""
+    peer = (dist.get_rank() + 1) % dist.get_world_size()
+    KEPT.append(dist.irecv(torch.ones(100), peer, tag=99))
+    if dist.get_rank() == 0:
+        KEPT.append(dist.all_reduce(torch.ones(1 << 20), async_op=True))
+
+
+def falls_off_the_end() -> None:
+    join()
+    ready()
+
+
+def destroys_and_ends() -> None:
+    join()
+    ready()
+    dist.destroy_process_group()
+
+
+def exits_with_work_in_flight() -> None:
+    join()
+    start_work()
+    ready()
+    sys.exit(3)
+
+
+def raises_with_work_in_flight() -> None:
+    join()
+    start_work()
+    ready()
+    raise LookupError("the program's own error")
+
+
+def ends_with_work_and_groups_in_globals() -> None:
+    join()
+    KEPT.extend([dist.new_group(), dist.new_group([0])])
+    start_work()
+    cycle: list[object] = [dist.distributed_c10d._get_default_group()]
+    cycle.append(cycle)
+    KEPT.append(cycle)
+    ready()
+
+
+def communicates_in_atexit() -> None:
+    join()
+    data = torch.ones(1)
+
+    def last_words() -> None:
+        dist.all_reduce(data)
+        print(f"sum {int(data)}", flush=True)
+        dist.destroy_process_group()
+
+    atexit.register(last_words)
+    ready()
+
+
+def ends_while_a_thread_waits() -> None:
+    join()
+    threading.Thread(target=lambda: dist.recv(torch.ones(1), 1 - dist.get_rank()), daemon=True).start()
+    time.sleep(0.2)
+    ready()
+
+
+def has_futures_that_never_come() -> None:
+    join()
+    if dist.get_rank() == 0:
+        future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+        KEPT.append(future.then(lambda done: done.value()))
+    ready()
+
+
+def waits_for_ever() -> None:
+    """Rank 0 waits for what nobody sends; the others sleep."""
+    join(timeout_s=1000)
+    ready()
+    if dist.get_rank() == 0:
+        dist.recv(torch.ones(1), 1)
+    else:
+        time.sleep(1000)
+
+
+def waits_in_a_collective_for_ever() -> None:
+    join(timeout_s=1000)
+    ready()
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(1))
+    else:
+        time.sleep(1000)
+
+
+def catches_the_interrupt_and_goes_on() -> None:
+    """Ctrl-C ends the wait, not the process; the other groups still work."""
+    join(timeout_s=1000)
+    other = dist.new_group()
+    ready()
+    with contextlib.suppress(KeyboardInterrupt):
+        dist.recv(torch.ones(1), 1 - dist.get_rank(), tag=3)
+    data = torch.ones(1)
+    dist.all_reduce(data, group=other)
+    print(f"sum {int(data)}", flush=True)
+    dist.destroy_process_group()
+
+
+def outlives_its_peer() -> None:
+    """Rank 1 ends without a word; rank 0 then waits for it."""
+    join()
+    ready()
+    if dist.get_rank() == 0:
+        try:
+            dist.recv(torch.ones(1), 1)
+        except Exception as error:
+            print(f"raised {error}", flush=True)
+
+
+def crosses_hosts() -> None:
+    """All-reduces until something fails; prints how long that took from the last success, and the error."""
+    join(timeout_s=float(sys.argv[5]))
+    data = torch.ones(1 << 16)
+    for size in (1, 1000, 1 << 18):
+        data = torch.full((size,), float(dist.get_rank() + 1))
+        dist.all_reduce(data)
+        assert torch.equal(data, torch.full((size,), 3.0))
+    ready()
+    last = time.monotonic()
+    try:
+        while True:
+            dist.all_reduce(data)
+            last = time.monotonic()
+            time.sleep(0.01)
+    except Exception as error:
+        print(f"{time.monotonic() - last:.2f}", flush=True)
+        print(str(error).replace("\n", " "), flush=True)
+    dist.destroy_process_group()
+
+
+def runs_under_a_launcher() -> None:
+    """env://, with what torchrun sets."""
+    dist.init_process_group("axon")
+    data = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(data)
+    print(f"rank {os.environ['RANK']} of {dist.get_world_size()}: sum {int(data)}", flush=True)
+    dist.destroy_process_group()
+
+
+def _spawned(rank: int, store: str, results: str) -> None:
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    data = torch.ones(1)
+    dist.all_reduce(data)
+    dist.destroy_process_group()
+    with open(f"{results}{rank}", "w") as result:
+        result.write(str(int(data)))
+
+
+def spawns() -> None:
+    import torch.multiprocessing as mp
+
+    _, _, _, _, store, results = sys.argv
+    mp.spawn(_spawned, args=(store, results), nprocs=2)
+    ready()
+
+
+if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    program: Callable[[], None] = globals()[sys.argv[1]]
+    program()

@@ -1,0 +1,67 @@
+"""Each listed test of upstream's passes; each that cannot pass does not. One process runs all (run.py)."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import lists
+import pytest
+
+# run.py ends a test after 60 s itself.
+_ANSWER_TIMEOUT_S = 90
+
+
+class Runner:
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, name: str) -> dict[str, Any]:
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(name, file=process.stdin, flush=True)
+        if not select.select([process.stdout], [], [], _ANSWER_TIMEOUT_S)[0]:
+            self.close()
+            return {"name": name, "outcome": "hung", "detail": f"no answer after {_ANSWER_TIMEOUT_S} s"}
+        answer = process.stdout.readline()
+        if not answer:
+            return {"name": name, "outcome": "failed", "detail": f"run.py ended with {process.wait()}"}
+        return json.loads(answer)  # type: ignore[no-any-return]
+
+    def _start(self) -> None:
+        command = [sys.executable, str(lists.HERE / "run.py"), "-"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def close(self) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.communicate()
+        self._process = None
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    runner = Runner()
+    yield runner
+    runner.close()
+
+
+@pytest.mark.parametrize("name", lists.must_pass())
+def test_passes(name: str, runner: Runner) -> None:
+    row = runner.run(name)
+    assert row["outcome"] == "passed", row["detail"]
+
+
+@pytest.mark.parametrize(("name", "reason"), lists.cannot_pass().items())
+def test_cannot_pass(name: str, reason: str, runner: Runner) -> None:
+    outcome = runner.run(name)["outcome"]
+    assert outcome != "passed", f"passes by now, though listed as: {reason}. Move it to gated.txt."
