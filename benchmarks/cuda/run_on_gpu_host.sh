@@ -22,18 +22,21 @@ step() {  # step NAME SECONDS COMMAND…: its output to NAME.log
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
 step tests 100 "$binaries/device_tests" --gtest_brief=1
-tail -n 25 "$results/tests.log"
+grep -vE "Skipped|^needs" "$results/tests.log" | tail -n 25
 CUDA_DEVICE_MAX_CONNECTIONS=1 step tests_one_connection 60 "$binaries/device_tests" --gtest_brief=1 \
   --gtest_filter='*gpu_each_*'
-tail -n 3 "$results/tests_one_connection.log"
-for tool in memcheck racecheck; do
-  step $tool 60 compute-sanitizer --tool $tool "$binaries/device_tests" --gtest_brief=1 \
+grep -vE "Skipped|^needs" "$results/tests_one_connection.log" | tail -n 5
+for tool in "memcheck --report-api-errors no" racecheck; do
+  # shellcheck disable=SC2086  # the tool's options are words of their own
+  step "${tool%% *}" 60 compute-sanitizer --tool $tool "$binaries/device_tests" --gtest_brief=1 \
     --gtest_filter='*in_place*gpu_each_2:*any_grid*gpu_each_2:*times_out*gpu_each_2:*mismatch*gpu_each_2'
-  tail -n 4 "$results/$tool.log"
+  tail -n 4 "$results/${tool%% *}.log"
 done
-step bench 100 "$binaries/packet_bench"
-grep '^{' "$results/bench.log" >"$results/bench.jsonl"
-step torch 120 torchrun --standalone --nproc-per-node "$num_gpus" "$here/compare_torch.py"
-grep '^{' "$results/torch.log" >"$results/torch.jsonl"
-grep -iE '^\S*error' "$results/torch.log" | head -n 3
-python3 "$here/table.py" "$results/bench.jsonl" "$results/torch.jsonl"
+for ranks in $(printf '2\n%s\n' "$num_gpus" | sort -nu); do
+  step "bench_$ranks" 100 "$binaries/packet_bench" "$ranks"
+  step "torch_$ranks" 120 torchrun --standalone --nproc-per-node "$ranks" "$here/compare_torch.py"
+  grep -hE '^\S*error' -i "$results/torch_$ranks.log" | head -n 3
+  cat "$results/bench_$ranks.log" "$results/torch_$ranks.log" | grep '^{' >"$results/times_$ranks.jsonl"
+  python3 "$here/table.py" "$results/times_$ranks.jsonl"
+done
+rm -f "$results"/torch_*.log

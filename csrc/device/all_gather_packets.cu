@@ -10,22 +10,35 @@ namespace axon {
 namespace device {
 
 template <int kGroup>
-struct AllGather {
-  static __device__ __forceinline__ void send(const Turn& turn, const Workers& workers, const PacketArguments& call) {
-    const size_t slot = turn.team.rank * size_t{call.num_packets};
-    std::byte* own = call.output + turn.team.rank * call.num_bytes;
-    for (uint32_t index = workers.first; index < call.num_packets; index += workers.count) {
-      const Payload payload = load_payload(call.input, call.num_bytes, index);
-      turn.send_to_peers(slot + index, payload);
-      if (own != call.input) store_payload(own, call.num_bytes, index, payload);
+class AllGather {
+ public:
+  __device__ __forceinline__ AllGather(const DeviceTeam&, Workers workers, const PacketArguments& call)
+      : workers_(workers), call_(call), input_(call.input, call.num_bytes) {
+    if (workers.first < input_.count()) first_ = input_.load(workers.first);
+  }
+
+  __device__ __forceinline__ void send(const Turn& turn) const {
+    send_run(turn, workers_, {input_, first_}, turn.team.rank * input_.count());
+  }
+
+  __device__ __forceinline__ void receive(const Turn& turn) const {
+    const DeviceTeam& team = turn.team;
+    const Shards shards{call_.num_bytes, team.num_ranks * call_.num_bytes};
+    copy_own(shards.of(team.rank, call_.output));
+    gather_shards<kGroup>(turn, workers_, shards, turn.slots(team.rank), call_.output);
+  }
+
+ private:
+  __device__ __forceinline__ void copy_own(const OutputSpan& output) const {
+    for (uint32_t index = workers_.first; index < input_.count(); index += workers_.count) {
+      output.store(index, index == workers_.first ? first_ : input_.load(index));
     }
   }
 
-  static __device__ __forceinline__ void receive(const Turn& turn, const Workers& workers,
-                                                 const PacketArguments& call) {
-    const Shards shards{call.num_bytes, turn.team.num_ranks * call.num_bytes};
-    gather_shards<kGroup>(turn, workers, shards, turn.region(turn.team.rank), call.output);
-  }
+  Workers workers_;
+  const PacketArguments& call_;
+  InputSpan input_;
+  Payload first_{};
 };
 
 const void* all_gather_kernel(int num_ranks) {

@@ -10,21 +10,27 @@ namespace axon {
 namespace device {
 
 template <typename T, typename Op, int kGroup>
-struct OneShot {
-  static __device__ __forceinline__ void send(const Turn& turn, const Workers& workers, const PacketArguments& call) {
-    const size_t slot = turn.team.rank * size_t{call.num_packets};
-    for (uint32_t index = workers.first; index < call.num_packets; index += workers.count) {
-      turn.send_to_peers(slot + index, load_payload(call.input, call.num_bytes, index));
-    }
+class OneShot {
+ public:
+  __device__ __forceinline__ OneShot(const DeviceTeam&, Workers workers, const PacketArguments& call)
+      : workers_(workers), input_(call.input, call.num_bytes), output_(call.output, call.num_bytes) {
+    if (workers.first < input_.count()) first_ = input_.load(workers.first);
   }
 
-  static __device__ __forceinline__ void receive(const Turn& turn, const Workers& workers,
-                                                 const PacketArguments& call) {
-    const Run all{call.input, call.num_bytes, call.num_packets, call.num_packets};
-    reduce_run<T, Op, kGroup>(turn, workers, all, [&call](uint32_t index, Payload total) {
-      store_payload(call.output, call.num_bytes, index, total);
-    });
+  __device__ __forceinline__ void send(const Turn& turn) const {
+    send_run(turn, workers_, {input_, first_}, turn.team.rank * input_.count());
   }
+
+  __device__ __forceinline__ void receive(const Turn& turn) const {
+    reduce_run<T, Op, kGroup>(turn, workers_, input_.count(), {input_, first_},
+                              [this](uint32_t index, Payload total) { output_.store(index, total); });
+  }
+
+ private:
+  Workers workers_;
+  InputSpan input_;
+  OutputSpan output_;
+  Payload first_{};
 };
 
 const void* one_shot_kernel(DataType dtype, Reduction reduction, int num_ranks) {

@@ -10,45 +10,73 @@ namespace axon {
 namespace device {
 
 template <typename T, typename Op, int kGroup>
-struct TwoShot {
-  static __device__ __forceinline__ Shards shards_of(const PacketArguments& call) {
-    return {call.num_packets * kPayloadBytes, call.num_bytes};
+class TwoShot {
+ public:
+  __device__ __forceinline__ TwoShot(const DeviceTeam& team, Workers workers, const PacketArguments& call)
+      : workers_(workers), call_(call), shards_{call.num_packets * kPayloadBytes, call.num_bytes} {
+    load_parts(team, workers.first, 0);
+    for (int k = 0; k < kGroup; ++k) {
+      if (k == team.rank) own_ = parts_[k];
+    }
+    if (team.rank >= kGroup && workers.first < shard(team.rank).count()) own_ = shard(team.rank).load(workers.first);
   }
 
-  static __device__ __forceinline__ void send(const Turn& turn, const Workers& workers, const PacketArguments& call) {
-    const DeviceTeam& team = turn.team;
-    const Shards shards = shards_of(call);
-    for (uint32_t index = workers.first; index < call.num_packets; index += workers.count) {
-      for (int step = 1; step < team.num_ranks; ++step) {
-        const int peer = team.rank + step < team.num_ranks ? team.rank + step : team.rank + step - team.num_ranks;
-        if (index >= shards.num_packets(peer)) continue;
-        const Payload part = load_payload(call.input + shards.begin(peer), shards.num_bytes(peer), index);
-        turn.send(turn.region(peer) + team.rank * size_t{call.num_packets} + index, part);
+  __device__ __forceinline__ void send(const Turn& turn) {
+    for (uint32_t index = workers_.first; index < call_.num_packets; index += workers_.count) {
+      for (int first_rank = 0; first_rank < turn.team.num_ranks; first_rank += kGroup) {
+        if (index != workers_.first || first_rank != 0) load_parts(turn.team, index, first_rank);
+        send_parts(turn, index, first_rank);
       }
     }
   }
 
-  static __device__ __forceinline__ void receive(const Turn& turn, const Workers& workers,
-                                                 const PacketArguments& call) {
+  __device__ __forceinline__ void receive(const Turn& turn) const {
     const DeviceTeam& team = turn.team;
-    const Shards shards = shards_of(call);
-    const size_t mine = shards.begin(team.rank), num_bytes = shards.num_bytes(team.rank);
-    const size_t totals = team.num_ranks * size_t{call.num_packets};  // behind the slots of the first shot
-    const Run shard{call.input + mine, num_bytes, shards.num_packets(team.rank), call.num_packets};
-    reduce_run<T, Op, kGroup>(turn, workers, shard, [&](uint32_t index, Payload total) {
-      turn.send_to_peers(totals + team.rank * size_t{call.num_packets} + index, total);
-      store_payload(call.output + mine, num_bytes, index, total);
-    });
-    gather_shards<kGroup>(turn, workers, shards, turn.region(team.rank) + totals, call.output);
+    const uint32_t totals = team.num_ranks * call_.num_packets;  // behind the slots of the first shot
+    const OutputSpan output = shards_.of(team.rank, call_.output);
+    reduce_run<T, Op, kGroup>(turn, workers_, call_.num_packets, {shard(team.rank), own_},
+                              [&](uint32_t index, Payload total) {
+                                turn.send_to_peers(totals + team.rank * call_.num_packets + index, total);
+                                output.store(index, total);
+                              });
+    gather_shards<kGroup>(turn, workers_, shards_, turn.slots(team.rank) + totals, call_.output);
   }
-};
 
-size_t shard_packets(int num_ranks, size_t num_bytes) {
-  return (packets_for(num_bytes) + num_ranks - 1) / num_ranks;
-}
+ private:
+  __device__ __forceinline__ InputSpan shard(int rank) const { return shards_.of(rank, call_.input); }
+
+  // Packet `index` of kGroup ranks' shards, all loads in flight together.
+  __device__ __forceinline__ void load_parts(const DeviceTeam& team, uint32_t index, int first_rank) {
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) {
+      const int rank = first_rank + k;
+      if (rank < team.num_ranks && index < shard(rank).count()) parts_[k] = shard(rank).load(index);
+    }
+  }
+
+  __device__ __forceinline__ void send_parts(const Turn& turn, uint32_t index, int first_rank) const {
+    const DeviceTeam& team = turn.team;
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) {
+      const int rank = first_rank + k;
+      if (rank >= team.num_ranks || rank == team.rank || index >= shard(rank).count()) continue;
+      store_packet(turn.slots(rank) + (team.rank * call_.num_packets + index), packet_of(parts_[k], turn.epoch));
+    }
+  }
+
+  Workers workers_;
+  const PacketArguments& call_;
+  Shards shards_;
+  Payload parts_[kGroup]{};
+  Payload own_{};
+};
 
 const void* two_shot_kernel(DataType dtype, Reduction reduction, int num_ranks) {
   return reducing_kernel<TwoShot>(dtype, reduction, num_ranks);
+}
+
+size_t shard_packets(int num_ranks, size_t num_bytes) {
+  return (packets_for(num_bytes) + num_ranks - 1) / num_ranks;
 }
 
 }  // namespace device

@@ -54,47 +54,72 @@ __device__ __noinline__ inline void store_unaligned(std::byte* address, Payload 
   store_pieces<uint8_t>(address, payload, num_valid);
 }
 
-// Packet `index` of a run of `num_bytes` at `data`; bytes past its end read as 0 and are not written.
-__device__ __forceinline__ Payload load_payload(const std::byte* data, size_t num_bytes, uint32_t index) {
-  const std::byte* address = data + index * kPayloadBytes;
-  const size_t num_valid = num_bytes - index * kPayloadBytes;
-  if (num_valid >= kPayloadBytes && is_aligned(address, kPayloadBytes)) {
-    return *reinterpret_cast<const Payload*>(address);
-  }
-  return load_unaligned(address, min(num_valid, kPayloadBytes));
-}
+// A run of bytes, cut in payloads; what a last, short one lacks reads as 0 and is not written. Whether all are whole
+// and aligned is decided once, not a packet.
+template <typename Byte>
+class PayloadSpan {
+ public:
+  __device__ __forceinline__ PayloadSpan(Byte* data, size_t num_bytes)
+      : data_(data),
+        num_bytes_(num_bytes),
+        is_even_(is_aligned(data, kPayloadBytes) && num_bytes % kPayloadBytes == 0) {}
 
-__device__ __forceinline__ void store_payload(std::byte* data, size_t num_bytes, uint32_t index, Payload payload) {
-  std::byte* address = data + index * kPayloadBytes;
-  const size_t num_valid = num_bytes - index * kPayloadBytes;
-  if (num_valid >= kPayloadBytes && is_aligned(address, kPayloadBytes)) {
-    *reinterpret_cast<Payload*>(address) = payload;
-  } else {
-    store_unaligned(address, payload, min(num_valid, kPayloadBytes));
+  __device__ __forceinline__ uint32_t count() const {
+    return static_cast<uint32_t>((num_bytes_ + kPayloadBytes - 1) / kPayloadBytes);
   }
+
+  __device__ __forceinline__ Payload load(uint32_t index) const {
+    const Byte* address = data_ + index * kPayloadBytes;
+    return is_even_ ? *reinterpret_cast<const Payload*>(address) : load_unaligned(address, valid_bytes(index));
+  }
+
+  __device__ __forceinline__ void store(uint32_t index, Payload payload) const {
+    Byte* address = data_ + index * kPayloadBytes;
+    if (is_even_) {
+      *reinterpret_cast<Payload*>(address) = payload;
+    } else {
+      store_unaligned(address, payload, valid_bytes(index));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ size_t valid_bytes(uint32_t index) const {
+    return min(num_bytes_ - index * kPayloadBytes, kPayloadBytes);
+  }
+
+  Byte* data_;
+  size_t num_bytes_;
+  bool is_even_;
+};
+
+using InputSpan = PayloadSpan<const std::byte>;
+using OutputSpan = PayloadSpan<std::byte>;
+
+__device__ __forceinline__ Packet packet_of(Payload payload, uint32_t epoch) {
+  return {payload.low, epoch, payload.high, epoch};
 }
 
 // One epoch of a team, as a thread sees it.
 struct Turn {
   const DeviceTeam& team;
   uint32_t epoch;
+  uint32_t region_begin;  // in packets
 
-  // The region that `owner` polls in this epoch, behind its descriptors.
-  __device__ __forceinline__ Packet* region(int owner) const { return descriptors(owner) + team.num_ranks; }
-  __device__ __forceinline__ Packet* descriptors(int owner) const {
-    return team.packets[owner] + size_t{epoch & 1} * team.region_packets;
-  }
+  __device__ __forceinline__ Turn(const DeviceTeam& team, uint32_t epoch)
+      : team(team), epoch(epoch), region_begin((epoch & 1) * team.region_packets) {}
 
-  __device__ __forceinline__ void send(Packet* slot, Payload payload) const {
-    store_packet(slot, Packet{payload.low, epoch, payload.high, epoch});
-  }
+  // The region that `owner` polls in this epoch.
+  __device__ __forceinline__ Packet* descriptors(int owner) const { return team.packets[owner] + region_begin; }
+  // … behind its descriptors.
+  __device__ __forceinline__ Packet* slots(int owner) const { return descriptors(owner) + team.num_ranks; }
 
-  // To `offset` in every peer's region, starting with the next rank so that no peer is everybody's first.
-  __device__ __forceinline__ void send_to_peers(size_t offset, Payload payload) const {
-#pragma unroll 4
+  // To slot `index` of every peer, starting with the next rank so that no peer is everybody's first.
+  __device__ __forceinline__ void send_to_peers(uint32_t index, Payload payload) const {
+    const Packet packet = packet_of(payload, epoch);
+    int peer = team.rank;
     for (int step = 1; step < team.num_ranks; ++step) {
-      const int next = team.rank + step;
-      send(region(next < team.num_ranks ? next : next - team.num_ranks) + offset, payload);
+      if (++peer == team.num_ranks) peer = 0;
+      store_packet(slots(peer) + index, packet);
     }
   }
 };
@@ -104,33 +129,36 @@ template <int kCount>
 struct Receipt {
   const Packet* sources[kCount];
   Payload payloads[kCount];
-  int missing = 0;  // after a fault, the first that had not come
+  uint32_t arrived = 0;  // a bit a packet, as last polled
 
   __device__ __forceinline__ FaultCode await(const Turn& turn) {
     Patience patience(turn.team);
     for (;;) {
-      if (poll(turn.epoch)) return FaultCode::kNone;
+      poll(turn.epoch);
+      if (arrived == kAll) return FaultCode::kNone;
       if (const FaultCode fault = patience.after_poll(); fault != FaultCode::kNone) return fault;
     }
   }
 
+  // After a fault: the first that had not come.
+  __device__ __forceinline__ int missing() const { return __ffs(static_cast<int>(~arrived)) - 1; }
+
  private:
-  __device__ __forceinline__ bool poll(uint32_t epoch) {
+  static constexpr uint32_t kAll = (1u << kCount) - 1;
+
+  __device__ __forceinline__ void poll(uint32_t epoch) {
     Packet packets[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      packets[k] = Packet{payloads[k].low, epoch, payloads[k].high, epoch};
+      packets[k] = packet_of({}, epoch);
       if (sources[k] != nullptr) packets[k] = load_packet(sources[k]);
     }
-    bool all_here = true;
+    arrived = 0;
 #pragma unroll
-    for (int k = kCount - 1; k >= 0; --k) {
-      const bool is_here = packets[k].low_epoch == epoch && packets[k].high_epoch == epoch;
+    for (int k = 0; k < kCount; ++k) {
       payloads[k] = Payload{packets[k].low, packets[k].high};
-      if (!is_here) missing = k;
-      all_here &= is_here;
+      if (packets[k].low_epoch == epoch && packets[k].high_epoch == epoch) arrived |= 1u << k;
     }
-    return all_here;
   }
 };
 

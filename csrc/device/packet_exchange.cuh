@@ -1,7 +1,10 @@
-// What the packet algorithms are made of: reduce a run of packets over all ranks; gather the shards of all ranks.
+// What the packet algorithms are made of: send a run to all peers, reduce a run over all ranks, gather all ranks'
+// shards.
 //
-// kGroup ranks are waited for at once, and kInFlight / kGroup packets of each, so that a thread has kInFlight loads
-// under way: waiting for one source after the other would cost an L2 round trip each.
+// Mostly a worker has one packet, its own payload is in a register before the epoch is known, and what counts is the
+// instructions between arrival and result. With more packets than workers a worker keeps kInFlight accesses under way:
+// one after the other would cost a round trip each. Hence kBatch packets of kGroup ranks at once; kBatch = 1 in the
+// first case.
 #pragma once
 
 #include "device/packet_kernel.cuh"
@@ -9,6 +12,7 @@
 
 namespace axon::device {
 
+inline constexpr int kMaxGroup = 8;  // ranks waited for at once
 inline constexpr int kInFlight = 8;
 
 // A tensor cut in one shard a rank, `stride` bytes apart; the last ones may be short or empty.
@@ -16,91 +20,151 @@ struct Shards {
   size_t stride;
   size_t total;
 
-  __device__ __forceinline__ size_t begin(int rank) const { return min(rank * stride, total); }
-  __device__ __forceinline__ size_t num_bytes(int rank) const { return min(stride, total - begin(rank)); }
-  __device__ __forceinline__ uint32_t num_packets(int rank) const {
-    return static_cast<uint32_t>((num_bytes(rank) + kPayloadBytes - 1) / kPayloadBytes);
+  template <typename Byte>
+  __device__ __forceinline__ PayloadSpan<Byte> of(int rank, Byte* data) const {
+    const size_t begin = min(rank * stride, total);
+    return {data + begin, min(stride, total - begin)};
   }
 };
 
-// A run of the input which all ranks have sent here: rank r's packet i to slot r * slot_stride + i of the own region.
+// Packets that every rank sends here: rank r's at slots r * slot_stride, …; this rank's own come from its input.
 struct Run {
-  const std::byte* own;  // this rank's part of it
-  size_t num_bytes;
-  uint32_t num_packets;
+  uint32_t count;
   uint32_t slot_stride;
 };
 
-__device__ __forceinline__ void report_missing(const Turn& turn, FaultCode fault, int peer) {
-  report_fault(turn.team, {fault, peer, turn.epoch, {}});
-}
+// This rank's part of a run, and the payload of this worker's first packet, loaded ahead.
+struct OwnRun {
+  InputSpan input;
+  Payload first;
+};
 
-// Hands each reduced packet to sink(index, payload).
-template <typename T, typename Op, int kGroup, typename Sink>
-__device__ __forceinline__ void reduce_run(const Turn& turn, const Workers& workers, const Run& run, Sink sink) {
-  constexpr int kBatch = kInFlight / kGroup;
-  const DeviceTeam& team = turn.team;
-  const Packet* inbox = turn.region(team.rank);
-  for (uint32_t start = workers.first; start < run.num_packets; start += kBatch * workers.count) {
-    Accumulator<T, Op> totals[kBatch];
-    for (int first_rank = 0; first_rank < team.num_ranks; first_rank += kGroup) {
-      Receipt<kInFlight> receipt;
+// To slot_begin, … of every peer.
+__device__ __forceinline__ void send_run(const Turn& turn, const Workers& workers, const OwnRun& own,
+                                         uint32_t slot_begin) {
+  const InputSpan& input = own.input;
+  const uint32_t count = input.count();
+  if (workers.first < count) turn.send_to_peers(slot_begin + workers.first, own.first);
+  for (uint32_t start = workers.first + workers.count; start < count; start += kInFlight * workers.count) {
+    Payload payloads[kInFlight];
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        const int rank = first_rank + k % kGroup;
-        const uint32_t index = start + k / kGroup * workers.count;
-        const bool exists = rank < team.num_ranks && index < run.num_packets;
-        receipt.payloads[k] = {};
-        receipt.sources[k] = exists && rank != team.rank ? inbox + rank * size_t{run.slot_stride} + index : nullptr;
-        if (exists && rank == team.rank) receipt.payloads[k] = load_payload(run.own, run.num_bytes, index);
-      }
-      if (const FaultCode fault = receipt.await(turn); fault != FaultCode::kNone) {
-        return report_missing(turn, fault, first_rank + receipt.missing % kGroup);
-      }
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        const int rank = first_rank + k % kGroup;
-        if (rank == 0) totals[k / kGroup].set(receipt.payloads[k]);
-        if (rank > 0 && rank < team.num_ranks) totals[k / kGroup].add(receipt.payloads[k]);
-      }
+    for (int k = 0; k < kInFlight; ++k) {
+      const uint32_t index = start + k * workers.count;
+      if (index < count) payloads[k] = input.load(index);
     }
 #pragma unroll
-    for (int batch = 0; batch < kBatch; ++batch) {
-      const uint32_t index = start + batch * workers.count;
-      if (index < run.num_packets) sink(index, totals[batch].result(team.num_ranks));
+    for (int k = 0; k < kInFlight; ++k) {
+      const uint32_t index = start + k * workers.count;
+      if (index < count) turn.send_to_peers(slot_begin + index, payloads[k]);
     }
   }
 }
 
-// Receives every peer's shard into `output`: rank r's packet i comes to slot first_slot + r * shard_packets + i.
+// Packet k of a receipt is number start + k / kGroup * workers.count of rank first_rank + k % kGroup. True when all
+// came.
+template <int kGroup, int kCount>
+__device__ __forceinline__ bool await_group(const Turn& turn, Receipt<kCount>& receipt, int first_rank) {
+  const FaultCode fault = receipt.await(turn);
+  if (fault == FaultCode::kNone) return true;
+  report_fault(turn.team, fault, first_rank + receipt.missing() % kGroup, turn.epoch, {});
+  return false;
+}
+
+// own(index) gives this rank's payload, sink(index, payload) takes the reduced ones.
+template <typename T, typename Op, int kGroup, int kBatch, typename Own, typename Sink>
+__device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& workers, const Run& run, Own own,
+                                               Sink sink) {
+  const DeviceTeam& team = turn.team;
+  const Packet* inbox = turn.slots(team.rank);
+  for (uint32_t start = workers.first; start < run.count; start += kBatch * workers.count) {
+    Payload mine[kBatch];
+#pragma unroll
+    for (int batch = 0; batch < kBatch; ++batch) {
+      const uint32_t index = start + batch * workers.count;
+      if (index < run.count) mine[batch] = own(index);
+    }
+    Accumulator<T, Op> totals[kBatch];
+    int first_rank = 0;
+    do {
+      Receipt<kBatch * kGroup> receipt;
+#pragma unroll
+      for (int k = 0; k < kBatch * kGroup; ++k) {
+        const int rank = first_rank + k % kGroup;
+        const uint32_t index = start + k / kGroup * workers.count;
+        const bool comes = rank < team.num_ranks && rank != team.rank && index < run.count;
+        receipt.sources[k] = comes ? inbox + (rank * run.slot_stride + index) : nullptr;
+      }
+      if (!await_group<kGroup>(turn, receipt, first_rank)) return;
+#pragma unroll
+      for (int k = 0; k < kBatch * kGroup; ++k) {
+        const int rank = first_rank + k % kGroup;
+        const Payload payload = rank == team.rank ? mine[k / kGroup] : receipt.payloads[k];
+        if (rank == 0) {
+          totals[k / kGroup].set(payload);
+        } else if (rank < team.num_ranks) {
+          totals[k / kGroup].add(payload);
+        }
+      }
+      first_rank += kGroup;
+    } while (kGroup == kMaxGroup && first_rank < team.num_ranks);
+#pragma unroll
+    for (int batch = 0; batch < kBatch; ++batch) {
+      const uint32_t index = start + batch * workers.count;
+      if (index < run.count) sink(index, totals[batch].result(team.num_ranks));
+    }
+  }
+}
+
+// sink(index, payload) takes the reduced packets.
+template <typename T, typename Op, int kGroup, typename Sink>
+__device__ __forceinline__ void reduce_run(const Turn& turn, const Workers& workers, uint32_t slot_stride,
+                                           const OwnRun& own, Sink sink) {
+  const Run run{own.input.count(), slot_stride};
+  if (run.count <= workers.count) {
+    reduce_batches<T, Op, kGroup, 1>(
+        turn, workers, run, [&own](uint32_t) { return own.first; }, sink);
+  } else {
+    reduce_batches<T, Op, kGroup, kInFlight / kGroup>(
+        turn, workers, run, [&own](uint32_t index) { return own.input.load(index); }, sink);
+  }
+}
+
+template <int kGroup, int kBatch>
+__device__ __forceinline__ void gather_batches(const Turn& turn, const Workers& workers, const Shards& shards,
+                                               const Packet* inbox, std::byte* output) {
+  const DeviceTeam& team = turn.team;
+  const uint32_t slot_stride = shards.of(0, output).count();
+  for (uint32_t start = workers.first; start < slot_stride; start += kBatch * workers.count) {
+    int first_rank = 0;
+    do {
+      Receipt<kBatch * kGroup> receipt;
+#pragma unroll
+      for (int k = 0; k < kBatch * kGroup; ++k) {
+        const int rank = first_rank + k % kGroup;
+        const uint32_t index = start + k / kGroup * workers.count;
+        const bool comes = rank < team.num_ranks && rank != team.rank && index < shards.of(rank, output).count();
+        receipt.sources[k] = comes ? inbox + (rank * slot_stride + index) : nullptr;
+      }
+      if (!await_group<kGroup>(turn, receipt, first_rank)) return;
+#pragma unroll
+      for (int k = 0; k < kBatch * kGroup; ++k) {
+        if (receipt.sources[k] == nullptr) continue;
+        shards.of(first_rank + k % kGroup, output).store(start + k / kGroup * workers.count, receipt.payloads[k]);
+      }
+      first_rank += kGroup;
+    } while (kGroup == kMaxGroup && first_rank < team.num_ranks);
+  }
+}
+
+// Receives every peer's shard of `output`: rank r's packets at inbox[r * c], …, where c is the packets of the first
+// shard.
 template <int kGroup>
 __device__ __forceinline__ void gather_shards(const Turn& turn, const Workers& workers, const Shards& shards,
                                               const Packet* inbox, std::byte* output) {
-  constexpr int kBatch = kInFlight / kGroup;
-  const DeviceTeam& team = turn.team;
-  const uint32_t shard_packets = shards.num_packets(0);
-  for (uint32_t start = workers.first; start < shard_packets; start += kBatch * workers.count) {
-    for (int first_rank = 0; first_rank < team.num_ranks; first_rank += kGroup) {
-      Receipt<kInFlight> receipt;
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        const int rank = first_rank + k % kGroup;
-        const uint32_t index = start + k / kGroup * workers.count;
-        const bool comes = rank < team.num_ranks && rank != team.rank && index < shards.num_packets(rank);
-        receipt.payloads[k] = {};
-        receipt.sources[k] = comes ? inbox + rank * size_t{shard_packets} + index : nullptr;
-      }
-      if (const FaultCode fault = receipt.await(turn); fault != FaultCode::kNone) {
-        return report_missing(turn, fault, first_rank + receipt.missing % kGroup);
-      }
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        if (receipt.sources[k] == nullptr) continue;
-        const int rank = first_rank + k % kGroup;
-        const uint32_t index = start + k / kGroup * workers.count;
-        store_payload(output + shards.begin(rank), shards.num_bytes(rank), index, receipt.payloads[k]);
-      }
-    }
+  if (shards.of(0, output).count() <= workers.count) {
+    gather_batches<kGroup, 1>(turn, workers, shards, inbox, output);
+  } else {
+    gather_batches<kGroup, kInFlight / kGroup>(turn, workers, shards, inbox, output);
   }
 }
 

@@ -1,9 +1,10 @@
 // The frame of every packet kernel: read the epoch, send, advance the epoch, receive.
 //
 // Each block ends in one control warp, which does what is not data: advances the epoch and, in block 0, exchanges the
-// descriptors. The other threads, the workers, run the algorithm, a struct with
-//   static __device__ void send(Turn, Workers, PacketArguments)      everything that needs no peer
-//   static __device__ void receive(Turn, Workers, PacketArguments)   the rest
+// descriptors. The other threads, the workers, run the algorithm, a class with
+//   Algorithm(const DeviceTeam&, Workers, const PacketArguments&)   loads what it can while the epoch is on its way
+//   void send(const Turn&)                                          everything that needs no peer
+//   void receive(const Turn&)                                       the rest
 #pragma once
 
 #include "device/packet.cuh"
@@ -27,13 +28,13 @@ struct Workers {
   uint32_t count;
 };
 
-__device__ __forceinline__ void announce(const Turn& turn, const PacketDescriptor& descriptor) {
+// By the control warp, a lane a peer.
+__device__ __forceinline__ void announce(const Turn& turn, const PacketDescriptor& ours) {
   const DeviceTeam& team = turn.team;
-  const uint32_t lane = threadIdx.x % kControlThreads;
-  if (lane < team.num_ranks && lane != team.rank) {
-    const Payload payload = *reinterpret_cast<const Payload*>(&descriptor);
-    turn.send(turn.descriptors(lane) + team.rank, payload);
-  }
+  const int peer = threadIdx.x % kControlThreads;
+  if (peer >= team.num_ranks || peer == team.rank) return;
+  const Payload payload = *reinterpret_cast<const Payload*>(&ours);
+  store_packet(turn.descriptors(peer) + team.rank, packet_of(payload, turn.epoch));
 }
 
 __device__ __forceinline__ void verify(const Turn& turn, const PacketDescriptor& ours) {
@@ -47,9 +48,8 @@ __device__ __forceinline__ void verify(const Turn& turn, const PacketDescriptor&
   if (fault == FaultCode::kNone && (theirs.low != expected.low || theirs.high != expected.high)) {
     fault = FaultCode::kMismatch;
   }
-  if (fault != FaultCode::kNone) {
-    report_fault(team, {fault, peer, turn.epoch, *reinterpret_cast<const PacketDescriptor*>(&theirs)});
-  }
+  if (fault == FaultCode::kNone) return;
+  report_fault(team, fault, peer, turn.epoch, *reinterpret_cast<const PacketDescriptor*>(&theirs));
 }
 
 // A packet that nobody has written for 2³² epochs would match again. So once in kEpochsPerWipe, at two epochs running,
@@ -57,10 +57,11 @@ __device__ __forceinline__ void verify(const Turn& turn, const PacketDescriptor&
 // the next epoch, and write to that region, only after they have block 0's descriptor, which the fence orders behind.
 inline constexpr uint32_t kEpochsPerWipe = 1u << 20;
 
-__device__ __noinline__ inline void wipe_idle_region(const Turn& turn) {
-  const DeviceTeam& team = turn.team;
-  Packet* idle = team.packets[team.rank] + size_t{~turn.epoch & 1} * team.region_packets;
-  for (uint32_t index = threadIdx.x; index < team.region_packets; index += blockDim.x) turn.send(idle + index, {});
+__device__ __noinline__ inline void wipe_idle_region(const DeviceTeam& team, uint32_t epoch) {
+  Packet* idle = team.packets[team.rank] + (~epoch & 1) * team.region_packets;
+  for (uint32_t index = threadIdx.x; index < team.region_packets; index += blockDim.x) {
+    store_packet(idle + index, packet_of({}, epoch));
+  }
   __threadfence_system();
   __syncthreads();
 }
@@ -68,23 +69,20 @@ __device__ __noinline__ inline void wipe_idle_region(const Turn& turn) {
 template <typename Algorithm>
 __global__ void __launch_bounds__(kMaxWorkers + kControlThreads)
     packet_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ PacketArguments arguments) {
-  const Turn turn{team, current_epoch(team)};
+  const uint32_t epoch = current_epoch(team);
   const bool has_failed = load_relaxed(&team.state->fault) != 0;
   const uint32_t num_workers = blockDim.x - kControlThreads;
   const bool is_worker = threadIdx.x < num_workers;
   const Workers workers{blockIdx.x * num_workers + threadIdx.x, gridDim.x * num_workers};
+  Algorithm algorithm(team, workers, arguments);
 
-  if (blockIdx.x == 0 && turn.epoch % kEpochsPerWipe <= 1) wipe_idle_region(turn);
-  if (!has_failed) {
-    if (is_worker) {
-      Algorithm::send(turn, workers, arguments);
-    } else if (blockIdx.x == 0) {
-      announce(turn, arguments.descriptor);
-    }
-  }
+  const Turn turn(team, epoch);
+  if (blockIdx.x == 0 && epoch % kEpochsPerWipe <= 1) wipe_idle_region(team, epoch);
+  if (is_worker && !has_failed) algorithm.send(turn);
+  if (!is_worker && !has_failed && blockIdx.x == 0) announce(turn, arguments.descriptor);
   if (__syncthreads_or(has_failed)) return;
-  if (is_worker) return Algorithm::receive(turn, workers, arguments);
-  advance_epoch(team, turn.epoch);
+  if (is_worker) return algorithm.receive(turn);
+  advance_epoch(team, epoch);
   if (blockIdx.x == 0) verify(turn, arguments.descriptor);
 }
 

@@ -10,14 +10,17 @@
 namespace axon::device {
 namespace {
 
-// Blocks of one warp are cheapest to start but one multiprocessor pushes only ~44 GB/s (benchmarks/results), so the
-// grid widens first, then the blocks.
+// A packet a worker as long as that is possible. Few workers a block first, since one multiprocessor pushes only ~44
+// GB/s; then larger blocks; more than 32 blocks only when those are full (benchmarks/results/packets_4xh200.jsonl).
 LaunchShape choose_shape(size_t num_packets) {
-  constexpr size_t kFewWorkers = 128, kManyBlocks = 32;
-  const size_t num_blocks = std::clamp<size_t>((num_packets + kFewWorkers - 1) / kFewWorkers, 1, kManyBlocks);
-  const size_t a_block = (num_packets + num_blocks - 1) / num_blocks;
+  constexpr size_t kFewWorkers = 128, kFewBlocks = 32;
+  const auto divide_up = [](size_t a, size_t b) { return (a + b - 1) / b; };
+  const size_t num_blocks = num_packets <= kFewBlocks * kMaxWorkers
+                                ? std::clamp<size_t>(divide_up(num_packets, kFewWorkers), 1, kFewBlocks)
+                                : std::min<size_t>(divide_up(num_packets, kMaxWorkers), kMaxBlocks);
+  const size_t num_warps = divide_up(divide_up(num_packets, num_blocks), 32);
   return {.num_blocks = static_cast<int>(num_blocks),
-          .num_threads = static_cast<int>(std::clamp<size_t>((a_block + 31) / 32 * 32, 32, kMaxWorkers))};
+          .num_threads = static_cast<int>(std::clamp<size_t>(num_warps * 32, 32, kMaxWorkers))};
 }
 
 Status check(const DeviceTeam& team, const PacketCollective& call, const PacketPlan& plan) {

@@ -22,13 +22,14 @@ __device__ __forceinline__ void advance_epoch(const DeviceTeam& team, uint32_t e
 }
 
 // Ends every wait of this rank and tells the host, unless another thread has done so already.
-__device__ __noinline__ inline void report_fault(const DeviceTeam& team, const FaultReport& fault) {
-  const auto code = static_cast<uint32_t>(fault.code);
+__device__ __noinline__ inline void report_fault(const DeviceTeam& team, FaultCode fault, int peer, uint32_t epoch,
+                                                 PacketDescriptor theirs) {
+  const auto code = static_cast<uint32_t>(fault);
   if (atomicCAS(&team.state->fault, uint32_t{0}, code) != 0) return;
   FaultReport& report = team.mailbox->report;
-  report.peer = fault.peer;
-  report.epoch = fault.epoch;
-  report.theirs = fault.theirs;
+  report.peer = peer;
+  report.epoch = epoch;
+  report.theirs = theirs;
   store_release(reinterpret_cast<uint32_t*>(&report.code), code);  // pairs with the host's acquire load
 }
 

@@ -15,35 +15,25 @@ namespace axon::testing {
 
 using Bytes = std::vector<std::byte>;
 
-inline float widen(float value) {
-  return value;
-}
 inline float widen(__half value) {
   return __half2float(value);
 }
 inline float widen(__nv_bfloat16 value) {
   return __bfloat162float(value);
 }
-inline int32_t widen(int32_t value) {
-  return value;
-}
-inline int64_t widen(int64_t value) {
+template <typename T>
+T widen(T value) {
   return value;
 }
 
-inline void narrow(float value, float& result) {
-  result = value;
-}
 inline void narrow(float value, __half& result) {
   result = __float2half_rn(value);
 }
 inline void narrow(float value, __nv_bfloat16& result) {
   result = __float2bfloat16_rn(value);
 }
-inline void narrow(int32_t value, int32_t& result) {
-  result = value;
-}
-inline void narrow(int64_t value, int64_t& result) {
+template <typename T>
+void narrow(T value, T& result) {
   result = value;
 }
 
@@ -58,6 +48,8 @@ auto with_type(DataType dtype, Visitor visit) {
       return visit(int32_t{});
     case DataType::kInt64:
       return visit(int64_t{});
+    case DataType::kUint8:
+      return visit(uint8_t{});
     default:
       return visit(float{});
   }
@@ -66,7 +58,7 @@ auto with_type(DataType dtype, Visitor visit) {
 // Small enough that no integer overflows in a product of ten.
 inline Bytes draw(DataType dtype, size_t num_elements, std::mt19937& random) {
   return with_type(dtype, [&]<typename T>(T) {
-    std::uniform_real_distribution<float> real(-4, 4);
+    std::uniform_real_distribution<float> real(std::is_unsigned_v<T> ? 0 : -4, 4);
     std::vector<T> values(num_elements);
     for (T& value : values) narrow(static_cast<decltype(widen(T{}))>(real(random)), value);
     Bytes bytes(num_elements * sizeof(T));
