@@ -108,8 +108,11 @@ size_t Engine::begin_submitted() noexcept {
 }
 
 unsigned Engine::drive() noexcept {
-  if (shut_down_) return 0;
   const size_t num_begun = begin_submitted();
+  if (shut_down_) {  // all communicators are aborted: what begins now is over
+    finish_over();
+    return 0;
+  }
   const unsigned num_moved = messenger_.progress();
   finish_over();
   return num_moved + static_cast<unsigned>(num_begun);

@@ -1,0 +1,223 @@
+// Whole engines with their background threads, ranks as threads of this process, over UCX.
+#include "comm/engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "comm/engines.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<std::unique_ptr<Transport>> ucx_transports(size_t count) {
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (size_t i = 0; i < count; ++i) {
+    Result<std::unique_ptr<Transport>> opened = open_ucx_transport();
+    EXPECT_TRUE(opened.ok());
+    transports.push_back(std::move(opened).value());
+  }
+  return transports;
+}
+
+class EngineTest : public testing::TestWithParam<int> {
+ protected:
+  size_t size() const { return static_cast<size_t>(GetParam()); }
+
+  Engines engines_{ucx_transports(size())};
+  std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("test");
+};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, EngineTest, testing::Values(1, 2, 3));
+
+TEST_P(EngineTest, all_reduce_small_and_large_many_times) {
+  on_all_ranks(size(), [&](int rank) {
+    for (const size_t length : {1u, 2u, 1000u, 100'000u, 1u}) {
+      for (int i = 0; i < 20; ++i) {
+        std::vector<int32_t> values(length);
+        std::iota(values.begin(), values.end(), rank + i);
+        auto operation = TestOperation::all_reduce(values, 30s);
+        ASSERT_TRUE(run(*group_[rank], *operation).ok()) << operation->status().message();
+        const int n = GetParam();
+        for (size_t k = 0; k < length; ++k) {
+          ASSERT_EQ(operation->data[k], n * (static_cast<int>(k) + i) + n * (n - 1) / 2);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(EngineTest, asynchronous_operations_finish_without_a_waiter) {
+  on_all_ranks(size(), [&](int rank) {
+    std::vector<std::unique_ptr<TestOperation>> operations;
+    for (int i = 0; i < 50; ++i) {
+      operations.push_back(TestOperation::all_reduce(std::vector<int32_t>(5000, 1), 30s));
+      group_[rank]->start(*operations.back());
+    }
+    const Clock::time_point deadline = Clock::now() + 30s;
+    for (auto& operation : operations) {
+      while (!operation->released.load() && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+      ASSERT_TRUE(operation->released.load());
+      EXPECT_EQ(operation->data[4999], GetParam());
+    }
+  });
+}
+
+TEST_P(EngineTest, several_groups_share_peers) {
+  std::vector<std::vector<std::unique_ptr<Communicator>>> groups;
+  for (int i = 0; i < 20; ++i) groups.push_back(engines_.form("group " + std::to_string(i)));
+  on_all_ranks(size(), [&](int rank) {
+    for (int i = 0; i < 40; ++i) {
+      auto operation = TestOperation::all_reduce({1}, 30s);
+      ASSERT_TRUE(run(*groups[static_cast<size_t>(i * 7 % 20)][rank], *operation).ok());
+      EXPECT_EQ(operation->data[0], GetParam());
+    }
+  });
+}
+
+TEST_P(EngineTest, sends_to_itself_match_by_tag) {
+  Communicator& own = *group_[0];
+  auto first = TestOperation::send({1, 2, 3}, 0, 7);
+  auto large = TestOperation::send(std::vector<int32_t>(100'000, 5), 0, 8);
+  own.start(*first);
+  own.start(*large);
+  auto received_large = TestOperation::receive(100'000, 0, 8);
+  EXPECT_TRUE(run(own, *received_large).ok());
+  EXPECT_EQ(received_large->data[99'999], 5);
+  auto received = TestOperation::receive(3, kAnyRank, 7);
+  EXPECT_TRUE(run(own, *received).ok());
+  EXPECT_EQ(received->data, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(received->source(), 0);
+  for (auto* operation : {first.get(), large.get()}) {
+    EXPECT_TRUE(own.wait(*operation, Clock::now() + 10s));
+    while (!operation->released.load()) std::this_thread::yield();
+  }
+}
+
+class TwoRanks : public testing::Test {
+ protected:
+  // What the other rank sent before it failed may still complete an operation here; the notice follows it.
+  static Status first_failure(Communicator& communicator) {
+    for (int i = 0; i < 3; ++i) {
+      auto operation = TestOperation::all_reduce({1, 2}, 30s);
+      if (!run(communicator, *operation).ok()) return operation->status().clone();
+    }
+    return Status(ErrorCode::kInternal, "three operations succeeded");
+  }
+
+  Engines engines_{ucx_transports(2)};
+  std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("pair");
+};
+
+TEST_F(TwoRanks, mismatched_size_fails_both_naming_both) {
+  on_all_ranks(2, [&](int rank) {
+    auto operation = TestOperation::all_reduce(std::vector<int32_t>(rank == 0 ? 4 : 5), 30s);
+    const Status& status = run(*group_[rank], *operation);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.code(), ErrorCode::kMismatch);
+    for (const char* part : {"all_reduce #1", "rank 0", "rank 1", "4", "5", "group 'pair'"}) {
+      EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status.message();
+    }
+  });
+}
+
+TEST_F(TwoRanks, mismatch_is_found_though_neither_waits_for_the_other) {
+  // Each is the root of its own broadcast, so each only sends; the next operation tells.
+  on_all_ranks(2, [&](int rank) {
+    auto broadcast = TestOperation::broadcast({1}, rank, 30s);
+    const bool first_ok = run(*group_[rank], *broadcast).ok();
+    auto barrier = TestOperation::barrier(30s);
+    const Status& second = run(*group_[rank], *barrier);
+    EXPECT_FALSE(first_ok && second.ok());
+    EXPECT_EQ(second.code(), ErrorCode::kMismatch) << second.message();
+  });
+}
+
+TEST_F(TwoRanks, point_to_point_mismatch_fails_only_itself) {
+  auto sent = TestOperation::send({1, 2, 3}, 1, 0);
+  group_[0]->start(*sent);
+  auto received = TestOperation::receive(2, 0, 0);
+  const Status& status = run(*group_[1], *received);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), ErrorCode::kMismatch);
+  EXPECT_NE(status.message().find("3 elements"), std::string::npos) << status.message();
+  EXPECT_TRUE(group_[0]->wait(*sent, Clock::now() + 10s));
+  while (!sent->released.load()) std::this_thread::yield();
+  on_all_ranks(2, [&](int rank) {
+    auto operation = TestOperation::all_reduce({1}, 30s);
+    EXPECT_TRUE(run(*group_[rank], *operation).ok());
+  });
+}
+
+TEST_F(TwoRanks, timeout_names_who_has_not_entered) {
+  on_all_ranks(2, [&](int rank) {
+    auto operation = TestOperation::barrier(30s);
+    ASSERT_TRUE(run(*group_[rank], *operation).ok());
+  });
+  auto operation = TestOperation::all_reduce({1, 2}, 200ms);
+  const Clock::time_point begin = Clock::now();
+  const Status& status = run(*group_[0], *operation);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), ErrorCode::kTimeout);
+  EXPECT_LT(Clock::now() - begin, 5s);
+  for (const char* part : {" Timed out ", "200 ms", "all_reduce #2 (int32[2], SUM)", "Not entered by: rank 1",
+                           "last entered #1, barrier"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status.message();
+  }
+  const Status reported = first_failure(*group_[1]);
+  EXPECT_NE(reported.message().find("rank 0 reports"), std::string::npos) << reported.message();
+}
+
+TEST_F(TwoRanks, receive_that_times_out_leaves_the_group_whole) {
+  auto missed = TestOperation::receive(1, 1, 3, 50ms);
+  const Status& status = run(*group_[0], *missed);
+  EXPECT_EQ(status.code(), ErrorCode::kTimeout);
+  EXPECT_NE(status.message().find("receive from rank 1 (int32[1], tag 3): Timed out after 50 ms"), std::string::npos)
+      << status.message();
+  on_all_ranks(2, [&](int rank) {
+    auto operation = TestOperation::all_reduce({1}, 30s);
+    EXPECT_TRUE(run(*group_[rank], *operation).ok());
+  });
+}
+
+TEST_F(TwoRanks, abort_ends_what_runs_here_and_there) {
+  auto here = TestOperation::all_reduce({1, 2}, 30s);
+  group_[0]->start(*here);
+  group_[0]->abort("enough");
+  group_[0]->abort("again");
+  EXPECT_TRUE(group_[0]->wait(*here, Clock::now() + 10s));
+  EXPECT_EQ(here->status().code(), ErrorCode::kAborted);
+  EXPECT_NE(here->status().message().find("enough"), std::string::npos);
+  const Status reported = first_failure(*group_[1]);
+  EXPECT_NE(reported.message().find("enough"), std::string::npos) << reported.message();
+  auto after = TestOperation::receive(1, 1, 0);
+  EXPECT_EQ(run(*group_[0], *after).code(), ErrorCode::kAborted);
+}
+
+TEST_F(TwoRanks, destroying_a_group_ends_what_runs_in_it) {
+  auto operation = TestOperation::all_reduce({1}, 30s);
+  group_[0]->start(*operation);
+  group_[0].reset();
+  EXPECT_TRUE(operation->finished());
+  EXPECT_EQ(operation->status().code(), ErrorCode::kAborted);
+}
+
+TEST_F(TwoRanks, shut_down_engine_refuses_politely) {
+  auto operation = TestOperation::all_reduce({1}, 30s);
+  group_[0]->start(*operation);
+  engines_[0].shut_down();
+  engines_[0].shut_down();
+  EXPECT_TRUE(operation->finished());
+  auto late = TestOperation::all_reduce({1}, 30s);
+  EXPECT_EQ(run(*group_[0], *late).code(), ErrorCode::kAborted);
+  EXPECT_FALSE(engines_[0].form({.name = "late", .rank = 0, .cards = {engines_[0].make_card()}}).ok());
+}
+
+}  // namespace
+}  // namespace axon

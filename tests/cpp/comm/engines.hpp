@@ -1,0 +1,57 @@
+// Several engines in this process, one a rank, joined by a transport: what comm tests run on.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/engine.hpp"
+
+namespace axon {
+
+// An operation with memory of its own. Whoever makes it waits for it before destroying it.
+class TestOperation final : public Operation {
+ public:
+  ~TestOperation() override;
+
+  std::vector<int32_t> data;
+  std::atomic<bool> released{false};
+
+  static std::unique_ptr<TestOperation> all_reduce(std::vector<int32_t> values, std::chrono::milliseconds timeout);
+  static std::unique_ptr<TestOperation> broadcast(std::vector<int32_t> values, int root,
+                                                  std::chrono::milliseconds timeout);
+  static std::unique_ptr<TestOperation> barrier(std::chrono::milliseconds timeout);
+  static std::unique_ptr<TestOperation> send(std::vector<int32_t> values, int destination, uint32_t tag);
+  static std::unique_ptr<TestOperation> receive(size_t num_elements, int source, uint32_t tag,
+                                                std::chrono::milliseconds timeout = std::chrono::seconds(30));
+
+ private:
+  void on_released() noexcept override { released.store(true); }
+
+  Buffer buffer_;
+  ConstBuffer input_;
+};
+
+class Engines {
+ public:
+  // Every rank is another process to the others, as far as they can tell.
+  explicit Engines(std::vector<std::unique_ptr<Transport>> transports);
+
+  // A new group of all ranks.
+  std::vector<std::unique_ptr<Communicator>> form(const std::string& name);
+  Engine& operator[](size_t rank) { return *engines_[rank]; }
+
+ private:
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+// Runs a function on every rank, each on a thread of its own, to the end.
+void on_all_ranks(size_t num_ranks, const std::function<void(int rank)>& run);
+
+// Starts an operation and waits until it is released; its status.
+const Status& run(Communicator& communicator, TestOperation& operation);
+
+}  // namespace axon
