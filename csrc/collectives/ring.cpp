@@ -36,9 +36,8 @@ class ReductionLane {
         exchange_(exchange),
         plan_(plan),
         ring_(ring),
-        own_is_partial_(partial_type(plan.dtype) == plan.dtype && plan.reduction != Reduction::kPremulSum),
         stride_(partial_bytes(plan.dtype, std::min(longest_of(ring.blocks), kChunkBytes))),
-        staging_(exchange.scratch(stride_ * (kDepth + 1))) {}
+        staging_(exchange.scratch(stride_ * kDepth)) {}
 
   const RingSchedule schedule;
 
@@ -56,15 +55,7 @@ class ReductionLane {
     batch.send({.peer = ring_neighbour(exchange_.rank(), 1, exchange_.size()), .slot = slot_of(item)}, partial(item));
   }
   void begin(size_t item) const noexcept { begin_partial(plan_, partial(item), own(item), num_elements(item)); }
-  void add_own(size_t item) const noexcept {
-    if (own_is_partial_) {
-      add_to_partial(plan_, partial(item), own(item), num_elements(item));
-      return;
-    }
-    const Buffer converted = staging_.slice(stride_ * kDepth, partial(item).num_bytes);
-    begin_partial(plan_, converted, own(item), num_elements(item));
-    add_to_partial(plan_, partial(item), converted, num_elements(item));
-  }
+  void add_own(size_t item) const noexcept { add_own_to_partial(plan_, partial(item), own(item), num_elements(item)); }
   void finish(size_t item) const noexcept {
     finish_partial(plan_, slice(ring_.output, range_of(item)), partial(item), num_elements(item));
   }
@@ -87,7 +78,6 @@ class ReductionLane {
   Exchange& exchange_;
   const ReductionPlan plan_;
   const RingReduction ring_;
-  const bool own_is_partial_;  // a contribution needs no conversion to be added
   const size_t stride_;
   const Buffer staging_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "collectives/algorithms.hpp"
 
@@ -37,15 +38,29 @@ struct TuningRow {
 
 static constexpr int kAnyRanks = std::numeric_limits<int>::max();
 static constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
+static constexpr size_t kKiB = 1024;
 
 static constexpr TuningRow kTuning[] = {
-    {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "binomial"},
-    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, "one_shot"},
-    {OperationKind::kReduce, kAnyRanks, kAnyBytes, "binomial"},
-    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, "direct"},
+    {OperationKind::kBroadcast, 2, kAnyBytes, "binomial"},
+    {OperationKind::kBroadcast, kAnyRanks, 64 * kKiB, "binomial"},
+    {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "scatter_ring"},
+    {OperationKind::kAllReduce, 2, 32 * kKiB, "one_shot"},
+    {OperationKind::kAllReduce, 4, 8 * kKiB, "one_shot"},
+    {OperationKind::kAllReduce, 8, 2 * kKiB, "one_shot"},
+    {OperationKind::kAllReduce, kAnyRanks, 16 * kKiB, "recursive_doubling"},
+    {OperationKind::kAllReduce, 32, kAnyBytes, "two_shot"},
+    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, "ring"},
+    {OperationKind::kReduce, kAnyRanks, 32 * kKiB, "binomial"},
+    {OperationKind::kReduce, kAnyRanks, kAnyBytes, "two_shot"},
+    {OperationKind::kAllGather, 8, kAnyBytes, "direct"},
+    {OperationKind::kAllGather, kAnyRanks, 64 * kKiB, "bruck"},
+    {OperationKind::kAllGather, 32, kAnyBytes, "direct"},
+    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, "ring"},
     {OperationKind::kGather, kAnyRanks, kAnyBytes, "direct"},
     {OperationKind::kScatter, kAnyRanks, kAnyBytes, "direct"},
-    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, "direct"},
+    {OperationKind::kReduceScatter, 32, kAnyBytes, "direct"},
+    {OperationKind::kReduceScatter, kAnyRanks, 1024 * kKiB, "direct"},
+    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, "ring"},
     {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, "pairwise"},
     {OperationKind::kBarrier, kAnyRanks, kAnyBytes, "dissemination"},
 };
@@ -78,23 +93,24 @@ const AlgorithmRow& select(OperationKind kind, int num_ranks, size_t num_bytes,
   return *find_algorithm(kind, fitting->name);
 }
 
-// "a, b, c": what may stand there.
-template <typename Belongs>
-static std::string names_of_algorithms(Belongs belongs) {
+static void append_word(std::string& list, std::string_view word) {
+  if (!list.empty()) list += ", ";
+  list += word;
+}
+
+static std::string names_of_algorithms(OperationKind kind) {
   std::string names;
   for (const AlgorithmRow& row : kAlgorithms) {
-    if (belongs(row)) names += (names.empty() ? "" : ", ") + std::string(row.name);
+    if (row.kind == kind) append_word(names, row.name);
   }
   return names;
 }
 
 static std::string names_of_operations() {
   std::string names;
-  const OperationKind* previous = nullptr;
+  OperationKind latest{};
   for (const AlgorithmRow& row : kAlgorithms) {
-    if (previous == nullptr || *previous != row.kind)
-      names += (names.empty() ? "" : ", ") + std::string(name_of(row.kind));
-    previous = &row.kind;
+    if (row.kind != std::exchange(latest, row.kind)) append_word(names, name_of(row.kind));
   }
   return names;
 }
@@ -112,15 +128,15 @@ static Result<const AlgorithmRow*> parse_choice(std::string_view choice) {
   }
   const std::string operation(trimmed(choice.substr(0, equals)));
   const std::string algorithm(trimmed(choice.substr(equals + 1)));
-  const auto of_operation = [&](const AlgorithmRow& row) { return name_of(row.kind) == operation; };
-  const auto first = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms), of_operation);
+  const auto first = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms),
+                                  [&](const AlgorithmRow& row) { return name_of(row.kind) == operation; });
   if (first == std::end(kAlgorithms)) {
     return Status(ErrorCode::kInvalidArgument,
                   "unknown operation '" + operation + "'; allowed are " + names_of_operations());
   }
   if (const AlgorithmRow* row = find_algorithm(first->kind, algorithm)) return row;
   return Status(ErrorCode::kInvalidArgument, "unknown algorithm '" + algorithm + "' for " + operation +
-                                                 "; allowed are " + names_of_algorithms(of_operation));
+                                                 "; allowed are " + names_of_algorithms(first->kind));
 }
 
 Result<AlgorithmOverrides> AlgorithmOverrides::parse(std::string_view text) {
