@@ -177,7 +177,10 @@ void LoopbackTransport::deliver(ArrivingMessage& message) noexcept {
   Payload payload{.bytes = message.bytes.data(), .num_bytes = message.bytes.size()};
   {
     const std::lock_guard lock(fabric_.mutex_);
-    if (!step()) return;
+    if (!step()) {
+      if (message.waiting) --fabric_.mailboxes_[message.waiting->source].num_unfetched;
+      return;
+    }
     if (message.waiting) {
       payload = {.num_bytes = message.waiting->payload.num_bytes, .rendezvous = message.waiting.get()};
       mailbox_.held.emplace(payload.rendezvous, std::move(message.waiting));

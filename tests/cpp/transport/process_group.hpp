@@ -1,0 +1,60 @@
+// Peers as real processes: forked before any of them has a transport, joined by a page of shared memory.
+//
+//   ProcessGroup group(2, [](int rank, ProcessGroup& group) { …EXPECT_… });   // runs in each child
+//   EXPECT_TRUE(group.wait());
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "transport/node.hpp"
+
+namespace axon {
+
+class ProcessGroup {
+ public:
+  using Body = std::function<void(int rank, ProcessGroup& group)>;
+
+  ProcessGroup(int num_processes, Body body);
+  // Kills whoever still runs.
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  // In children. All meet here: each tells its address and adds all ranks as peers, itself too; by rank.
+  std::vector<PeerId> meet(int rank, Node& node, bool same_host);
+  // Waits for all that are alive to come to this point.
+  void barrier(int rank);
+  // While it waits, the node is driven.
+  void barrier(int rank, Node& node);
+
+  // Anywhere. Returns when the process has ended.
+  void kill(int rank);
+
+  // In the parent: true if all that were not killed ended without a failed expectation.
+  bool wait(std::chrono::seconds timeout = std::chrono::seconds(60));
+
+ private:
+  static constexpr size_t kLongestAddress = 4096;
+  static constexpr int kMostProcesses = 8;
+
+  struct Slot {
+    std::atomic<int> pid;
+    std::atomic<uint32_t> num_barriers;
+    std::atomic<bool> killed;
+    size_t address_num_bytes;
+    std::byte address[kLongestAddress];
+  };
+
+  bool all_arrived(uint32_t num_barriers) const;
+
+  const int num_processes_;
+  Slot* slots_;
+  std::vector<pid_t> children_;
+};
+
+}  // namespace axon

@@ -1,0 +1,86 @@
+// What is UCX's own: settings, errors, and messages that are not ours.
+#include <gtest/gtest.h>
+#include <ucp/api/ucp.h>
+
+#include "transport/node.hpp"
+#include "transport/ucx/ucx.hpp"
+#include "transport/ucx/ucx_status.hpp"
+#include "transport/ucx/ucx_worker.hpp"
+
+namespace axon {
+namespace {
+
+TEST(UcxStatus, names_the_call_and_ucx_words) {
+  const Status status = status_of(UCS_ERR_NO_MEMORY, "ucp_ep_create");
+  EXPECT_EQ(status.code(), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "ucp_ep_create: Out of memory");
+  EXPECT_TRUE(status_of(UCS_OK, "ucp_ep_create").ok());
+}
+
+TEST(UcxStatus, a_broken_connection_is_a_lost_peer) {
+  for (const ucs_status_t broken : {UCS_ERR_CONNECTION_RESET, UCS_ERR_ENDPOINT_TIMEOUT, UCS_ERR_UNREACHABLE}) {
+    EXPECT_EQ(status_of(broken, "call").code(), ErrorCode::kPeerLost) << ucs_status_string(broken);
+  }
+}
+
+TEST(UcxTransport, an_unknown_setting_is_named) {
+  auto transport = open_ucx_transport({.settings = {{"NO_SUCH_SETTING", "1"}}});
+  ASSERT_FALSE(transport.ok());
+  EXPECT_NE(transport.status().message().find("NO_SUCH_SETTING=1"), std::string::npos);
+}
+
+TEST(UcxTransport, no_usable_transport_is_an_error) {
+  auto transport = open_ucx_transport({.settings = {{"TLS", "nonexistent"}}});
+  ASSERT_FALSE(transport.ok());
+  EXPECT_NE(transport.status().message().find("ucp_init"), std::string::npos) << transport.status().message();
+}
+
+// Speaks UCP to a transport, but not our protocol.
+class Stranger {
+ public:
+  explicit Stranger(Node& node) : worker_(UcxWorker::open({}, {}).value()) {
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+    params.address = reinterpret_cast<const ucp_address_t*>(node.transport().address().data());
+    EXPECT_EQ(ucp_ep_create(worker_.get(), &params, &endpoint_), UCS_OK);
+  }
+
+  void* send(const Bytes& header, const Bytes& payload, uint32_t flags) {
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = flags;
+    return ucp_am_send_nbx(endpoint_, 1, header.data(), header.size(), payload.data(), payload.size(), &param);
+  }
+  void progress() { ucp_worker_progress(worker_.get()); }
+
+ private:
+  UcxWorker worker_;
+  ucp_ep_h endpoint_ = nullptr;
+};
+
+TEST(UcxTransport, drops_messages_whose_header_is_of_another_length) {
+  Node node(std::move(open_ucx_transport()).value());
+  Stranger stranger(node);
+  const Bytes payload = pattern(size_t{100} << 10, 1);
+  const auto drive_both = [&](const auto& condition) {
+    return drive({&node}, [&] {
+      stranger.progress();
+      return condition();
+    });
+  };
+  for (const size_t num_bytes : {size_t{0}, size_t{8}, sizeof(MessageHeader) - 1, sizeof(MessageHeader) + 1}) {
+    EXPECT_EQ(stranger.send(pattern(num_bytes, 1), pattern(8, 1), UCP_AM_SEND_FLAG_EAGER), nullptr);
+    const Bytes header = pattern(num_bytes, 1);
+    void* request = stranger.send(header, payload, UCP_AM_SEND_FLAG_RNDV);
+    ASSERT_TRUE(UCS_PTR_IS_PTR(request));
+    EXPECT_TRUE(drive_both([&] { return ucp_request_check_status(request) != UCS_INPROGRESS; }));
+    EXPECT_EQ(ucp_request_check_status(request), UCS_ERR_REJECTED);
+    ucp_request_free(request);
+  }
+  EXPECT_TRUE(node.arrivals.empty());
+  EXPECT_EQ(stranger.send(pattern(sizeof(MessageHeader), 1), pattern(8, 1), UCP_AM_SEND_FLAG_EAGER), nullptr);
+  EXPECT_TRUE(drive_both([&] { return node.arrivals.size() == 1; }));
+}
+
+}  // namespace
+}  // namespace axon
