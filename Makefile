@@ -1,6 +1,6 @@
 # One command a task; each sets up what it needs: a virtual environment from the hashed locks, then the build.
 #
-#   make demo | test | check | format | bench | wheel | sanitize | lock | clean
+#   make demo | test | test-upstream | check | format | bench | wheel | sanitize | lock | clean
 #
 #   PYTHON=python3.12  VENV=folder      interpreter, and the folder of the environment made with it
 #   TORCH=2.15                          another torch of requirements/torch-*.txt, in an environment of its own
@@ -27,7 +27,7 @@ export AXON_BUILD_DIR = $(abspath build/$(patsubst .%,%,$(notdir $(VENV))))
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check format bench wheel sanitize lock clean build host
+.PHONY: demo test test-upstream check format bench wheel sanitize lock clean build host
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.editable
@@ -36,6 +36,10 @@ demo: $(VENV)/.editable
 test: $(VENV)/.editable
 	@$(CTEST) --test-dir $(AXON_BUILD_DIR)
 	@$(BIN)/python -m pytest
+
+# All of PyTorch's own tests of backends, against the lists of tests/upstream; `make test` runs those listed.
+test-upstream: $(VENV)/.editable
+	@$(BIN)/python tests/upstream/report.py
 
 bench: $(VENV)/.editable
 	@$(BIN)/torchrun --standalone --nproc-per-node 2 -m torch_axon.bench --vs gloo
