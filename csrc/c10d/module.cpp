@@ -1,4 +1,5 @@
 // torch_axon._C: the backend for Python, which adds nothing of its own.
+#include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
