@@ -1,6 +1,6 @@
 # One command a task; each sets up what it needs: a virtual environment from the hashed locks, then the build.
 #
-#   make demo | test | test-upstream | check | format | bench | wheel | sanitize | lock | clean
+#   make demo | test | test-upstream | check | docs | format | bench | wheel | sanitize | lock | clean
 #
 #   PYTHON=python3.12  VENV=folder      interpreter, and the folder of the environment made with it
 #   TORCH=2.15                          another torch of requirements/torch-*.txt, in an environment of its own
@@ -20,21 +20,23 @@ LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header $(UPG
 CXX_FILES = $(shell find csrc tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 # Only these need GoogleTest, so `make demo` runs where it is missing.
-export AXON_TESTS := $(if $(filter test sanitize,$(MAKECMDGOALS)),1,0)
+TESTS := $(if $(filter test sanitize,$(MAKECMDGOALS)),1,0)
+BUILD_DIR := $(abspath build)/$(patsubst .%,%,$(notdir $(VENV)))
+BUILD := AXON_BUILD_DIR=$(BUILD_DIR) AXON_TESTS=$(TESTS)
+
 export AXON_CUDA
 export AXON_CUDA_ROOT ?= $(abspath $(CUDA))/nvidia/cu13
-export AXON_BUILD_DIR = $(abspath build/$(patsubst .%,%,$(notdir $(VENV))))
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-upstream check format bench wheel sanitize lock clean build host
+.PHONY: demo test test-upstream check docs format bench wheel sanitize lock clean build host
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.editable
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.editable
-	@$(CTEST) --test-dir $(AXON_BUILD_DIR)
+	@$(CTEST) --test-dir $(BUILD_DIR)
 	@$(BIN)/python -m pytest
 
 # All of PyTorch's own tests of backends, against the lists of tests/upstream; `make test` runs those listed.
@@ -46,7 +48,7 @@ bench: $(VENV)/.editable
 
 wheel: build
 	@rm -rf dist build/lib build/bdist.*
-	@$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
+	@$(BUILD) $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
 check: $(VENV)/.editable
@@ -56,6 +58,11 @@ check: $(VENV)/.editable
 	@$(BIN)/mypy
 	@$(BIN)/python tools/check_layers.py
 	@$(BIN)/python tools/check_sizes.py
+	@$(BIN)/python -m torch_axon.config --markdown | diff -u docs/environment.md - || { echo "run: make docs"; exit 1; }
+
+# What is generated from the code.
+docs: $(VENV)/.editable
+	@$(BIN)/python -m torch_axon.config --markdown > docs/environment.md
 
 format: $(VENV)/.installed
 	@$(BIN)/clang-format -i $(CXX_FILES)
@@ -65,7 +72,7 @@ format: $(VENV)/.installed
 sanitize: $(VENV)/.installed
 	@for preset in asan tsan; do \
 	  $(BIN)/cmake --preset $$preset -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja && \
-	  $(BIN)/cmake --build --preset $$preset && $(CTEST) --preset $$preset || exit 1; \
+	  $(BIN)/cmake --build --preset $$preset && $(CTEST) --test-dir build/$$preset || exit 1; \
 	done
 
 # Keeps what is pinned as long as the .in files allow it; UPGRADE=--upgrade moves everything to the newest.
@@ -79,11 +86,11 @@ clean:
 
 # Ninja knows what is out of date, so the build itself is always asked.
 build: $(VENV)/.installed $(if $(filter-out 0,$(AXON_CUDA)),$(CUDA)/.installed)
-	@$(BIN)/python setup.py -q build_ext --inplace
+	@$(BUILD) $(BIN)/python setup.py -q build_ext --inplace
 
 # An editable install for the entry points that torch looks up.
 $(VENV)/.editable: pyproject.toml setup.py | build
-	@$(PIP_INSTALL) --no-build-isolation --no-deps -e .
+	@$(BUILD) $(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 
 $(VENV)/.installed: requirements/torch-$(TORCH).txt | host
@@ -99,4 +106,4 @@ $(CUDA)/.installed: requirements/cuda.txt | $(VENV)/.installed
 
 host:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.10 or newer, or make PYTHON=…"; exit 1; }
-	@$(PYTHON) tools/check_host.py $(if $(filter 1,$(AXON_TESTS)),--tests)
+	@$(PYTHON) tools/check_host.py $(if $(filter 1,$(TESTS)),--tests)

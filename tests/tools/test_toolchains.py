@@ -1,0 +1,64 @@
+"""The build takes UCX and CUDA from where it was told to, and says what is missing rather than look elsewhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cmake
+import ninja
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NINJA = Path(ninja.BIN_DIR, "ninja")
+BUILD_DIR = ROOT / "build" / Path(sys.prefix).name.removeprefix(".")
+
+
+def configure(folder: Path, **options: object) -> str:
+    """What CMake says when it fails."""
+    options = {"CMAKE_MAKE_PROGRAM": NINJA, "AXON_PYTHON": sys.executable, "AXON_TESTS": "OFF", **options}
+    command = [Path(cmake.CMAKE_BIN_DIR, "cmake"), "-S", ROOT, "-B", folder, "-G", "Ninja"]
+    definitions = [f"-D{name}={value}" for name, value in options.items()]
+    result = subprocess.run([*command, *definitions], capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    return " ".join(result.stderr.split())
+
+
+@pytest.fixture
+def host_with_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A CUDA toolkit that everything on the host points at."""
+    nvcc = tmp_path / "host" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    for name in ("CUDA_HOME", "CUDA_PATH", "CUDAToolkit_ROOT"):
+        monkeypatch.setenv(name, str(tmp_path / "host"))
+    monkeypatch.setenv("CUDACXX", str(nvcc))
+    monkeypatch.setenv("PATH", f"{nvcc.parent}:{os.environ['PATH']}")
+    return tmp_path / "build"
+
+
+def test_missing_ucx_wheel_is_named(tmp_path: Path) -> None:
+    message = configure(tmp_path, AXON_CUDA="OFF", AXON_PYTHON="/bin/false", AXON_UCX_ROOT="")
+    assert "UCX is missing: /bin/false has no package libucx. Install libucx-cu13" in message
+
+
+def test_ucx_root_without_ucx_is_refused(tmp_path: Path) -> None:
+    message = configure(tmp_path / "build", AXON_CUDA="OFF", AXON_UCX_ROOT=tmp_path)
+    assert f"No UCX 1.20 or newer under {tmp_path}" in message
+
+
+def test_missing_nvcc_is_named_although_the_host_has_one(host_with_cuda: Path) -> None:
+    message = configure(host_with_cuda, AXON_CUDA="ON", AXON_CUDA_ROOT=host_with_cuda)
+    assert "CUDA's bin/nvcc is missing" in message
+    assert "AXON_CUDA=0" in message
+
+
+@pytest.mark.skipif(not (BUILD_DIR / "build.ninja").exists(), reason="nothing is built for this environment")
+def test_build_used_no_ucx_or_cuda_of_the_host() -> None:
+    output = subprocess.run([NINJA, "-C", BUILD_DIR, "-t", "deps"], capture_output=True, text=True, check=True).stdout
+    files = {Path(line.strip()) for line in output.splitlines() if line.startswith("    ")}
+    foreign = {file for file in files if file.name in ("ucp.h", "cuda.h", "cuda_runtime.h", "host_config.h")}
+    pinned = (Path(sys.prefix), Path(os.environ.get("AXON_UCX_ROOT") or sys.prefix))
+    assert foreign
+    assert [file for file in foreign if not any(file.is_relative_to(folder) for folder in pinned)] == []
