@@ -107,7 +107,7 @@ def main(command_line: Sequence[str]) -> int:
     is_first = dist.get_rank() == 0
     num_ranks = dist.get_world_size()
     dist.destroy_process_group()
-    return _conclude(outcomes, num_ranks, arguments) if is_first else 0
+    return conclude(outcomes, num_ranks, arguments) if is_first else 0
 
 
 def _parse(command_line: Sequence[str]) -> argparse.Namespace:
@@ -168,7 +168,7 @@ def _train(groups: Sequence[tuple[str, dist.ProcessGroup]], epochs: int) -> list
     return [training.outcome() for training in trainings]
 
 
-def _conclude(outcomes: Sequence[Outcome], num_ranks: int, arguments: argparse.Namespace) -> int:
+def conclude(outcomes: Sequence[Outcome], num_ranks: int, arguments: argparse.Namespace) -> int:
     """Prints, saves and judges; 1 where accuracy or losses are not what they must be."""
     for outcome in outcomes:
         print(
