@@ -26,6 +26,7 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 AxonBackend::~AxonBackend() = default;
 
 c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const TensorList& tensors) const {
+  if (C10_UNLIKELY(coalesced_ != nullptr)) return coalesced_;
   const AxonWork::Call named{.type = call.type, .title = call.title, .rank = rank_};
   if (C10_LIKELY(!at::hasCallbacks())) return c10::make_intrusive<AxonWork>(communicator_, named);
   return c10::make_intrusive<AxonWork>(communicator_, named, tensors);
@@ -40,6 +41,7 @@ Part& AxonBackend::add_part(AxonWork& work, OperationKind kind, const at::Tensor
 }
 
 AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode) {
+  if (C10_UNLIKELY(coalesced_ != nullptr)) return nullptr;
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
   start(*work, call, unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
   if (mode.asynchronous) return work;
@@ -71,6 +73,19 @@ void AxonBackend::start_recorded(AxonWork& work, const Call& call, std::chrono::
                           inputs, outputs, rank_, call.name(), count(inputs), count(outputs), dtype,
                           std::vector<int64_t>(), std::vector<int64_t>(), first, stride, size_);
   work.start(*communicator_, timeout);
+}
+
+static constexpr const char* kCoalescedTitle = "axon:coalesced";
+
+void AxonBackend::startCoalescing() {
+  if (coalesced_) throw_value_error("axon: startCoalescing() within startCoalescing(); end the first one first");
+  coalesced_ = make_work({c10d::OpType::COALESCED, kCoalescedTitle}, {});
+}
+
+AxonBackend::WorkPtr AxonBackend::endCoalescing() {
+  if (!coalesced_) throw_value_error("axon: endCoalescing() without startCoalescing()");
+  return run(std::move(coalesced_), {c10d::OpType::COALESCED, kCoalescedTitle},
+             {.asynchronous = true, .timeout = c10d::kUnsetTimeout});
 }
 
 void AxonBackend::setTimeout(std::chrono::milliseconds timeout) {

@@ -70,6 +70,10 @@ class AxonBackend final : public c10d::Backend {
   WorkPtr recv(TensorList& tensors, int source, int tag) override;
   WorkPtr recvAnysource(TensorList& tensors, int tag) override;
 
+  // Calls between the two become one Work, which starts at the end. Calls return none of their own, as with NCCL.
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
   // Synchronisation
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
@@ -120,6 +124,7 @@ class AxonBackend final : public c10d::Backend {
   // Shared with calls of Work::wait() under way, which may outlast the backend.
   std::shared_ptr<Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
+  c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
 };
 
 }  // namespace axon

@@ -45,6 +45,7 @@ AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c1
     throw_value_error("all_reduce: argument 'op' is ReduceOp " + std::to_string(options.reduceOp.op_) +
                       "; allowed for sparse tensors: SUM");
   }
+  if (coalesced_) throw_value_error("all_reduce: sparse tensors cannot be coalesced");
   auto work = make_work(kCall, tensors);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   tensor.copy_(sum_sparse(tensor.coalesce(), options.timeout));
