@@ -169,7 +169,9 @@ void Exchange::release(Request& request) noexcept {
   block_pool().release(&request, sizeof(Request));
 }
 
+// Its coroutine may be destroyed while it is about to be woken.
 Batch::~Batch() {
+  unlink();
   if (num_outstanding_ == 0) return;
   for (Request* request = exchange_.live_.front(); request != nullptr;) {
     Request* next = exchange_.live_.next(*request);

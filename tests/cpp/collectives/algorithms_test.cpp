@@ -1,9 +1,8 @@
-// Every registered algorithm, on 1 to 17 ranks, over a network that delays and reorders by seed.
+// Every registered algorithm, on 1 to 17 ranks, over a loopback that delays and reorders by seed.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <new>
-#include <set>
 
 #include "collectives/allocation_counter.hpp"
 #include "collectives/arithmetic/arithmetic.hpp"
@@ -54,8 +53,8 @@ class AlgorithmTest : public testing::TestWithParam<AlgorithmRow> {
     SCOPED_TRACE(testing::Message() << num_ranks << " ranks, seed " << seed << ", root " << operation.root << ", "
                                     << name_of(operation.dtype) << ", " << name_of(operation.reduction) << ", "
                                     << operation.num_elements[0] << " elements at rank 0");
-    World world(num_ranks, seed);
     Operands operands(operation, num_ranks);
+    World world(num_ranks, delays_of_seed(seed));
     expect_success(world, operands);
   }
 
@@ -121,8 +120,8 @@ TEST_P(AlgorithmTest, right_for_every_type) {
 TEST_P(AlgorithmTest, second_run_allocates_nothing) {
   for (const int num_ranks : {2, 5}) {
     for (const size_t num_elements : {10, 300000}) {
-      World world(num_ranks, 0);
       Operands operands(uniform_case(GetParam().kind, num_ranks, num_elements), num_ranks);
+      World world(num_ranks, delays_of_seed(0));
       const std::vector<Call> calls = operands.calls(GetParam());
       for (int round = 0; round < 2; ++round) {
         for (const Status& status : world.run(calls)) ASSERT_TRUE(status.ok());
@@ -147,8 +146,8 @@ TEST(AllReduceTest, random_floats_give_the_same_bits_on_all_ranks) {
     if (row.kind != OperationKind::kAllReduce) continue;
     for (int num_ranks = 2; num_ranks <= 17; num_ranks += 3) {
       SCOPED_TRACE(testing::Message() << row.name << ", " << num_ranks << " ranks");
-      World world(num_ranks, 5);
       Operands operands(uniform_case(row.kind, num_ranks, 30011), num_ranks, Operands::Values::kRandomFloats);
+      World world(num_ranks, delays_of_seed(5));
       for (const Status& status : world.run(operands.calls(row))) ASSERT_TRUE(status.ok());
       operands.expect_all_equal();
     }

@@ -5,44 +5,66 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
-#include "collectives/allocation_counter.hpp"
+#include "collectives/uncounted_transport.hpp"
 
 namespace axon {
 
+// A rank is told to have lost a peer this many empty rounds later at most (FaultPlan::longest_delay).
+static constexpr int kQuietRounds = 20;
+
+FaultPlan delays_of_seed(uint64_t seed) {
+  FaultPlan plan;
+  plan.seed = seed;
+  plan.largest_eager_num_bytes = 512;
+  if (seed == 0) return plan;
+  plan.pending = 0.3;
+  plan.delay = 0.3;
+  plan.reorder = 0.5;
+  return plan;
+}
+
 struct World::Rank final : ControlHandler, InboxListener {
-  Rank(World& owner, Transport& transport, int rank, int num_ranks) : world(owner), messenger(transport, *this) {
+  Rank(World& owner, int rank) : world(owner), transport(owner.fabric_.make_transport()), messenger(transport, *this) {
     team.group = 1;
     team.rank = rank;
-    for (int peer = 0; peer < num_ranks; ++peer) team.peers.push_back(static_cast<PeerId>(peer));
+  }
+
+  // Peers are added rank by rank, so that a peer's id is its rank.
+  void join(const std::vector<std::unique_ptr<Rank>>& ranks) {
+    for (const auto& other : ranks) {
+      team.peers.push_back(transport.add_peer(other->transport.address(), true).value());
+    }
     inbox.emplace(transport, messenger.block_pool(), team, *this);
     messenger.attach(*inbox);
   }
 
   void on_control(const MessageHeader&, const Payload&) noexcept override {}
-  void on_peer_lost(PeerId, Status) noexcept override {}
   void on_overflow(const MessageHeader&) noexcept override { ADD_FAILURE() << "too many unexpected messages"; }
+  void on_peer_lost(PeerId peer, Status reason) noexcept override {
+    messenger.mark_lost(peer);
+    if (exchange && exchange->awaits(peer)) exchange->fail(std::move(reason));
+  }
   void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
-    const AllocationCounter::Pause pause;
-    world.mismatches_.push_back(std::to_string(team.rank) + ": " + name_of(theirs.fingerprint.operation) + ", " +
-                                name_of(ours.operation));
+    world.mismatches_.push_back({team.rank, theirs.fingerprint.operation, ours.operation});
     if (exchange) exchange->fail({ErrorCode::kMismatch, "mismatch"});
   }
 
-  bool is_done() const noexcept { return !task || task->done(); }
+  bool is_done() const noexcept { return task && task->done(); }
 
   World& world;
-  Team team;
+  UncountedTransport transport;
   Messenger messenger;
+  Team team;
   std::optional<Inbox> inbox;
   std::optional<Exchange> exchange;
   std::optional<Task<Status>> task;
 };
 
-World::World(int num_ranks, uint64_t seed) : network_(num_ranks, seed), seed_(seed), random_(seed) {
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    ranks_.push_back(std::make_unique<Rank>(*this, network_.transport(rank), rank, num_ranks));
-  }
+World::World(int num_ranks, const FaultPlan& plan) : fabric_(plan), seed_(plan.seed), random_(plan.seed) {
+  for (int rank = 0; rank < num_ranks; ++rank) ranks_.push_back(std::make_unique<Rank>(*this, rank));
+  for (auto& rank : ranks_) rank->join(ranks_);
 }
 
 World::~World() {
@@ -53,9 +75,13 @@ std::vector<Status> World::run(const std::vector<Call>& calls) {
   ++sequence_;
   start(calls);
   bool told = false;
-  while (!all_done()) {
-    if (any_failed() && !std::exchange(told, true)) fail_all({ErrorCode::kAborted, "another rank failed"});
-    if (advance()) continue;
+  for (int num_quiet = 0; !all_done();) {
+    if (!told && any_failed()) {
+      fail_all({ErrorCode::kAborted, "another rank failed"});
+      told = true;
+    }
+    num_quiet = advance() ? 0 : num_quiet + 1;
+    if (num_quiet < kQuietRounds) continue;
     if (told) {
       ADD_FAILURE() << "stuck after all ranks were told to fail";
       break;
@@ -63,10 +89,11 @@ std::vector<Status> World::run(const std::vector<Call>& calls) {
     fail_all({ErrorCode::kTimeout, "no rank can go on"});
     told = true;
   }
+  const AllocationCounter::Pause pause;
   std::vector<Status> statuses;
   for (auto& rank : ranks_) {
-    const AllocationCounter::Pause pause;
-    statuses.push_back(rank->is_done() ? rank->task->take() : Status(ErrorCode::kTimeout, "dead or stuck"));
+    const bool counts = is_alive(rank->team.rank) && rank->is_done();
+    statuses.push_back(counts ? rank->task->take() : Status(ErrorCode::kPeerLost, "dead"));
   }
   return statuses;
 }
@@ -86,7 +113,6 @@ void World::start(const std::vector<Call>& calls) {
   }
   for (const size_t index : order) {
     Rank& rank = *ranks_[index];
-    if (!network_.is_alive(static_cast<int>(index))) continue;
     const Call& call = calls[index];
     rank.exchange.emplace(rank.messenger, *rank.inbox, sequence_, call.fingerprint);
     rank.inbox->enter(sequence_, call.fingerprint);
@@ -96,51 +122,43 @@ void World::start(const std::vector<Call>& calls) {
   }
 }
 
-// A little progress on every rank that lives; false if nothing moved.
+// A little progress on every rank; false if nothing moved.
 bool World::advance() {
   bool moved = false;
-  for (size_t index = 0; index < ranks_.size(); ++index) {
-    if (!network_.is_alive(static_cast<int>(index))) continue;
-    moved |= ranks_[index]->messenger.progress() != 0;
-  }
+  for (auto& rank : ranks_) moved |= rank->messenger.progress() != 0;
   return moved;
 }
 
-bool World::all_done() const noexcept {
-  for (size_t index = 0; index < ranks_.size(); ++index) {
-    if (network_.is_alive(static_cast<int>(index)) && !ranks_[index]->is_done()) return false;
-  }
-  return true;
+bool World::all_done() const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [this](const auto& rank) { return rank->is_done() || !is_alive(rank->team.rank); });
 }
 
-bool World::any_failed() const noexcept {
-  return std::any_of(ranks_.begin(), ranks_.end(),
-                     [](const auto& rank) { return rank->exchange && !rank->exchange->failure().ok(); });
+bool World::any_failed() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return !rank->exchange->failure().ok(); });
 }
 
-void World::fail_all(const Status& reason) noexcept {
-  for (size_t index = 0; index < ranks_.size(); ++index) {
-    Rank& rank = *ranks_[index];
-    if (!network_.is_alive(static_cast<int>(index)) || !rank.exchange) continue;
-    rank.exchange->fail(reason.clone());
-    rank.messenger.run_ready();
-  }
-}
-
-// What nobody fetched is refused; then nothing may be left in the network's hands.
-void World::come_to_rest() {
+void World::fail_all(const Status& reason) {
   for (auto& rank : ranks_) {
+    rank->exchange->fail(reason.clone());
+    if (is_alive(rank->team.rank)) rank->messenger.run_ready();
+  }
+}
+
+// What nobody fetched is refused; then nothing may be left in the transport's hands, unless it died with a rank.
+void World::come_to_rest() {
+  bool all_alive = true;
+  for (auto& rank : ranks_) {
+    all_alive &= is_alive(rank->team.rank);
     if (rank->exchange) rank->exchange->fail({ErrorCode::kAborted, "the world ends"});
     rank->task.reset();
     rank->messenger.detach(*rank->inbox);
     rank->inbox.reset();
   }
-  bool moved = true;
-  while (std::exchange(moved, false)) {
-    for (auto& rank : ranks_) moved |= rank->messenger.progress() != 0;
-  }
+  for (int num_quiet = 0; num_quiet < kQuietRounds;) num_quiet = advance() ? 0 : num_quiet + 1;
   for (auto& rank : ranks_) {
-    EXPECT_TRUE(!rank->exchange || rank->exchange->at_rest());
+    EXPECT_TRUE(!all_alive || !rank->exchange || rank->exchange->at_rest()) << "rank " << rank->team.rank;
+    rank->exchange.reset();
   }
 }
 

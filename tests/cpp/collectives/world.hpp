@@ -1,17 +1,17 @@
-// n ranks of one group, driven round-robin by one thread, with a bound on steps instead of a clock.
+// n ranks of one group over loopback, driven round-robin by one thread until nothing moves: no clock, no waiting.
 //
-//   World world(4, /*seed=*/7);
+//   World world(4, delays_of_seed(7));
 //   std::vector<Status> statuses = world.run(calls);      // one call a rank; repeatable
 //
 // As the engine does, it tells every rank when one has failed.
 #pragma once
 
 #include <memory>
-#include <string>
+#include <random>
 #include <vector>
 
 #include "collectives/collective.hpp"
-#include "collectives/simulated_network.hpp"
+#include "transport/loopback/loopback.hpp"
 
 namespace axon {
 
@@ -21,36 +21,46 @@ struct Call {
   CollectiveArguments arguments{};
 };
 
+// Two operations that met at one sequence number, as the rank that noticed sees them.
+struct Mismatch {
+  int rank;
+  OperationKind theirs;
+  OperationKind ours;
+};
+
+// Messages and completions come late and out of order as the seed decides; 0: all in order.
+FaultPlan delays_of_seed(uint64_t seed);
+
 class World {
  public:
-  World(int num_ranks, uint64_t seed);
+  World(int num_ranks, const FaultPlan& plan);
   ~World();
 
-  SimulatedNetwork& network() noexcept { return network_; }
-
-  // The status of each rank's operation. A rank that is stuck, even after all were told to fail, fails the test; so
-  // does any rank if nothing was injected and the operation does not end by itself.
+  // The status of each rank's operation; a dead rank's is a failure. If no rank can go on, all are told to fail; the
+  // test fails if one is stuck even then.
   std::vector<Status> run(const std::vector<Call>& calls);
 
-  // What the ranks' inboxes found to differ, as "rank: their operation, our operation".
-  const std::vector<std::string>& mismatches() const noexcept { return mismatches_; }
+  bool is_alive(int rank) const { return !fabric_.is_dead(static_cast<uint32_t>(rank)); }
+  uint64_t num_sends() const { return fabric_.num_sends(); }
+  uint64_t num_steps(int rank) const { return fabric_.num_steps(static_cast<uint32_t>(rank)); }
+  const std::vector<Mismatch>& mismatches() const noexcept { return mismatches_; }
 
  private:
   struct Rank;
 
   void start(const std::vector<Call>& calls);
   bool advance();
-  bool all_done() const noexcept;
-  bool any_failed() const noexcept;
-  void fail_all(const Status& reason) noexcept;
+  bool all_done() const;
+  bool any_failed() const;
+  void fail_all(const Status& reason);
   void come_to_rest();
 
-  SimulatedNetwork network_;
+  LoopbackFabric fabric_;
   const uint64_t seed_;
   std::mt19937_64 random_;
   uint32_t sequence_ = 0;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::vector<std::string> mismatches_;
+  std::vector<Mismatch> mismatches_;
 };
 
 }  // namespace axon

@@ -1,0 +1,74 @@
+#include "collectives/selector.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace axon {
+namespace {
+
+std::string_view chosen(OperationKind kind, int num_ranks, size_t num_bytes, std::string_view text = "") {
+  return select(kind, num_ranks, num_bytes, AlgorithmOverrides::parse(text).value()).name;
+}
+
+std::string failure_of(std::string_view text) {
+  Result<AlgorithmOverrides> parsed = AlgorithmOverrides::parse(text);
+  return parsed.ok() ? "" : parsed.status().message();
+}
+
+TEST(SelectorTest, ids_are_unique_in_an_operation) {
+  std::set<std::pair<OperationKind, uint8_t>> seen;
+  for (const AlgorithmRow& row : registered_algorithms()) {
+    EXPECT_NE(row.id, 0);
+    EXPECT_TRUE(seen.insert({row.kind, row.id}).second) << row.name;
+  }
+}
+
+TEST(SelectorTest, every_operation_has_an_algorithm_at_any_size) {
+  for (int kind = static_cast<int>(OperationKind::kBroadcast); kind <= static_cast<int>(OperationKind::kBarrier);
+       ++kind) {
+    for (const int num_ranks : {1, 2, 7, 64, 4096}) {
+      for (const size_t num_bytes : {size_t{0}, size_t{1}, size_t{1} << 16, size_t{1} << 50}) {
+        EXPECT_EQ(select(static_cast<OperationKind>(kind), num_ranks, num_bytes, {}).kind,
+                  static_cast<OperationKind>(kind));
+      }
+    }
+  }
+}
+
+TEST(SelectorTest, small_tensors_take_latency_and_large_ones_bandwidth) {
+  EXPECT_EQ(chosen(OperationKind::kAllReduce, 2, 8), "one_shot");
+  EXPECT_EQ(chosen(OperationKind::kAllReduce, 2, 1 << 20), "two_shot");
+  EXPECT_EQ(chosen(OperationKind::kAllReduce, 64, 8), "recursive_doubling");
+  EXPECT_EQ(chosen(OperationKind::kAllReduce, 64, 64 << 20), "ring");
+  EXPECT_EQ(chosen(OperationKind::kBroadcast, 8, 8), "binomial");
+  EXPECT_EQ(chosen(OperationKind::kBroadcast, 8, 64 << 20), "scatter_ring");
+  EXPECT_EQ(chosen(OperationKind::kAllGather, 16, 128), "bruck");
+}
+
+TEST(SelectorTest, overrides_win_for_their_operation_only) {
+  constexpr std::string_view kText = " all_reduce = ring ;broadcast=binomial;";
+  EXPECT_EQ(chosen(OperationKind::kAllReduce, 2, 8, kText), "ring");
+  EXPECT_EQ(chosen(OperationKind::kBroadcast, 8, 64 << 20, kText), "binomial");
+  EXPECT_EQ(chosen(OperationKind::kReduce, 8, 8, kText), chosen(OperationKind::kReduce, 8, 8));
+}
+
+TEST(SelectorTest, a_bad_override_names_the_word_and_what_is_allowed) {
+  EXPECT_EQ(failure_of("all_reduce=rings"),
+            "unknown algorithm 'rings' for all_reduce; allowed are one_shot, recursive_doubling, two_shot, ring");
+  EXPECT_EQ(failure_of("allreduce=ring"),
+            "unknown operation 'allreduce'; allowed are broadcast, all_reduce, reduce, all_gather, gather, scatter, "
+            "reduce_scatter, all_to_all, barrier");
+  EXPECT_EQ(failure_of("ring"), "'ring' is not of the form operation=algorithm");
+}
+
+TEST(SelectorTest, the_table_shows_every_operation) {
+  const std::string table = describe_table();
+  for (const AlgorithmRow& row : registered_algorithms()) {
+    EXPECT_NE(table.find(name_of(row.kind)), std::string::npos) << row.name;
+    EXPECT_NE(table.find(row.name), std::string::npos) << row.name;
+  }
+}
+
+}  // namespace
+}  // namespace axon
