@@ -23,15 +23,15 @@ Instance& process_instance() {
 }
 
 template <typename T>
-T value_or_throw(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error("torch_axon: " + result.status().message());
+T value_or_throw(const char* origin, Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(std::string(origin) + ": " + result.status().message());
   return std::move(result).value();
 }
 
 Engine* make_engine() {
   if (Status checked = config::check_environment(); !checked.ok()) throw std::runtime_error(checked.message());
-  AlgorithmOverrides overrides = value_or_throw(AlgorithmOverrides::parse(config::text("AXON_ALGO")));
-  return new Engine(value_or_throw(open_ucx_transport()), this_host(), overrides);
+  AlgorithmOverrides overrides = value_or_throw("AXON_ALGO", AlgorithmOverrides::parse(config::text("AXON_ALGO")));
+  return new Engine(value_or_throw("torch_axon", open_ucx_transport()), this_host(), overrides);
 }
 
 }  // namespace
