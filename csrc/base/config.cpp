@@ -18,7 +18,7 @@ static bool is_log_level(std::string_view value) noexcept {
 }
 
 static constexpr Setting kSettings[] = {
-    {"AXON_ALGO", ReadBy::kEngine, "", "operation:algorithm, several separated by commas",
+    {"AXON_ALGO", ReadBy::kEngine, "", "operation=algorithm, several separated by semicolons",
      "Runs these operations with these algorithms, whatever the size. Must be the same on all ranks.", nullptr},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "What goes to stderr: this level and those before it.", is_log_level},
@@ -47,27 +47,35 @@ bool is_set(std::string_view name) {
   return look_up(name) != nullptr;
 }
 
-// Levenshtein's distance.
+// How many letters are to be put in, left out, changed, or swapped with their neighbour (optimal string alignment).
 static size_t distance(std::string_view left, std::string_view right) {
+  std::vector<size_t> before_last(right.size() + 1);
+  std::vector<size_t> last(right.size() + 1);
   std::vector<size_t> row(right.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < left.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < right.size(); ++j) {
-      const size_t replaced = diagonal + (left[i] == right[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+  for (size_t i = 1; i <= left.size(); ++i) {
+    before_last = std::exchange(last, row);
+    row[0] = i;
+    for (size_t j = 1; j <= right.size(); ++j) {
+      const size_t changed = last[j - 1] + (left[i - 1] == right[j - 1] ? 0 : 1);
+      row[j] = std::min({changed, last[j] + 1, row[j - 1] + 1});
+      const bool swapped = i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1];
+      if (swapped) row[j] = std::min(row[j], before_last[j - 2] + 1);
     }
   }
   return row.back();
 }
 
 const Setting* nearest(std::string_view name) noexcept {
-  const auto distance_to = [&](const Setting& setting) { return distance(name, setting.name); };
-  const auto* best = std::ranges::min_element(kSettings, {}, distance_to);
+  // Of two that are equally far, the one of the same length: letters are swapped more often than forgotten.
+  const auto difference = [&](const Setting& setting) {
+    const std::string_view other = setting.name;
+    return std::pair(distance(name, other), std::max(name.size(), other.size()) - std::min(name.size(), other.size()));
+  };
+  const auto* best = std::ranges::min_element(kSettings, {}, difference);
   // Half of what follows the prefix may differ; beyond that it is another word.
   const size_t tolerated = (name.size() - std::min(name.size(), kPrefix.size()) + 1) / 2;
-  return distance_to(*best) <= tolerated ? best : nullptr;
+  return difference(*best).first <= tolerated ? best : nullptr;
 }
 
 std::vector<std::string> unknown_names() {
