@@ -10,6 +10,7 @@ class Options(Backend.Options):
 class AxonBackend(Backend):
     @property
     def options(self) -> Options: ...
+    def _set_default_timeout(self, timeout: timedelta) -> None: ...
 
 class Setting(TypedDict):
     name: str

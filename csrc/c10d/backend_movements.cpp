@@ -21,7 +21,7 @@ void AxonBackend::add_all_gather(AxonWork& work, const at::Tensor& input, const 
   check_tensor(kInput, input);
   check_length(kOutputs, outputs.size(), size_);
   check_tensors(kOutputs, outputs, input.scalar_type());
-  check_num_elements(kInput, input, outputs[rank_].numel());
+  check_num_elements(kOutputs, outputs[rank_], input.numel());
   Part& part = add_part(work, OperationKind::kAllGather, input);
   part.add_input(input);
   for (const at::Tensor& output : outputs) {
@@ -96,11 +96,12 @@ AxonBackend::WorkPtr AxonBackend::gather(std::vector<TensorList>& outputs, Tenso
   if (is_root) {
     check_length(kOutputs, outputs.front().size(), size_);
     check_tensors(kOutputs, outputs.front(), input.scalar_type());
-    check_num_elements(kOutputs, outputs.front()[rank_], input.numel());
+    for (const at::Tensor& output : outputs.front()) check_num_elements(kOutputs, output, input.numel());
   }
   auto work = make_work(kCall, inputs);
   Part& part = add_part(*work, OperationKind::kGather, input);
   part.arguments.root = static_cast<int>(options.rootRank);
+  part.num_elements = count_elements(input, part.arguments.dtype);
   part.add_input(input);
   if (is_root) {
     for (const at::Tensor& output : outputs.front()) part.add_output(output);
@@ -124,6 +125,7 @@ AxonBackend::WorkPtr AxonBackend::gather_single(at::Tensor& output, at::Tensor& 
   auto work = make_work(kCall, {input});
   Part& part = add_part(*work, OperationKind::kGather, input);
   part.arguments.root = static_cast<int>(options.rootRank);
+  part.num_elements = count_elements(input, part.arguments.dtype);
   part.add_input(input);
   if (is_root) part.add_output_blocks(output, c10::SmallVector<size_t, 16>(size_, input.nbytes()));
   return run(std::move(work), kCall, mode_of(options));
@@ -141,11 +143,12 @@ AxonBackend::WorkPtr AxonBackend::scatter(TensorList& outputs, std::vector<Tenso
   if (is_root) {
     check_length(kInputs, inputs.front().size(), size_);
     check_tensors(kInputs, inputs.front(), output.scalar_type());
-    check_num_elements(kInputs, inputs.front()[rank_], output.numel());
+    for (const at::Tensor& input : inputs.front()) check_num_elements(kInputs, input, output.numel());
   }
   auto work = make_work(kCall, is_root ? inputs.front() : outputs);
   Part& part = add_part(*work, OperationKind::kScatter, output);
   part.arguments.root = static_cast<int>(options.rootRank);
+  part.num_elements = count_elements(output, part.arguments.dtype);
   if (is_root) {
     for (const at::Tensor& input : inputs.front()) part.add_input(input);
   }

@@ -99,7 +99,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   auto backend = py::class_<AxonBackend, c10d::Backend, NoGilDestructor<AxonBackend>>(module, "AxonBackend");
   py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(module, "Options")
       .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout);
-  backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); });
+  backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); })
+      .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"),
+           py::call_guard<py::gil_scoped_release>());
 
   module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
   module.def("shut_down", [] { axon::Engine::shut_down_instance(); }, py::call_guard<py::gil_scoped_release>());
