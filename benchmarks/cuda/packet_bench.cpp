@@ -20,7 +20,7 @@ using axon::testing::require;
 
 constexpr int kKernels = 50;
 constexpr int kSamples = 21;
-constexpr size_t kMostBytes = 1 << 20;
+constexpr size_t kMostBytes = size_t{1} << 20;
 
 struct Algorithm {
   const char* name;
@@ -31,6 +31,8 @@ struct Algorithm {
 constexpr Algorithm kAlgorithms[] = {{"all_reduce_one_shot", all_reduce_one_shot},
                                      {"all_reduce_two_shot", all_reduce_two_shot},
                                      {"all_gather_packets", all_gather_packets}};
+
+constexpr size_t kSizes[] = {64, 1 << 10, 1 << 13, 1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 19, kMostBytes};
 
 constexpr LaunchShape kShapes[] = {{0, 0},    {1, 32},   {1, 128},  {1, 256},  {4, 32},   {4, 64},   {4, 256},
                                    {4, 512},  {8, 128},  {8, 256},  {16, 128}, {16, 256}, {16, 512}, {32, 64},
@@ -83,7 +85,8 @@ void report(const DeviceRanks& ranks, const std::vector<Buffers>& buffers, const
   for (const LaunchShape& shape : kShapes) {
     const size_t num_packets = input_bytes / 8;
     const bool is_oversized = static_cast<size_t>(shape.num_blocks) * shape.num_threads > 2 * num_packets + 128;
-    const bool is_tiny = shape.num_blocks > 0 && num_packets > 64u * shape.num_blocks * shape.num_threads;
+    const bool is_tiny = shape.num_blocks > 0 && num_packets > 64u * shape.num_blocks * shape.num_threads &&
+                         shape.num_blocks < kMaxBlocks;
     if (is_oversized || is_tiny) continue;
     call.shape = shape;
     const float microseconds = measure(ranks, buffers, algorithm, call);
@@ -114,7 +117,7 @@ int main(int argc, char** argv) {
     buffers.push_back(Buffers{});
   });
   for (const Algorithm& algorithm : kAlgorithms) {
-    for (const size_t num_bytes : {64, 1024, 8192, 32768, 65536, 131072, 262144, 524288, 1048576}) {
+    for (const size_t num_bytes : kSizes) {
       report(ranks, buffers, algorithm, num_bytes);
     }
   }

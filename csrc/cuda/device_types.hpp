@@ -4,7 +4,7 @@
 // bytes is what the hardware stores as one. A receiver polls the packet itself, so data needs no flag and no fence.
 //
 // Each rank owns a packet area: two regions of `region_packets`, used in turn by the parity of the epoch. A rank enters
-// epoch e + 1 only after every peer has entered e, so nobody still reads what e + 1 overwrites (docs/adr, kernels).
+// epoch e + 1 only after every peer has entered e, so nobody still reads what e + 1 overwrites.
 // Packets 0 … num_ranks−1 of a region hold the peers' descriptors; the rest is laid out by each operation.
 #pragma once
 

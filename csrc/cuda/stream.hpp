@@ -1,8 +1,7 @@
 // Streams and events, as owner and view.
 //
 // A view borrows a handle that somebody else (torch, or one of the owners here) keeps alive. Owners are move-only,
-// belong to the device that was current when they were made, and destroy without waiting: CUDA itself lets queued work
-// finish.
+// belong to the device that was current when they were made, and destroy without waiting: CUDA lets queued work finish.
 #pragma once
 
 #include <driver_types.h>

@@ -27,8 +27,7 @@ struct PacketCollective {
 // Every rank sends its whole input to every other and reduces all of them itself: one flight, (n−1)·S bytes out.
 Status all_reduce_one_shot(const DeviceTeam& team, const PacketCollective& call, StreamView stream);
 
-// Every rank reduces one shard and sends it to all: two flights, 2(n−1)/n·S bytes out. Ahead above ~128 KB from 4
-// ranks.
+// Every rank reduces one shard and sends it to all: two flights, 2(n−1)/n·S bytes out. Ahead at 4 ranks from 256 KB.
 Status all_reduce_two_shot(const DeviceTeam& team, const PacketCollective& call, StreamView stream);
 
 // Every rank sends its input to every other: one flight, (n−1)·S bytes out.

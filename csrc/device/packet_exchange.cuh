@@ -1,10 +1,8 @@
-// What the packet algorithms are made of: send a run to all peers, reduce a run over all ranks, gather all ranks'
-// shards.
+// What the packet algorithms are made of: send a run to all peers, reduce a run over all ranks, gather all shards.
 //
 // Mostly a worker has one packet, its own payload is in a register before the epoch is known, and what counts is the
-// instructions between arrival and result. With more packets than workers a worker keeps kInFlight accesses under way:
-// one after the other would cost a round trip each. Hence kBatch packets of kGroup ranks at once; kBatch = 1 in the
-// first case.
+// instructions between arrival and result. With more packets than workers, a worker keeps kInFlight accesses under way:
+// one after the other would cost a round trip each. Hence kBatch packets of kGroup ranks at once, and kBatch = 1 first.
 #pragma once
 
 #include "device/packet_kernel.cuh"
@@ -60,8 +58,7 @@ __device__ __forceinline__ void send_run(const Turn& turn, const Workers& worker
   }
 }
 
-// Packet k of a receipt is number start + k / kGroup * workers.count of rank first_rank + k % kGroup. True when all
-// came.
+// Packet k of a receipt is number start + k / kGroup * workers.count of rank first_rank + k % kGroup. True: all came.
 template <int kGroup, int kCount>
 __device__ __forceinline__ bool await_group(const Turn& turn, Receipt<kCount>& receipt, int first_rank) {
   const FaultCode fault = receipt.await(turn);
@@ -156,8 +153,7 @@ __device__ __forceinline__ void gather_batches(const Turn& turn, const Workers& 
   }
 }
 
-// Receives every peer's shard of `output`: rank r's packets at inbox[r * c], …, where c is the packets of the first
-// shard.
+// Receives every peer's shard of `output`: rank r's packets at inbox[r * c], …, with c packets in the first shard.
 template <int kGroup>
 __device__ __forceinline__ void gather_shards(const Turn& turn, const Workers& workers, const Shards& shards,
                                               const Packet* inbox, std::byte* output) {

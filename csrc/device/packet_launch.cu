@@ -35,9 +35,11 @@ Status check(const DeviceTeam& team, const PacketCollective& call, const PacketP
                                                    std::to_string(team.region_packets));
   }
   const LaunchShape& shape = call.shape;
-  if (shape.num_blocks < 0 || shape.num_blocks > kMaxBlocks || shape.num_threads < 0 ||
-      shape.num_threads > kMaxWorkers || shape.num_threads % 32 != 0) {
-    return Status(ErrorCode::kInvalidArgument, "at most " + std::to_string(kMaxBlocks) + " blocks of at most " +
+  const bool is_default = shape.num_blocks == 0 && shape.num_threads == 0;
+  const bool fits = shape.num_blocks > 0 && shape.num_blocks <= kMaxBlocks && shape.num_threads > 0 &&
+                    shape.num_threads <= kMaxWorkers && shape.num_threads % 32 == 0;
+  if (!is_default && !fits) {
+    return Status(ErrorCode::kInvalidArgument, "a grid has 1 to " + std::to_string(kMaxBlocks) + " blocks of up to " +
                                                    std::to_string(kMaxWorkers) + " threads, in whole warps");
   }
   return Status();

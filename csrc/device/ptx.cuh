@@ -1,8 +1,7 @@
 // The only inline PTX. Every access here is `relaxed` or stronger at system scope, so it is single-copy atomic per
 // 8 aligned bytes, bypasses L1 and meets its counterpart on any GPU of the host and on the CPU.
 //
-// None has a "memory" clobber: packets carry their own readiness, so the compiler may move ordinary accesses across
-// them.
+// Only store_release has a "memory" clobber: packets carry their own readiness, so ordinary accesses may move past them.
 #pragma once
 
 #include "cuda/device_types.hpp"

@@ -229,6 +229,8 @@ TEST(PacketCollectivesArguments, refused_before_any_launch) {
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of({.num_elements = 4, .dtype = DataType::kFloat32, .reduction = Reduction::kSum, .shape = {99, 32}}),
             ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of({.num_elements = 4, .dtype = DataType::kFloat32, .reduction = Reduction::kSum, .shape = {1, 0}}),
+            ErrorCode::kInvalidArgument);
 }
 
 TEST(PacketCollectivesArguments, region_sizes) {
