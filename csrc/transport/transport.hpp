@@ -67,7 +67,8 @@ class Transport {
   virtual std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                      Completion& completion) noexcept = 0;
 
-  // Takes a waiting payload into `into` (exactly its length), or refuses it, which fails the sender's transfer.
+  // Takes a waiting payload into `into` (exactly its length), or refuses it. A refusal from within on_message fails the
+  // sender's transfer; a later one ends it, maybe with success.
   virtual std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept = 0;
   virtual void refuse(void* rendezvous) noexcept = 0;
 

@@ -33,10 +33,7 @@ Result<std::unique_ptr<Transport>> UcxTransport::make(UcxWorker worker) {
   return std::unique_ptr<Transport>(std::move(transport));
 }
 
-UcxTransport::UcxTransport(UcxWorker worker) noexcept
-    : worker_(std::move(worker)),
-      largest_eager_num_bytes_(worker_.max_header_num_bytes() -
-                               std::min(worker_.max_header_num_bytes(), sizeof(MessageHeader))) {}
+UcxTransport::UcxTransport(UcxWorker worker) noexcept : worker_(std::move(worker)) {}
 
 // Endpoints to this host rest until the worker goes: closing them would wait for peers that may be dead.
 UcxTransport::~UcxTransport() {
@@ -92,7 +89,7 @@ std::optional<Status> UcxTransport::send(PeerId id, const MessageHeader& header,
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
                        UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.flags = UCP_AM_SEND_FLAG_COPY_HEADER;
-  param.flags |= payload.num_bytes <= largest_eager_num_bytes_ ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  param.flags |= payload.num_bytes <= kLargestEager ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
   param.cb.send = &UcxTransport::on_sent;
   param.user_data = this;
   param.memory_type = memory_type_of(payload.kind);

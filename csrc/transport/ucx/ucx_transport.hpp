@@ -5,9 +5,8 @@
 // peer is gone, and what was pending with it rests until the worker goes. Other hosts: error handling, and endpoints
 // that are connected at once, so that a peer is missed even if nothing was ever sent to it.
 //
-// Up to one fragment a message is eager: over shared memory inline, as long as header and payload fit into some 90
-// bytes. Above, the receiver fetches it from the sender. (An eager message of several fragments would be assembled on
-// the heap.)
+// Up to 64 KiB a message is eager: over shared memory inline, as long as header and payload fit into some 90 bytes, and
+// in one piece up to some 8 KB. Above 64 KiB the receiver fetches it from the sender.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -46,6 +45,10 @@ class UcxTransport final : public Transport {
   void flush(int timeout_ms) noexcept override;
 
  private:
+  // Copying through shared memory outruns CMA (docs/adr/ucx-eager-up-to-64-kib.md): the kernel's look at each page
+  // costs more. The bound keeps what comes unasked small.
+  static constexpr size_t kLargestEager = size_t{64} << 10;
+
   enum class Handling : uint8_t {
     kNone,  // of errors: this host
     kPeer,  // other hosts
@@ -90,7 +93,6 @@ class UcxTransport final : public Transport {
   ucs_status_t deliver_rendezvous(const MessageHeader& header, void* descriptor, size_t num_bytes) noexcept;
 
   UcxWorker worker_;
-  const size_t largest_eager_num_bytes_;
   Receiver* receiver_ = nullptr;
   std::deque<Peer> peers_;       // UCX holds their addresses
   std::vector<Peer*> departed_;  // failed or dropped since the last progress()

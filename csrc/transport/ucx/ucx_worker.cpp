@@ -64,12 +64,11 @@ Status UcxWorker::create_worker() {
 
 Status UcxWorker::query() {
   ucp_worker_attr_t attributes{};
-  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
   AXON_TRY(status_of(ucp_worker_query(worker_.get(), &attributes), "ucp_worker_query"));
   const auto* address = reinterpret_cast<const std::byte*>(attributes.address);
   address_.assign(address, address + attributes.address_length);
   ucp_worker_release_address(worker_.get(), attributes.address);
-  max_header_num_bytes_ = attributes.max_am_header;
   return status_of(ucp_worker_get_efd(worker_.get(), &event_fd_), "ucp_worker_get_efd");
 }
 

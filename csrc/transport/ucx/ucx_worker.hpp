@@ -27,8 +27,6 @@ class UcxWorker {
   std::span<const std::byte> address() const noexcept { return address_; }
   // Becomes readable after ucp_worker_arm(); owned by the worker.
   int event_fd() const noexcept { return event_fd_; }
-  // The longest header that fits with its message into one fragment of any transport in use.
-  size_t max_header_num_bytes() const noexcept { return max_header_num_bytes_; }
 
  private:
   struct CleanUp {
@@ -46,7 +44,6 @@ class UcxWorker {
   std::unique_ptr<ucp_worker, Destroy> worker_;
   std::vector<std::byte> address_;
   int event_fd_ = -1;
-  size_t max_header_num_bytes_ = 0;
 };
 
 }  // namespace axon

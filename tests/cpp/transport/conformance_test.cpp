@@ -32,8 +32,8 @@ INSTANTIATE_TEST_SUITE_P(All, TransportConformance,
 TEST_P(TransportConformance, delivers_every_size_exactly) {
   std::vector<size_t> sizes{
       0, 1, 7, 8, 51, 52, 53, 92, 93, 255, 4096, 16384, 65537, (size_t{1} << 20) + 1, size_t{16} << 20};
-  for (size_t near_one_fragment = 7990; near_one_fragment < 8300; ++near_one_fragment) {
-    sizes.push_back(near_one_fragment);
+  for (const size_t threshold : {size_t{8000}, size_t{8192}, size_t{65536}}) {  // of one fragment, of eager sends
+    for (size_t num_bytes = threshold - 150; num_bytes < threshold + 150; ++num_bytes) sizes.push_back(num_bytes);
   }
   const PeerId peer = to_second();
   for (const size_t num_bytes : sizes) {
