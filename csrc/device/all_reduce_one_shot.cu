@@ -1,7 +1,7 @@
 // One-shot all_reduce: every rank sends its whole input to every peer and reduces all n of them, in rank order.
 //
 // Steps: 1. Bytes out a rank: (n−1)·S, twice that on the wire. Wins for small S, where the second flight of two-shot
-// costs more than the bytes: to 128 KB at 4 ranks, always at 2. Source: the LL protocol of NCCL's tree and ring, flattened.
+// costs more than the bytes: to 128 KB at 4 ranks, always at 2. Source: NCCL's LL protocol, flattened.
 #include "device/dispatch.cuh"
 #include "device/packet_exchange.cuh"
 #include "device/packet_launch.hpp"

@@ -1,7 +1,7 @@
 // The only inline PTX. Every access here is `relaxed` or stronger at system scope, so it is single-copy atomic per
 // 8 aligned bytes, bypasses L1 and meets its counterpart on any GPU of the host and on the CPU.
 //
-// Only store_release has a "memory" clobber: packets carry their own readiness, so ordinary accesses may move past them.
+// Only store_release has a "memory" clobber: packets carry their readiness, so ordinary accesses may pass them.
 #pragma once
 
 #include "cuda/device_types.hpp"
