@@ -18,11 +18,8 @@ Communicator::Communicator(Engine& engine, std::string name, Team team)
 }
 
 Communicator::~Communicator() {
-  engine_.progress_->exclusively([this] {
-    abort_quietly("the group was destroyed");
-    engine_.settle();
-    leave();
-  });
+  close();
+  engine_.progress_->exclusively([this] { leave(); });
 }
 
 void Communicator::leave() noexcept {
@@ -109,6 +106,13 @@ void Communicator::abort(std::string reason) noexcept {
     if (!inbox_) return;
     if (aborted_.ok()) notify_others(Status(ErrorCode::kAborted, reason));
     abort_quietly(reason);
+    engine_.settle();
+  });
+}
+
+void Communicator::close() noexcept {
+  engine_.progress_->exclusively([this] {
+    abort_quietly("the group was destroyed");
     engine_.settle();
   });
 }

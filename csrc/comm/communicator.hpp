@@ -43,6 +43,9 @@ class Communicator final : public InboxListener {
   // Fails everything in flight and to come, and tells the other ranks. Waits for nobody; idempotent; from any thread.
   void abort(std::string reason) noexcept;
 
+  // The same without a word to the others: this rank leaves the group.
+  void close() noexcept;
+
   // How many collectives this rank has started.
   uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }
 
