@@ -112,8 +112,10 @@ void AxonBackend::abort() {
   communicator_->abort("the process group was aborted");
 }
 
-// Nothing is asked of the others, who may be gone. What is in flight ends with the backend itself.
-void AxonBackend::shutdown() {}
+// Nothing is asked of the others, who may be gone.
+void AxonBackend::shutdown() {
+  communicator_->close();
+}
 
 AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   static constexpr Call kCall{c10d::OpType::BARRIER, "axon:barrier"};

@@ -2,12 +2,17 @@
 
 #include <ATen/core/ivalue_inl.h>
 
+#include <algorithm>
+
 #include "c10d/errors.hpp"
+#include "c10d/signals.hpp"
 
 namespace axon {
 
 // As good as for ever, without overflowing when it is added to a clock.
 static constexpr std::chrono::hours kNever{24 * 365};
+// How soon a waiting thread notices Ctrl-C.
+static constexpr std::chrono::milliseconds kSignalInterval{100};
 
 AxonWork::AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call)
     : Work(call.rank, call.type), communicator_(communicator), first_(*this) {}
@@ -96,17 +101,22 @@ bool AxonWork::wait(std::chrono::milliseconds timeout) {
   if (!isCompleted()) {
     const auto deadline = Clock::now() + (timeout > kNoTimeout ? Clock::duration(timeout) : Clock::duration(kNever));
     if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
-      for_each_part([&](Part& part) {
-        if (isCompleted() || communicator->wait(part, deadline)) return;
-        throw_failure(Status(ErrorCode::kTimeout, part.describe() + ": Timed out after " +
-                                                      std::to_string(timeout.count()) + " ms of wait(timeout); the " +
-                                                      "operation goes on until its own timeout"));
-      });
+      for_each_part([&](Part& part) { await(*communicator, part, deadline); });
     }
     completed_.wait(false, std::memory_order_acquire);  // another thread may be copying outputs back
   }
   if (failure_) std::rethrow_exception(failure_);
   return true;
+}
+
+void AxonWork::await(Communicator& communicator, Part& part, Clock::time_point deadline) {
+  while (!isCompleted() && !communicator.wait(part, std::min(deadline, Clock::now() + kSignalInterval))) {
+    check_signals();
+    if (Clock::now() < deadline) continue;
+    throw_failure(
+        Status(ErrorCode::kTimeout,
+               part.describe() + ": Timed out in wait(timeout); the operation goes on until its own timeout"));
+  }
 }
 
 bool AxonWork::isSuccess() const {

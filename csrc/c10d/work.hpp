@@ -109,6 +109,7 @@ class AxonWork final : public c10d::Work {
 
   template <typename Visitor>
   void for_each_part(Visitor visit);
+  void await(Communicator& communicator, Part& part, Clock::time_point deadline);
   void on_part_finished(Part& part) noexcept;
   void complete() noexcept;
   void mark(c10::ivalue::Future& future) const;

@@ -1,0 +1,10 @@
+// Python's signal handlers, for threads that wait in C++.
+#pragma once
+
+namespace axon {
+
+// Runs the handlers of signals that have come, if this is the thread that Python runs them on. Throws what they raise:
+// KeyboardInterrupt, usually. Takes Python's lock.
+void check_signals();
+
+}  // namespace axon
