@@ -187,14 +187,14 @@ def _set_and_init(variables: dict[str, str]) -> tuple[str, str]:
 
 
 def test_unknown_settings_warn_naming_the_nearest(fresh_ranks) -> None:
-    printed, raised = fresh_ranks(1, meeting="none").run(_set_and_init, {"AXON_LGO": "info"})[0]
-    assert "AXON_LGO" in printed
-    assert "AXON_LOG" in printed
+    printed, raised = fresh_ranks(1, meeting="none").run(_set_and_init, {"AXON_LOGS": "info"})[0]
+    assert "AXON_LOGS" in printed
+    assert "mean AXON_LOG?" in printed
     assert not raised
 
 
 def test_bad_settings_are_errors(fresh_ranks) -> None:
-    for name, value in (("AXON_LOG", "loud"), ("AXON_ALGO", "all_reduce:abacus"), ("AXON_ALGO", "dance:ring")):
+    for name, value in (("AXON_LOG", "loud"), ("AXON_ALGO", "all_reduce=abacus"), ("AXON_ALGO", "dance=ring")):
         _, raised = fresh_ranks(1, meeting="none").run(_set_and_init, {name: value})[0]
         assert name in raised
-        assert value.split(":")[-1] in raised or value in raised
+        assert any(part in raised for part in value.split("="))

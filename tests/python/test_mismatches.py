@@ -14,7 +14,7 @@ from pool import RankPool
 from reference import failure, same_bits
 
 Call = Callable[[dist.ProcessGroup], object]
-SMALL, LARGE = 6, 6 << 18
+SMALL, LARGE = 12, 12 << 17  # of which every number of ranks makes equal blocks
 
 
 def _reduce(size: int, dtype: torch.dtype = torch.float32, op: dist.ReduceOp = dist.ReduceOp.SUM) -> Call:
@@ -55,7 +55,7 @@ for _size, _label in ((SMALL, "small"), (LARGE, "large")):
         f"dtype, {_label}": (_reduce(_size), _reduce(_size, torch.int32), ("float32", "int32")),
         f"dtype and size, {_label}": (_reduce(_size), _reduce(_size // 2, torch.float64), ("float32", "float64")),
         f"size, {_label}": (_reduce(_size), _reduce(_size + 1), (str(_size), str(_size + 1))),
-        f"gathered size, {_label}": (_gather(_size), _gather(_size + 1), (str(_size), str(_size + 1))),
+        f"gathered size, {_label}": (_gather(_size), _gather(_size + 1), ("all_gather", "elements")),
         f"reduction, {_label}": (_reduce(_size), _reduce(_size, op=dist.ReduceOp.MAX), ("SUM", "MAX")),
         f"root, {_label}": (_broadcast(_size, 0), _broadcast(_size, 1), ("root 0", "root 1")),
         f"order, {_label}": (
@@ -71,7 +71,7 @@ def _disagree(name: str) -> tuple[str, float]:
     """An operation may succeed where its part was over before the other side was heard of: then the next fails."""
     usual, deviant, _ = _DISAGREEMENTS[name]
     group = dist.new_group(timeout=timedelta(seconds=20))
-    dist.barrier(group)
+    dist.barrier()
     call = deviant if dist.get_rank() == dist.get_world_size() - 1 else usual
     started = time.monotonic()
     message = failure(lambda: _both(call, _both(_barrier, _barrier))(group))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import subprocess
 import sys
@@ -38,7 +39,14 @@ class Runner:
 
     def _start(self) -> None:
         command = [sys.executable, str(lists.HERE / "run.py"), "-"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        paths = os.pathsep.join(path for path in sys.path if path)  # the package under test, installed or not
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": paths},
+        )
 
     def close(self) -> None:
         if self._process is None:
