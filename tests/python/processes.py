@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -92,5 +93,10 @@ def _end(process: subprocess.Popen[str], started: float, timeout_s: float) -> En
 
 
 def leftovers() -> set[str]:
-    """Shared memory that UCX and axon leave when they do not clean up."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("ucx", "axon"))}
+    """Shared memory of UCX and axon that no process maps any more: nobody will ever clean it up."""
+    names = {name for name in os.listdir("/dev/shm") if name.startswith(("ucx", "axon"))}
+    for maps in Path("/proc").glob("[0-9]*/maps") if names else ():
+        with contextlib.suppress(OSError):
+            mapped = maps.read_text()
+            names = {name for name in names if f"/dev/shm/{name}" not in mapped}
+    return names

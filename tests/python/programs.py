@@ -147,6 +147,23 @@ def outlives_its_peer() -> None:
             print(f"raised {error}", flush=True)
 
 
+def has_children() -> None:
+    """Forked children, which share all that the engine has mapped, come and go; the group works on."""
+    join()
+    for code in (0, 7):
+        child = os.fork()
+        if child == 0:
+            sys.exit(code)  # runs the exit handlers that it inherited
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == code
+        dist.all_reduce(torch.ones(1 << 18))
+    numbers = torch.utils.data.DataLoader(range(8), batch_size=4, num_workers=1)
+    assert [batch.tolist() for batch in numbers] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    dist.all_reduce(torch.ones(1 << 18))
+    ready()
+    dist.destroy_process_group()
+
+
 def crosses_hosts() -> None:
     """All-reduces until something fails; prints how long that took from the last success, and the error."""
     join(timeout_s=float(sys.argv[5]))

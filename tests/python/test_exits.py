@@ -34,6 +34,7 @@ def _nothing_is_left() -> Iterator[None]:
         "ends_with_work_and_groups_in_globals",
         "ends_while_a_thread_waits",
         "has_futures_that_never_come",
+        "has_children",
     ],
 )
 def test_a_process_ends_in_any_order(program: str, tmp_path: Path) -> None:

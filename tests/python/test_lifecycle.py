@@ -8,6 +8,7 @@ import warnings
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from pool import BACKEND, RankPool
@@ -105,6 +106,26 @@ def _name_devices() -> None:
 
 def test_the_backend_can_be_named_for_the_cpu(fresh_ranks) -> None:
     fresh_ranks(1, meeting="none").run(_name_devices)
+
+
+def _choose_transports(transports: str, folder: str) -> None:
+    os.environ["AXON_UCX_TLS"] = transports
+    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=_own_rank(), world_size=2)
+    for size in (1, 1000, 1 << 20):
+        data = torch.full((size,), float(_own_rank() + 1))
+        dist.all_reduce(data)
+        same_bits(data, torch.full((size,), 3.0))
+        incoming = torch.zeros(size)
+        sent = dist.isend(torch.full((size,), float(_own_rank())), 1 - _own_rank())
+        dist.recv(incoming, 1 - _own_rank())
+        sent.wait()
+        same_bits(incoming, torch.full((size,), float(1 - _own_rank())))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("transports", ["tcp,self", "posix,self", "sysv,self", "posix,cma,self"])
+def test_ranks_of_a_host_with_and_without_shared_memory(transports: str, fresh_ranks, tmp_path: Path) -> None:
+    fresh_ranks(2, meeting="none").run(_choose_transports, transports, str(tmp_path))
 
 
 def _mixed_backends(folder: str) -> None:
