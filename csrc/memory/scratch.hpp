@@ -25,10 +25,13 @@ class ScratchPool {
 
   Buffer take(size_t num_bytes);
   void give_back(Buffer buffer) noexcept;
+  // A transfer that will never end may still touch it: kept apart until the pool goes.
+  void give_up(Buffer buffer) { given_up_.push_back(buffer.data); }
   size_t num_bytes_kept() const noexcept { return num_bytes_kept_; }
 
  private:
   std::map<size_t, std::vector<std::byte*>> free_;  // by rounded size
+  std::vector<std::byte*> given_up_;
   size_t num_bytes_kept_ = 0;
 };
 

@@ -11,13 +11,16 @@ namespace axon {
 Exchange::Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint)
     : messenger_(messenger), inbox_(inbox), sequence_(sequence), fingerprint_(fingerprint) {}
 
-// Requests that still move (a peer died over shared memory) rest with the transport: they must not find us any more, and
-// the scratch that they may touch is given up for good.
+// Requests that still move (a peer died over shared memory) rest with the transport: they must not find us any more,
+// and neither they nor the scratch that they may touch can be used again.
 Exchange::~Exchange() {
-  for (size_t i = 0; at_rest() && i < num_scratches_; ++i) messenger_.scratch_pool().give_back(scratches_[i]);
+  for (size_t i = 0; i < num_scratches_; ++i) {
+    at_rest() ? messenger_.scratch_pool().give_back(scratches_[i]) : messenger_.scratch_pool().give_up(scratches_[i]);
+  }
   for (Request* request = live_.front(); request != nullptr; request = live_.front()) {
     static_cast<ExchangeNode*>(request)->unlink();
     request->exchange = nullptr;
+    messenger_.adopt(*request);
   }
 }
 

@@ -33,6 +33,10 @@ Messenger::Messenger(Transport& transport, ControlHandler& control) : transport_
 
 Messenger::~Messenger() {
   discard_strangers();
+  while (Request* orphan = orphans_.pop_front()) {
+    orphan->~Request();
+    block_pool_.release(orphan, sizeof(Request));
+  }
 }
 
 void Messenger::discard_strangers() noexcept {

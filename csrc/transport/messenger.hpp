@@ -64,6 +64,9 @@ class Messenger final : public Receiver {
   void mark_lost(PeerId peer);
   bool is_lost(PeerId peer) const noexcept { return peer < lost_.size() && lost_[peer]; }
 
+  // Keeps a request whose operation is gone but which the transport may still tell done.
+  void adopt(Request& orphan) noexcept { orphans_.push_back(orphan); }
+
   // Messages dropped because no group of this process wanted them.
   uint64_t num_dropped() const noexcept { return num_dropped_; }
 
@@ -88,6 +91,7 @@ class Messenger final : public Receiver {
   BlockPool block_pool_;
   ScratchPool scratch_pool_;
   IntrusiveList<Wakeable> ready_;
+  IntrusiveList<Request, InExchange> orphans_;
   std::unordered_map<Address, Inbox*, AddressHash> inboxes_;
   IntrusiveList<Unexpected> strangers_;  // for groups that this process has not formed yet
   size_t num_strangers_ = 0;
