@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <utility>
+
 namespace axon {
 
 using std::chrono::microseconds;
@@ -14,6 +16,9 @@ static constexpr milliseconds kPatience{4};
 // Rounds that move nothing before a waiter offers its core to others: ranks may outnumber cores.
 static constexpr unsigned kRoundsBeforeYield = 64;
 static constexpr unsigned kRoundsBetweenClockReads = 32;
+// So many idle rounds that take so long have given the core to others: there are too few. Who sleeps is then served
+// before who spins, so the waiter leaves the driving to the background thread and its naps.
+static constexpr microseconds kContended{500};
 
 // The background thread: drives without pause for so long after something moved …
 static constexpr microseconds kHot{100};
@@ -119,7 +124,7 @@ bool Progress::wait(const std::atomic<bool>& finished, Clock::time_point deadlin
     release();
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {
-      wake();
+      doorbell_.ring();  // whatever its sleep, the background thread takes over now
       sleep_until(deadline, [&] { return finished.load(); });
       if (Clock::now() >= deadline) break;
     }
@@ -128,7 +133,8 @@ bool Progress::wait(const std::atomic<bool>& finished, Clock::time_point deadlin
 }
 
 Progress::Pause Progress::spin(const std::atomic<bool>& finished, Clock::time_point deadline) noexcept {
-  Clock::time_point busy_at = Clock::now();
+  Clock::time_point looked_at = Clock::now();
+  Clock::time_point busy_at = looked_at;
   unsigned num_idle = 0;
   for (unsigned round = 1; !finished.load(); ++round) {
     if (driver_.drive() != 0) {
@@ -142,10 +148,12 @@ Progress::Pause Progress::spin(const std::atomic<bool>& finished, Clock::time_po
     if (driver_.has_outbox() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kMakeWay;
     if (round % kRoundsBetweenClockReads == 0) {
       const Clock::time_point now = Clock::now();
-      if (num_idle < kRoundsBetweenClockReads) busy_at = now;
+      const auto took = now - std::exchange(looked_at, now);
+      const bool idle = num_idle >= kRoundsBetweenClockReads;
+      if (!idle) busy_at = now;
       driver_.tick(now);
       if (now >= deadline) return Pause::kDeadline;
-      if (now - busy_at > kPatience) return Pause::kQuiet;
+      if (now - busy_at > kPatience || (idle && took > kContended)) return Pause::kQuiet;
     }
   }
   return Pause::kFinished;
