@@ -106,4 +106,5 @@ $(CUDA)/.installed: requirements/cuda.txt | $(VENV)/.installed
 
 host:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.10 or newer, or make PYTHON=…"; exit 1; }
-	@$(PYTHON) tools/check_host.py $(if $(filter 1,$(TESTS)),--tests)
+	@$(PYTHON) tools/check_host.py $(if $(filter 1,$(TESTS)),--tests) \
+	  $(if $(filter-out file,$(origin PYTHON)),--environment $(VENV))

@@ -1,12 +1,14 @@
 """What the build needs from the host: Python, its headers and venv, g++; for the tests also GoogleTest and ip.
 
-    python3 tools/check_host.py [--tests]
+    python3 tools/check_host.py [--tests] [--environment FOLDER]
 
 Installs missing Debian packages when run as root, else names them. Runs on Python 3.6, to say that it is too old.
 """
 
+import argparse
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,13 +51,34 @@ def gxx_version() -> int:
     return int(subprocess.check_output([CXX, "-dumpversion"]).decode().split(".")[0])
 
 
-def main() -> None:
+def check_python() -> None:
     if sys.version_info < MINIMUM_PYTHON:
         found = f"{sys.executable} is {dotted(sys.version_info[:2])}"
         sys.exit(f"Python {dotted(MINIMUM_PYTHON)} or newer is needed, {found}: make PYTHON=/path/to/a/newer/python3")
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         sys.exit("torch_axon builds on Linux x86-64 only")
-    packages = missing_packages(for_tests="--tests" in sys.argv)
+
+
+def check_environment(folder: str) -> None:
+    """An environment keeps the Python that it was made with, whatever PYTHON says later."""
+    config = os.path.join(folder, "pyvenv.cfg")
+    if not os.path.exists(config):
+        return
+    with open(config) as lines:
+        match = re.search(r"^version\S* = (\d+\.\d+)", lines.read(), re.MULTILINE)
+    wanted = dotted(sys.version_info[:2])
+    if match and match.group(1) != wanted:
+        sys.exit(f"{folder} was made with Python {match.group(1)}, not {wanted}: remove it or give VENV=another-folder")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Checks what the build needs from the host.")
+    parser.add_argument("--tests", action="store_true", help="also what the tests need")
+    parser.add_argument("--environment", default="", help="virtual environment that must be of this Python")
+    arguments = parser.parse_args()
+    check_python()
+    check_environment(arguments.environment)
+    packages = missing_packages(arguments.tests)
     if packages:
         install(packages)
     if gxx_version() < MINIMUM_GXX:

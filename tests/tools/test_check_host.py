@@ -1,5 +1,12 @@
+from pathlib import Path
+
 import check_host
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["check_host.py"])
 
 
 def test_missing_packages_are_named_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +32,9 @@ def test_old_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.version_info", (3, 9, 18))
     with pytest.raises(SystemExit, match=r"Python 3\.10 or newer is needed.* is 3\.9"):
         check_host.main()
+
+
+def test_environment_of_another_python_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.2.1\n")
+    with pytest.raises(SystemExit, match=r"was made with Python 3\.2, not 3\."):
+        check_host.check_environment(str(tmp_path))
