@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _READ_BY = {
     "engine": "when the first process group is made",
-    "import": "when the extension is built and loaded",
     "build": "when the extension is built",
+    "tests": "when the tests run",
 }
 
 _INTRODUCTION = """\

@@ -22,11 +22,15 @@ static constexpr Setting kSettings[] = {
      "Runs these operations with these algorithms, whatever the size. Must be the same on all ranks.", nullptr},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "What goes to stderr: this level and those before it.", is_log_level},
-    {"AXON_UCX_ROOT", ReadBy::kPython, "", "a folder",
+    {"AXON_UCX_ROOT", ReadBy::kBuild, "", "a folder",
      "Prefix of a UCX installation to build against and load, in place of the libucx wheel.", nullptr},
     {"AXON_CUDA", ReadBy::kBuild, "1", "0 or 1", "Whether the device code is compiled.", nullptr},
     {"AXON_CUDA_ROOT", ReadBy::kBuild, "", "a folder", "Where nvcc and its headers are, in place of their wheels.",
      nullptr},
+    {"AXON_TESTS", ReadBy::kBuild, "0", "0 or 1", "Whether the core's tests are built beside the extension.", nullptr},
+    {"AXON_BUILD_DIR", ReadBy::kBuild, "", "a folder", "Where CMake's files are kept between builds.", nullptr},
+    {"AXON_TEST_BACKEND", ReadBy::kTests, "axon", "a backend of torch",
+     "What the Python tests run against; another one shows what torch itself does.", nullptr},
 };
 
 std::span<const Setting> settings() noexcept {

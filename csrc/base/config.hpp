@@ -16,7 +16,7 @@
 
 namespace axon::config {
 
-enum class ReadBy : uint8_t { kEngine, kPython, kBuild };
+enum class ReadBy : uint8_t { kEngine, kBuild, kTests };
 
 struct Setting {
   const char* name;

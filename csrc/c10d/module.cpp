@@ -55,10 +55,10 @@ const char* name_of(config::ReadBy reader) noexcept {
   switch (reader) {
     case config::ReadBy::kEngine:
       return "engine";
-    case config::ReadBy::kPython:
-      return "import";
     case config::ReadBy::kBuild:
       return "build";
+    case config::ReadBy::kTests:
+      return "tests";
   }
   return "";
 }
