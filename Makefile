@@ -47,7 +47,7 @@ bench: $(VENV)/.editable
 	@$(BIN)/torchrun --standalone --nproc-per-node 2 -m torch_axon.bench --vs gloo
 
 wheel: build
-	@rm -rf dist build/lib build/bdist.*
+	@rm -rf dist build/lib.* build/bdist.*
 	@$(BUILD) $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
