@@ -1,0 +1,70 @@
+"""What importing the package does and does not do, and the tool that prints its settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_axon
+from torch_axon import _build, _native, config
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _python(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_import_registers_but_loads_neither_extension_nor_ucx() -> None:
+    program = (
+        "import sys, torch_axon, torch.distributed as dist; "
+        "print(dist.Backend.AXON, 'torch_axon._C' in sys.modules, 'libucx' in sys.modules)"
+    )
+    assert _python(program).split() == ["axon", "False", "False"]
+
+
+def test_the_entry_point_may_be_called_at_any_time() -> None:
+    torch_axon._autoload()
+    assert dist.Backend._plugins["AXON"].extended_api
+
+
+def test_another_torch_is_refused_saying_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_build, "TORCH_VERSION", "1.13.1")
+    reason = _native.mismatch()
+    assert reason is not None
+    for part in ("torch 1.13", f"torch {torch.__version__}", "pip install 'torch==1.13.*'"):
+        assert part in reason
+    _native.load.cache_clear()
+    with pytest.raises(ImportError, match="pip install"):
+        _native.load()
+
+
+def test_every_patch_release_of_the_same_minor_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_build, "TORCH_VERSION", ".".join([*torch.__version__.split(".")[:2], "99"]))
+    assert _native.mismatch() is None
+
+
+def test_make_default_names_the_devices_it_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist.Backend, "default_device_backend_map", {"cpu": "gloo"})
+    torch_axon.make_default()
+    assert dist.Backend.default_device_backend_map == {"cpu": "axon"}
+    with pytest.raises(ValueError, match="'tpu'; allowed: cpu, cuda"):
+        torch_axon.make_default(["tpu"])
+
+
+def test_the_documented_settings_are_the_engines() -> None:
+    documented = (_ROOT / "docs" / "environment.md").read_text()
+    assert config.as_markdown(config.settings()) + "\n" == documented
+
+
+def test_settings_show_where_values_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AXON_LOG", "debug")
+    row = next(row for row in config.settings() if row["name"] == "AXON_LOG")
+    assert (row["value"], row["source"]) == ("debug", "environment")
+    assert "AXON_LOG = 'debug'  (environment)" in config.as_text([row])
