@@ -4,15 +4,19 @@
 
 namespace axon {
 
-// What the pieces of one chunk take together; bounded below so that a message's own cost stays small.
-static constexpr size_t kStagedBytes = size_t{512} << 10;
-static constexpr size_t kSmallestChunk = size_t{64} << 10;
-static constexpr size_t kLargestChunk = size_t{256} << 10;
+// Pieces that go eagerly, sparing the hand-shake of a rendezvous, and are reduced out of the cache; larger ones for
+// longer blocks, where a message's own cost adds up. Two ranks over shared memory, all_reduce of 4 MiB and 16 MiB: 0.63
+// and 3.2 ms with pieces of 32 KiB, 1.1 and 4.0 ms with 64 KiB, 1.2 and 9 ms with 256 KiB; of 64 MiB: 17, 12 and 12 ms.
+static constexpr size_t kSmallestChunk = size_t{32} << 10;
+static constexpr size_t kLargestChunk = size_t{64} << 10;
+static constexpr size_t kChunksInLongBlock = 256;
 
-static size_t chunk_bytes_for(int num_ranks, size_t longest_block) noexcept {
-  const size_t fair = kStagedBytes / static_cast<size_t>(num_ranks) / kGranule * kGranule;
-  const size_t whole_block = (std::max<size_t>(longest_block, 1) + kGranule - 1) / kGranule * kGranule;
-  return std::min(std::clamp(fair, kSmallestChunk, kLargestChunk), whole_block);
+static size_t chunk_bytes_for(size_t longest_block) noexcept {
+  const auto rounded = [](size_t num_bytes) {
+    return std::max<size_t>(1, (num_bytes + kGranule - 1) / kGranule) * kGranule;
+  };
+  const size_t chunk = std::clamp(rounded(longest_block / kChunksInLongBlock), kSmallestChunk, kLargestChunk);
+  return std::min(chunk, rounded(longest_block));
 }
 
 static size_t longest_of(std::span<const ConstBuffer> blocks) noexcept {
@@ -26,7 +30,7 @@ DirectReduction::DirectReduction(Exchange& exchange, const CollectiveArguments& 
     : exchange_(exchange),
       plan_(reduction_plan(arguments, exchange.size())),
       blocks_(blocks),
-      chunk_bytes_(chunk_bytes_for(exchange.size(), longest_of(blocks))),
+      chunk_bytes_(chunk_bytes_for(longest_of(blocks))),
       num_chunks_(chunks_of(longest_of(blocks)).count()),
       staging_(exchange.scratch(chunk_bytes_ * blocks.size() * std::min(kDepth, num_chunks_))),
       operands_(exchange.block_pool(), exchange.size()),

@@ -44,7 +44,7 @@ static constexpr TuningRow kTuning[] = {
     {OperationKind::kBroadcast, 2, kAnyBytes, "binomial"},
     {OperationKind::kBroadcast, kAnyRanks, 64 * kKiB, "binomial"},
     {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "scatter_ring"},
-    {OperationKind::kAllReduce, 2, 32 * kKiB, "one_shot"},
+    {OperationKind::kAllReduce, 2, 64 * kKiB, "one_shot"},
     {OperationKind::kAllReduce, 4, 8 * kKiB, "one_shot"},
     {OperationKind::kAllReduce, 8, 2 * kKiB, "one_shot"},
     {OperationKind::kAllReduce, kAnyRanks, 16 * kKiB, "recursive_doubling"},
