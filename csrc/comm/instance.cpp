@@ -28,10 +28,17 @@ T value_or_throw(const char* origin, Result<T> result) {
   return std::move(result).value();
 }
 
+// What UCX is to use, unless the user says otherwise. No SysV segments: they are attached late, and one whose owner has
+// left meanwhile is an error on stdout; a killed owner leaves them behind. No CUDA: UCX is given host memory alone.
+UcxOptions ucx_options() {
+  if (config::is_set("UCX_TLS") || config::is_set("AXON_UCX_TLS")) return {};
+  return {.settings = {{"TLS", "^sysv,cuda"}}};
+}
+
 Engine* make_engine() {
   if (Status checked = config::check_environment(); !checked.ok()) throw std::runtime_error(checked.message());
   AlgorithmOverrides overrides = value_or_throw("AXON_ALGO", AlgorithmOverrides::parse(config::text("AXON_ALGO")));
-  return new Engine(value_or_throw("torch_axon", open_ucx_transport()), this_host(), overrides);
+  return new Engine(value_or_throw("torch_axon", open_ucx_transport(ucx_options())), this_host(), overrides);
 }
 
 }  // namespace
