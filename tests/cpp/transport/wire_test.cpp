@@ -21,8 +21,8 @@ TEST(Wire, message_header_bytes) {
                                              .algorithm = 0x1C,
                                              .root = -1,
                                              .num_elements = 0x2827262524232221}};
-  const std::array<uint8_t, 40> golden{1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,   12,   13,   14,
-                                       15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 2,    12,   1,    0x1C,
+  const std::array<uint8_t, 40> golden{1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,  13, 14,
+                                       15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   2,    12,  1,  0x1C,
                                        0xFF, 0xFF, 0xFF, 0xFF, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::memcmp(&header, golden.data(), golden.size()), 0);
   EXPECT_EQ(kWireVersion, 1u);
