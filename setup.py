@@ -75,6 +75,11 @@ class CMakeBuild(build_ext):
         run_quietly([executable, "--install", build_dir, "--component", "python", "--prefix", prefix])
         record_build(prefix / "torch_axon" / "_build.py")
 
+    def copy_extensions_to_source(self) -> None:
+        """What setuptools does after a build in place."""
+        super().copy_extensions_to_source()
+        record_build(ROOT / "torch_axon" / "_build.py")
+
 
 setup(
     version=f"{VERSION}+torch{TORCH_MAJOR}.{TORCH_MINOR}",
