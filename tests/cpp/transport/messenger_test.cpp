@@ -158,10 +158,10 @@ TEST_F(AttachedTest, message_for_a_collective_long_past_is_a_mismatch) {
 }
 
 TEST_F(AttachedTest, sequence_numbers_wrap) {
-  for (const uint32_t sequence : {0xFFFFFFFEu, 0xFFFFFFFFu, 0u, 1u}) {
-    // From near the end on: what has been entered is taken for the latest.
+  for (const uint32_t sequence : {0x40000000u, 0x7FFFFFFFu, 0xB0000000u, 0xFFFFFFFEu}) inbox_.enter(sequence, kReduce);
+  for (const uint32_t sequence : {0xFFFFFFFFu, 0u, 1u}) {
+    arrive(header(kReduce, 1, sequence, 0), 7);
     inbox_.enter(sequence, kReduce);
-    arrive(header(kReduce, 1, sequence + 1, 0), 7);
   }
   Receive last = receive(kReduce, 1, {.peer = 1});
   EXPECT_TRUE(last.done());
