@@ -12,6 +12,7 @@
 namespace axon {
 
 static constexpr unsigned kMessageId = 1;
+static constexpr std::chrono::milliseconds kDrainTimeout{200};
 
 static ucs_memory_type_t memory_type_of(MemoryKind kind) noexcept {
   return kind == MemoryKind::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_CUDA;
@@ -35,11 +36,20 @@ Result<std::unique_ptr<Transport>> UcxTransport::make(UcxWorker worker) {
 
 UcxTransport::UcxTransport(UcxWorker worker) noexcept : worker_(std::move(worker)) {}
 
+// Closing by force leaves callbacks in the worker's queue; a worker destroyed with those of a broken connection frees
+// them twice (UCX 1.22).
+static void drain(ucp_worker_h worker) noexcept {
+  const auto deadline = std::chrono::steady_clock::now() + kDrainTimeout;
+  while (ucp_worker_progress(worker) != 0 && std::chrono::steady_clock::now() < deadline) {
+  }
+}
+
 // Endpoints to this host rest until the worker goes: closing them would wait for peers that may be dead.
 UcxTransport::~UcxTransport() {
   closing_ = true;
   const QuietUcx quiet;
   for (Peer& peer : peers_) close(peer);
+  drain(worker_.get());
   const UcxWorker ended_quietly = std::move(worker_);
 }
 
