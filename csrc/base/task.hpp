@@ -15,8 +15,8 @@
 
 #include "base/block_pool.hpp"
 
-// GCC takes the promise's operator new for a placement form that its operator delete does not match. It reports that where
-// a coroutine is defined, hence no pop.
+// GCC takes the promise's operator new for a placement form that its operator delete does not match. It reports that
+// where a coroutine is defined, hence no pop.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 #endif

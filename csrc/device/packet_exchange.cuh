@@ -118,8 +118,7 @@ __device__ __forceinline__ void reduce_run(const Turn& turn, const Workers& work
                                            const OwnRun& own, Sink sink) {
   const Run run{own.input.count(), slot_stride};
   if (run.count <= workers.count) {
-    reduce_batches<T, Op, kGroup, 1>(
-        turn, workers, run, [&own](uint32_t) { return own.first; }, sink);
+    reduce_batches<T, Op, kGroup, 1>(turn, workers, run, [&own](uint32_t) { return own.first; }, sink);
   } else {
     reduce_batches<T, Op, kGroup, kInFlight / kGroup>(
         turn, workers, run, [&own](uint32_t index) { return own.input.load(index); }, sink);
