@@ -43,9 +43,11 @@ def load() -> ModuleType:
 
 
 def _load_ucx() -> None:
-    """Loads the wheel's UCX without the hooks that it otherwise patches into the process's memory calls. They keep caches
-    of registered memory right, which none of the wheel's transports has, and take 0.4 s to install. A UCX that another
-    package has loaded already stays as it is."""
+    """Loads the wheel's UCX without the hooks that it patches into the process's memory calls.
+
+    They keep caches of registered memory right, which none of the wheel's transports has, and take 0.4 s to install. A
+    UCX that another package has loaded already stays as it is.
+    """
     import libucx  # type: ignore[import-untyped]
 
     hooks = "UCX_MEM_EVENTS"
