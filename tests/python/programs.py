@@ -190,7 +190,8 @@ def runs_under_a_launcher() -> None:
     dist.init_process_group("axon")
     data = torch.tensor([float(dist.get_rank())])
     dist.all_reduce(data)
-    print(f"rank {os.environ['RANK']} of {dist.get_world_size()}: sum {int(data)}", flush=True)
+    # One write: the ranks share the launcher's output, and an unbuffered print would end its line with a second one.
+    sys.stdout.write(f"rank {os.environ['RANK']} of {dist.get_world_size()}: sum {int(data)}\n")
     dist.destroy_process_group()
 
 
