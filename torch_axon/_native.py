@@ -42,22 +42,27 @@ def load() -> ModuleType:
     return _C
 
 
-def _load_ucx() -> None:
-    """Loads the wheel's UCX without the hooks that it patches into the process's memory calls.
+# What UCX reads while it is being loaded, unless the user has set it.
+_UCX_DEFAULTS = {
+    # No hooks patched into the process's memory calls: they keep caches of registered memory right, which none of the
+    # wheel's transports has, and take 0.4 s to install.
+    "UCX_MEM_EVENTS": "n",
+    # No errors on stdout, for instance of a peer that left before its segment was attached: ours say who it was.
+    "UCX_LOG_LEVEL": "fatal",
+}
 
-    They keep caches of registered memory right, which none of the wheel's transports has, and take 0.4 s to install. A
-    UCX that another package has loaded already stays as it is.
-    """
+
+def _load_ucx() -> None:
+    """Loads the wheel's UCX with our defaults. One that another package has loaded already stays as it is."""
     import libucx  # type: ignore[import-untyped]
 
-    hooks = "UCX_MEM_EVENTS"
-    chosen = hooks in os.environ
-    os.environ.setdefault(hooks, "n")  # read while the library is being loaded
+    ours = [name for name in _UCX_DEFAULTS if name not in os.environ]
+    os.environ.update({name: _UCX_DEFAULTS[name] for name in ours})
     try:
         libucx.load_library()
     finally:
-        if not chosen:
-            del os.environ[hooks]
+        for name in ours:
+            del os.environ[name]
 
 
 def _minor(version: str) -> str:

@@ -66,8 +66,7 @@ def run_ranks(
     ]
     try:
         for process in processes:
-            assert process.stdout is not None
-            line = process.stdout.readline()
+            line = _first_line(process)
             if line != "ready\n":
                 raise AssertionError(f"no 'ready' but {line!r}:\n{process.communicate(timeout=timeout_s)[1]}")
         started = time.monotonic()
@@ -78,6 +77,15 @@ def run_ranks(
             if process.poll() is None:
                 process.kill()
             process.communicate()
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    """Byte by byte: communicate() reads the pipe itself, and would miss what a buffered reader has taken in beyond."""
+    assert process.stdout is not None
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
+        line += byte
+    return line.decode()
 
 
 def _end(process: subprocess.Popen[str], started: float, timeout_s: float) -> Ended:
