@@ -77,8 +77,9 @@ void AxonBackend::start_recorded(AxonWork& work, const Call& call, std::chrono::
 
 static constexpr const char* kCoalescedTitle = "axon:coalesced";
 
+// A call that threw within torch's coalescing manager has left its group in coalescing: what it gathered was never
+// started.
 void AxonBackend::startCoalescing() {
-  if (coalesced_) throw_value_error("axon: startCoalescing() within startCoalescing(); end the first one first");
   coalesced_ = make_work({c10d::OpType::COALESCED, kCoalescedTitle}, {});
 }
 

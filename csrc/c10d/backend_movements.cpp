@@ -192,10 +192,13 @@ AxonBackend::WorkPtr AxonBackend::alltoall_base(at::Tensor& output, at::Tensor& 
   check_type({kCall.name(), "output"}, output, input.scalar_type());
   const auto input_rows = check_splits({kCall.name(), "input_split_sizes"}, input, input_splits, size_);
   const auto output_rows = check_splits({kCall.name(), "output_split_sizes"}, output, output_splits, size_);
+  const auto input_bytes = rows_to_bytes(input_rows, input);
+  const auto output_bytes = rows_to_bytes(output_rows, output);
+  check_num_bytes({kCall.name(), "output_split_sizes"}, output_bytes[rank_], input_bytes[rank_]);
   auto work = make_work(kCall, {input});
   Part& part = add_part(*work, OperationKind::kAllToAll, input);
-  part.add_input_blocks(input, rows_to_bytes(input_rows, input));
-  part.add_output_blocks(output, rows_to_bytes(output_rows, output));
+  part.add_input_blocks(input, input_bytes);
+  part.add_output_blocks(output, output_bytes);
   return run(std::move(work), kCall, mode_of(options));
 }
 

@@ -71,6 +71,12 @@ void check_num_elements(Argument argument, const at::Tensor& tensor, int64_t exp
   throw_value_error(complaint(argument, sizes.str(), std::to_string(expected) + " elements"));
 }
 
+void check_num_bytes(Argument argument, size_t received, size_t sent) {
+  if (C10_LIKELY(received == sent)) return;
+  throw_value_error(complaint(argument, "takes " + std::to_string(received) + " bytes from this rank itself",
+                              "the " + std::to_string(sent) + " bytes that it sends to itself"));
+}
+
 void check_rank(Argument argument, int64_t rank, int size) {
   if (C10_LIKELY(rank >= 0 && rank < size)) return;
   throw_value_error(complaint(argument, "is rank " + std::to_string(rank),

@@ -31,6 +31,8 @@ const at::Tensor& single(Argument argument, const TensorList& tensors);
 const TensorList& single(Argument argument, const std::vector<TensorList>& lists);
 
 void check_num_elements(Argument argument, const at::Tensor& tensor, int64_t expected);
+// Of the block that a rank sends to itself.
+void check_num_bytes(Argument argument, size_t received, size_t sent);
 void check_rank(Argument argument, int64_t rank, int size);
 void check_tag(Argument argument, int64_t tag);
 void check_reduction(Argument argument, const at::Tensor& tensor, const ReductionSpecification& reduction, int size);

@@ -9,6 +9,8 @@ namespace axon {
 
 // How long ranks may take to say how far they are once an operation is overdue. The error is due within a second.
 static constexpr std::chrono::milliseconds kAnswerTimeout{300};
+// Longer ones would overflow the clock.
+static constexpr std::chrono::hours kLongestTimeout{24 * 365};
 // What a failure notice may carry: within one eager message of any transport.
 static constexpr size_t kLongestNotice = 1024;
 
@@ -18,6 +20,7 @@ Communicator::Communicator(Engine& engine, std::string name, Team team)
 }
 
 Communicator::~Communicator() {
+  if (engine_.is_forked()) return;
   close();
   engine_.progress_->exclusively([this] { leave(); });
 }
@@ -31,7 +34,7 @@ void Communicator::leave() noexcept {
 
 void Communicator::start(Operation& operation) noexcept {
   operation.communicator_ = this;
-  operation.deadline_ = Clock::now() + operation.timeout;
+  operation.deadline_ = Clock::now() + std::min<std::chrono::milliseconds>(operation.timeout, kLongestTimeout);
   if (operation.direction == Direction::kCollective) num_started_.fetch_add(1, std::memory_order_relaxed);
   engine_.submit(operation);
 }
@@ -102,6 +105,7 @@ void Communicator::fail_quietly(Status reason) noexcept {
 }
 
 void Communicator::abort(std::string reason) noexcept {
+  if (engine_.is_forked()) return;
   engine_.progress_->exclusively([&] {
     if (!inbox_) return;
     if (aborted_.ok()) notify_others(Status(ErrorCode::kAborted, reason));
@@ -111,6 +115,7 @@ void Communicator::abort(std::string reason) noexcept {
 }
 
 void Communicator::close() noexcept {
+  if (engine_.is_forked()) return;
   engine_.progress_->exclusively([this] {
     abort_quietly("the group was destroyed");
     engine_.settle();
@@ -120,6 +125,10 @@ void Communicator::close() noexcept {
 void Communicator::abort_quietly(const std::string& reason) noexcept {
   if (!aborted_.ok()) return;
   aborted_ = Status(ErrorCode::kAborted, reason);
+  fail_running();
+}
+
+void Communicator::fail_running() noexcept {
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     operation->exchange_->fail(aborted_.clone());
   }
@@ -165,7 +174,6 @@ void Communicator::on_control(const MessageHeader& header, const Payload& payloa
 }
 
 static std::string describe(const Fingerprint& fingerprint) {
-  if (fingerprint == Fingerprint{}) return "no such operation any more";
   std::string text = std::string(name_of(fingerprint.operation)) + " (" + name_of(fingerprint.dtype) + ", " +
                      std::to_string(fingerprint.num_elements) + " elements";
   if (fingerprint.reduction != Reduction::kNone) text += std::string(", ") + name_of(fingerprint.reduction);
@@ -184,10 +192,15 @@ void Communicator::on_mismatch(const MessageHeader& theirs, const Fingerprint& o
                                         ", rank " + std::to_string(rank()) + " called " + own));
 }
 
+// A message has been dropped, so nothing that this group does can be relied on any more.
 void Communicator::on_overflow(const MessageHeader& latest) noexcept {
-  fail(Status(ErrorCode::kResourceExhausted, "more than " + std::to_string(Inbox::kMostUnexpectedBytes >> 20) +
-                                                 " MiB have come without a receive for them, the latest from rank " +
-                                                 std::to_string(latest.source)));
+  if (!aborted_.ok()) return;
+  aborted_ =
+      Status(ErrorCode::kResourceExhausted, "more than " + std::to_string(Inbox::kMostUnexpectedBytes >> 20) +
+                                                " MiB have come without a receive for them, the latest from rank " +
+                                                std::to_string(latest.source));
+  notify_others(aborted_);
+  fail_running();
 }
 
 void Communicator::on_peer_lost(PeerId peer) noexcept {
@@ -212,12 +225,13 @@ void Communicator::on_peer_lost(PeerId peer) noexcept {
 }
 
 void Communicator::tick(Clock::time_point now) noexcept {
+  bool overdue = false;
   for (Operation* operation = running_.front(); operation != nullptr;) {
     Operation* next = running_.next(*operation);
     if (now >= operation->deadline_) {
       if (operation->direction != Direction::kCollective) {
         time_out(*operation);
-      } else if (!answers_due_) {
+      } else if (overdue = true; !answers_due_) {
         inquire(now);
       } else if (now >= *answers_due_ || all_answered()) {
         time_out(*operation);
@@ -225,10 +239,12 @@ void Communicator::tick(Clock::time_point now) noexcept {
     }
     operation = next;
   }
+  if (!overdue) answers_due_.reset();  // it came after all; the next one that is overdue asks anew
 }
 
 void Communicator::inquire(Clock::time_point now) noexcept {
   answers_due_ = now + kAnswerTimeout;
+  std::fill(answers_.begin(), answers_.end(), std::nullopt);
   answers_[rank()] = Answer{latest_sequence_, latest_kind_};
   for (int other = 0; other < size(); ++other) send_control(OperationKind::kProgressQuery, other, 0, {});
 }

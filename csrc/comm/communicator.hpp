@@ -70,6 +70,7 @@ class Communicator final : public InboxListener {
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
   void abort_quietly(const std::string& reason) noexcept;
+  void fail_running() noexcept;
   void notify_others(const Status& reason) noexcept;
   void on_peer_lost(PeerId peer) noexcept;
   // Takes the communicator out of the engine, which is shutting down or losing this group.

@@ -65,10 +65,10 @@ void Doorbell::ring() noexcept {
 Status Doorbell::watch(int32_t pid, PeerId peer) {
   // glibc has no wrapper before 2.36.
   FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!process.valid() && errno == ENOSYS) return Status();  // before Linux 5.3: its end shows as a timeout
-  if (!process.valid()) {
+  if (!process.valid() && errno == ESRCH) {
     return {ErrorCode::kPeerLost, "process " + std::to_string(pid) + " has ended: pidfd_open: " + last_error()};
   }
+  if (!process.valid()) return Status();  // not allowed, or before Linux 5.3: its end shows as a timeout
   epoll_event event{.events = EPOLLIN, .data = {.u64 = mark_of(process.get(), peer)}};
   if (epoll_ctl(light_.get(), EPOLL_CTL_ADD, process.get(), &event) != 0) {
     return {ErrorCode::kResourceExhausted, "watching process " + std::to_string(pid) + ": epoll_ctl: " + last_error()};
@@ -78,8 +78,9 @@ Status Doorbell::watch(int32_t pid, PeerId peer) {
   return Status();
 }
 
-// Closing its descriptor takes an ended process out of the epoll set.
+// Taken out by hand: a forked child may hold a copy, and closing ours alone would leave it in the set.
 void Doorbell::forget(int process) noexcept {
+  epoll_ctl(light_.get(), EPOLL_CTL_DEL, process, nullptr);
   const std::lock_guard lock(mutex_);
   std::erase_if(watched_, [&](const FileDescriptor& watched) { return watched.get() == process; });
 }

@@ -11,6 +11,8 @@ namespace axon {
 
 static constexpr std::chrono::milliseconds kTickInterval{10};
 static constexpr int kFlushTimeoutMs = 1000;
+// What a process sent before it ended still counts; others may keep sending meanwhile.
+static constexpr std::chrono::milliseconds kLastWords{20};
 
 namespace {
 
@@ -213,7 +215,8 @@ void Engine::on_peer_lost(PeerId peer, Status reason) noexcept {
 
 void Engine::on_process_ended(PeerId peer) noexcept {
   if (shut_down_) return;
-  while (drive() != 0) {  // what it sent before it ended still counts
+  const Clock::time_point deadline = Clock::now() + kLastWords;
+  while (drive() != 0 && Clock::now() < deadline) {
   }
   lose(peer, "its process (pid " + std::to_string(peers_[peer].card.pid) + ") has ended");
   messenger_.run_ready();
@@ -227,8 +230,12 @@ void Engine::lose(PeerId peer, std::string reason) noexcept {
   for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
 }
 
+bool Engine::is_forked() const noexcept {
+  return getpid() != card_.pid;
+}
+
 void Engine::shut_down() noexcept {
-  if (getpid() != card_.pid) return;  // a forked child has the memory, but neither the thread nor the connections
+  if (is_forked()) return;
   const bool first = progress_->exclusively([&] {
     if (shut_down_) return false;
     for (Communicator* communicator : communicators_) communicator->abort_quietly("the process shuts torch_axon down");

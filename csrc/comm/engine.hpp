@@ -50,6 +50,9 @@ class Engine final : private ControlHandler, private Driver {
   // All ranks' cards are there: nobody is asked or waited for.
   Result<std::unique_ptr<Communicator>> form(GroupSpecification specification);
 
+  // This process is a fork of the engine's own: the memory is there, the thread and the connections are not.
+  bool is_forked() const noexcept;
+
   // Aborts what is in flight, delivers what was sent, stops the thread and closes the transport. Whatever is started
   // later fails. Idempotent.
   void shut_down() noexcept;

@@ -92,7 +92,6 @@ class Operation : public ListNode<Operation>, private Deliverable {
   int source_ = -1;
   bool released_ = false;              // nothing moves any more; set before the outbox tells it
   std::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
-  Operation* next_ = nullptr;          // in the chain of submissions, then of the outbox
 };
 
 }  // namespace axon

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace axon {
@@ -89,6 +90,7 @@ void Progress::release() noexcept {
   release_once();
   while (driver_.has_submissions() && try_acquire()) {
     driver_.drive();
+    wake();  // the background thread may have decided to sleep before this began
     release_once();
   }
 }
@@ -125,7 +127,9 @@ bool Progress::wait(const std::atomic<bool>& finished, Clock::time_point deadlin
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {
       doorbell_.ring();  // whatever its sleep, the background thread takes over now
-      sleep_until(deadline, [&] { return finished.load(); });
+      const bool alone = background_delivers_.load();
+      sleep_until(alone ? std::min(deadline, Clock::now() + kShortNap) : deadline,
+                  [&] { return finished.load() || (!alone && background_delivers_.load()); });
       if (Clock::now() >= deadline) break;
     }
   }
@@ -168,7 +172,9 @@ void Progress::run_in_background() noexcept {
     }
     const microseconds pause = drive_in_background();
     const bool deep = deeply_asleep_.load();
+    background_delivers_.store(driver_.has_outbox());
     release();
+    background_delivers_.store(false);
     if (pause.count() == 0) {
       sched_yield();
     } else {

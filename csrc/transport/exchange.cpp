@@ -104,9 +104,10 @@ void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
   request.header.destination = static_cast<uint32_t>(rank());
   request.header.slot = message.slot;
   request.state = Request::State::kPosted;
-  if (inbox_.post(request) && !from_anyone && messenger_.is_lost(peer)) {
+  if (!inbox_.post(request)) return;
+  if (from_anyone ? nobody_left() : messenger_.is_lost(peer)) {
     static_cast<InboxNode&>(request).unlink();
-    finish(request, lost(message.peer));
+    finish(request, from_anyone ? Status(ErrorCode::kPeerLost, "all other ranks are gone") : lost(message.peer));
   }
 }
 
@@ -117,6 +118,11 @@ void Exchange::deliver(Request& receive, const MessageHeader& header, const Payl
     return;
   }
   matched_source_ = static_cast<int>(header.source);
+  if (payload.rendezvous != nullptr && messenger_.is_lost(inbox_.team().peers[header.source])) {
+    messenger_.transport().refuse(payload.rendezvous);  // what waits at its sender is gone with it
+    finish(receive, lost(static_cast<int>(header.source)));
+    return;
+  }
   if (payload.rendezvous == nullptr) {
     if (payload.num_bytes != 0) std::memcpy(receive.buffer.data, payload.bytes, payload.num_bytes);
     finish(receive, Status());
@@ -145,6 +151,15 @@ Status Exchange::misfit(const Request& receive, const MessageHeader& header, con
           "mismatched " + name + ", slot or tag " + std::to_string(header.slot) + ": the sender, " +
               side(header.source, payload.num_bytes, header.fingerprint.dtype) + "; the receiver, " +
               side(header.destination, receive.buffer.num_bytes, fingerprint_.dtype)};
+}
+
+bool Exchange::nobody_left() const noexcept {
+  const Team& team = inbox_.team();
+  if (team.size() == 1) return false;  // it may still send to itself
+  for (int other = 0; other < team.size(); ++other) {
+    if (other != team.rank && !messenger_.is_lost(team.peers[static_cast<size_t>(other)])) return false;
+  }
+  return true;
 }
 
 Status Exchange::lost(int rank) const {

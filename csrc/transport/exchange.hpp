@@ -79,6 +79,7 @@ class Exchange {
   bool fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept;
   Status misfit(const Request& receive, const MessageHeader& header, const Payload& payload) const;
   Status lost(int rank) const;
+  bool nobody_left() const noexcept;
   void finish(Request& request, Status status) noexcept;
   void abandon(Request& request) noexcept;
   void release(Request& request) noexcept;

@@ -83,7 +83,8 @@ bool Inbox::agrees(const MessageHeader& header) noexcept {
   if (is_later(header.sequence, latest_entered_)) return true;
   const Entered& ours = entered_[header.sequence % kNumEntered];
   if (ours.sequence == header.sequence && ours.fingerprint == header.fingerprint) return true;
-  listener_.on_mismatch(header, ours.sequence == header.sequence ? ours.fingerprint : Fingerprint{});
+  if (is_later(ours.sequence, header.sequence)) return true;  // forgotten here; its receive compares, if there is one
+  listener_.on_mismatch(header, ours.fingerprint);
   return false;
 }
 
@@ -116,24 +117,28 @@ void Inbox::serve_early(uint32_t source) noexcept {
   while (Unexpected* message = early_.find(is_next)) {
     ++arrived_[source];
     message->unlink();
-    num_unexpected_bytes_ -= message->num_bytes_copied();
+    num_unexpected_bytes_ -= message->num_bytes_held();
     serve_point_to_point(message->header, message->payload);
     release_copy(pool_, *message);
   }
 }
 
 void Inbox::hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept {
+  if (num_unexpected_bytes_ > kMostUnexpectedBytes) {
+    drop(payload);
+    listener_.on_overflow(header);
+    return;
+  }
   Unexpected& message = hold_copy(pool_, header, payload);
   list.push_back(message);
-  num_unexpected_bytes_ += message.num_bytes_copied();
-  if (num_unexpected_bytes_ > kMostUnexpectedBytes) listener_.on_overflow(header);
+  num_unexpected_bytes_ += message.num_bytes_held();
 }
 
 bool Inbox::serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept {
   Unexpected* message = list.find([&](const Unexpected& held) { return is_for(receive, held.header); });
   if (message == nullptr) return false;
   message->unlink();
-  num_unexpected_bytes_ -= message->num_bytes_copied();
+  num_unexpected_bytes_ -= message->num_bytes_held();
   receive.exchange->deliver(receive, message->header, message->payload);
   release_copy(pool_, *message);
   return true;

@@ -24,6 +24,7 @@ struct Unexpected : ListNode<Unexpected> {
   Payload payload;
 
   size_t num_bytes_copied() const noexcept { return payload.rendezvous == nullptr ? payload.num_bytes : 0; }
+  size_t num_bytes_held() const noexcept { return sizeof(Unexpected) + num_bytes_copied(); }
 };
 
 // Keeps a message that nobody waits for yet; the copy goes back to the pool it came from, out of any list it is in.

@@ -87,6 +87,10 @@ _WRONG_CALLS: dict[str, tuple[Callable[[], object], str | None]] = {
         lambda: dist.all_to_all_single(_ones(4), _ones(4), [2, 2], [1, 2]),
         "all_to_all.*adds up to 3.*4 rows",
     ),
+    "all_to_all_single of another size for itself": (
+        lambda: dist.all_to_all_single(_ones(4), _ones(4), [3, 1], [1, 3]),
+        "all_to_all.*output_split_sizes.*takes .* bytes from this rank itself.*it sends to itself",
+    ),
     "all_to_all_single of too many splits": (
         lambda: dist.all_to_all_single(_ones(4), _ones(4), [2, 1, 1], [2, 2]),
         "all_to_all.*length 3.*allowed: length 2",

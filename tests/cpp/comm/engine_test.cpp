@@ -174,6 +174,25 @@ TEST_F(TwoRanks, timeout_names_who_has_not_entered) {
   EXPECT_NE(reported.message().find("rank 0 reports"), std::string::npos) << reported.message();
 }
 
+TEST_F(TwoRanks, one_rank_may_be_hundreds_of_collectives_ahead) {
+  static constexpr int kAhead = 600;
+  std::vector<std::unique_ptr<TestOperation>> ahead;
+  for (int i = 0; i < kAhead; ++i) {
+    ahead.push_back(TestOperation::all_reduce({i}, 30s));
+    group_[0]->start(*ahead.back());
+  }
+  for (int i = 0; i < kAhead; ++i) {
+    auto operation = TestOperation::all_reduce({1}, 30s);
+    ASSERT_TRUE(run(*group_[1], *operation).ok()) << operation->status().message();
+    EXPECT_EQ(operation->data[0], i + 1);
+  }
+  for (auto& operation : ahead) {
+    EXPECT_TRUE(group_[0]->wait(*operation, Clock::now() + 10s));
+    EXPECT_TRUE(operation->status().ok());
+    while (!operation->released.load()) std::this_thread::yield();
+  }
+}
+
 TEST_F(TwoRanks, receive_that_times_out_leaves_the_group_whole) {
   auto missed = TestOperation::receive(1, 1, 3, 50ms);
   const Status& status = run(*group_[0], *missed);
