@@ -208,13 +208,9 @@ void Communicator::on_peer_lost(PeerId peer) noexcept {
   if (found == team_.peers.end()) return;
   const Status reason(ErrorCode::kPeerLost,
                       "rank " + std::to_string(found - team_.peers.begin()) + " is gone: " + engine_.peers_[peer].loss);
-  const bool nobody_left = std::all_of(team_.peers.begin(), team_.peers.end(), [&](PeerId other) {
-    return other == team_.peers[rank()] || engine_.messenger_.is_lost(other);
-  });
   bool breaks_collectives = false;
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
-    const bool from_anyone = operation->direction == Direction::kReceive && operation->peer == kAnyRank;
-    if (!operation->exchange_->awaits(peer) && !(from_anyone && nobody_left)) continue;
+    if (!operation->exchange_->awaits(peer)) continue;
     if (operation->direction == Direction::kCollective) {
       breaks_collectives = true;
     } else {

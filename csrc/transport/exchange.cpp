@@ -60,7 +60,9 @@ std::vector<int> Exchange::ranks_awaited() {
 }
 
 bool Exchange::awaits(PeerId peer) noexcept {
-  return live_.find([&](const Request& request) { return request.peer == peer; }) != nullptr;
+  return live_.find([&](const Request& request) {
+    return request.peer == peer || (request.peer == kNoPeer && nobody_left());
+  }) != nullptr;
 }
 
 Request& Exchange::make_request(Batch& batch, PeerId peer, Buffer buffer) noexcept {

@@ -62,6 +62,7 @@ class Exchange {
 
   // For diagnosis: the ranks whose messages or acknowledgements have not come, each once, ascending.
   std::vector<int> ranks_awaited();
+  // Whether it waits for this peer, which is lost: also if it receives from anyone and nobody else is left.
   bool awaits(PeerId peer) noexcept;
 
   // The rank that a receive from any source was served by; −1 before.
