@@ -189,8 +189,9 @@ void Exchange::release(Request& request) noexcept {
   block_pool().release(&request, sizeof(Request));
 }
 
-// Its coroutine may be destroyed while it is about to be woken.
+// Its coroutine may be destroyed while it is suspended here, or about to be woken: nobody wakes it any more.
 Batch::~Batch() {
+  set_waiter(nullptr);
   unlink();
   if (num_outstanding_ == 0) return;
   for (Request* request = exchange_.live_.front(); request != nullptr;) {

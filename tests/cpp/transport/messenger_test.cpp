@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -241,6 +242,21 @@ TEST_F(AttachedTest, failing_an_exchange_ends_its_receives_and_later_ones) {
   EXPECT_TRUE(receiving.exchange().at_rest());
   arrive(header(kMessage, 1, 0, 0), 9);
   EXPECT_EQ(receiving.value, -1);
+}
+
+TEST_F(AttachedTest, batch_destroyed_while_its_coroutine_is_suspended_wakes_nobody) {
+  int32_t value = -1;
+  Exchange exchange(messenger_, inbox_, 0, kMessage);
+  std::optional<Batch> batch(exchange);
+  Task<Status> suspended = await(exchange, *batch);
+  batch->receive({.peer = 1}, {reinterpret_cast<std::byte*>(&value), sizeof value});
+  suspended.resume();
+  batch.reset();
+  messenger_.run_ready();
+  EXPECT_FALSE(suspended.done());
+  arrive(header(kMessage, 1, 0, 0), 9);
+  EXPECT_FALSE(suspended.done());
+  EXPECT_EQ(value, -1);
 }
 
 TEST_F(AttachedTest, lost_peer_fails_receives_but_not_what_has_already_come) {
