@@ -113,9 +113,9 @@ void AxonWork::await(Communicator& communicator, Part& part, Clock::time_point d
   while (!isCompleted() && !communicator.wait(part, std::min(deadline, Clock::now() + kSignalInterval))) {
     check_signals();
     if (Clock::now() < deadline) continue;
-    throw_failure(
-        Status(ErrorCode::kTimeout,
-               part.describe() + ": Timed out in wait(timeout); the operation goes on until its own timeout"));
+    const Status late = communicator.explain(part);
+    if (late.ok() || isCompleted()) return;  // they came after all
+    throw_failure(late);
   }
 }
 

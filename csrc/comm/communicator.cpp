@@ -7,15 +7,13 @@
 
 namespace axon {
 
-// How long ranks may take to say how far they are once an operation is overdue. The error is due within a second.
-static constexpr std::chrono::milliseconds kAnswerTimeout{300};
 // Longer ones would overflow the clock.
 static constexpr std::chrono::hours kLongestTimeout{24 * 365};
 // What a failure notice may carry: within one eager message of any transport.
 static constexpr size_t kLongestNotice = 1024;
 
 Communicator::Communicator(Engine& engine, std::string name, Team team)
-    : engine_(engine), name_(std::move(name)), team_(std::move(team)), answers_(team_.peers.size()) {
+    : engine_(engine), name_(std::move(name)), team_(std::move(team)), answers_(team_.size()) {
   inbox_.emplace(*engine_.transport_, engine_.messenger_.block_pool(), team_, *this);
 }
 
@@ -86,8 +84,11 @@ void Communicator::finish(Operation& operation) noexcept {
   if (status.ok()) return;
   const std::string described = operation.describe() + ": " + status.message();
   if (operation.direction == Direction::kCollective && failure_.ok()) fail(Status(status.code(), described));
-  operation.status_ =
-      Status(status.code(), "[rank " + std::to_string(rank()) + " of group '" + name_ + "'] " + described);
+  operation.status_ = Status(status.code(), signed_text(described));
+}
+
+std::string Communicator::signed_text(const std::string& text) const {
+  return "[rank " + std::to_string(rank()) + " of group '" + name_ + "'] " + text;
 }
 
 void Communicator::fail(Status reason) noexcept {
@@ -166,7 +167,7 @@ void Communicator::on_control(const MessageHeader& header, const Payload& payloa
       send_control(OperationKind::kProgressReply, source, static_cast<uint32_t>(latest_kind_), {});
       break;
     case OperationKind::kProgressReply:
-      answers_[source] = Answer{header.sequence, static_cast<OperationKind>(header.slot)};
+      answers_.record(source, header.sequence, static_cast<OperationKind>(header.slot));
       break;
     default:
       break;
@@ -218,66 +219,6 @@ void Communicator::on_peer_lost(PeerId peer) noexcept {
     }
   }
   if (breaks_collectives) fail(reason.clone());
-}
-
-void Communicator::tick(Clock::time_point now) noexcept {
-  bool overdue = false;
-  for (Operation* operation = running_.front(); operation != nullptr;) {
-    Operation* next = running_.next(*operation);
-    if (now >= operation->deadline_) {
-      if (operation->direction != Direction::kCollective) {
-        time_out(*operation);
-      } else if (overdue = true; !answers_due_) {
-        inquire(now);
-      } else if (now >= *answers_due_ || all_answered()) {
-        time_out(*operation);
-      }
-    }
-    operation = next;
-  }
-  if (!overdue) answers_due_.reset();  // it came after all; the next one that is overdue asks anew
-}
-
-void Communicator::inquire(Clock::time_point now) noexcept {
-  answers_due_ = now + kAnswerTimeout;
-  std::fill(answers_.begin(), answers_.end(), std::nullopt);
-  answers_[rank()] = Answer{latest_sequence_, latest_kind_};
-  for (int other = 0; other < size(); ++other) send_control(OperationKind::kProgressQuery, other, 0, {});
-}
-
-bool Communicator::all_answered() const noexcept {
-  return std::all_of(answers_.begin(), answers_.end(), [](const auto& answer) { return answer.has_value(); });
-}
-
-void Communicator::time_out(Operation& operation) noexcept {
-  // A collective's finish() tells the group, with the operation's name.
-  operation.exchange_->fail(Status(ErrorCode::kTimeout, "Timed out after " + std::to_string(operation.timeout.count()) +
-                                                            " ms. " + findings(operation)));
-}
-
-// Who is to blame, as far as the answers tell.
-std::string Communicator::findings(Operation& operation) {
-  std::string late;
-  if (operation.direction == Direction::kCollective) {
-    for (int other = 0; other < size(); ++other) {
-      const std::optional<Answer>& answer = answers_[other];
-      if (answer && static_cast<int32_t>(answer->sequence - operation.sequence_) >= 0) continue;
-      late += (late.empty() ? "rank " : ", rank ") + std::to_string(other);
-      if (!answer) {
-        late += " (does not answer)";
-      } else if (answer->sequence == 0) {
-        late += " (has called no collective yet)";
-      } else {
-        late += " (last entered #" + std::to_string(answer->sequence) + ", " + name_of(answer->latest) + ")";
-      }
-    }
-    late = late.empty() ? "All ranks have entered it. " : "Not entered by: " + late + ". ";
-  }
-  std::string awaited;
-  for (const int other : operation.exchange_->ranks_awaited()) {
-    awaited += (awaited.empty() ? "Still awaited here: rank " : ", rank ") + std::to_string(other);
-  }
-  return late + (awaited.empty() ? "No message has come." : awaited + ".");
 }
 
 }  // namespace axon

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/answers.hpp"
 #include "comm/operation.hpp"
 #include "transport/inbox.hpp"
 #include "transport/team.hpp"
@@ -39,6 +40,10 @@ class Communicator final : public InboxListener {
 
   // Returns once the operation is finished (true) or the deadline has passed (false), driving the engine meanwhile.
   bool wait(Operation& operation, Clock::time_point deadline) noexcept;
+
+  // For a waiter that gives up before the operation does: why it has not finished, as a timeout that names the ranks
+  // that are missing, which it asks for at most 300 ms. The operation goes on; ok if it has ended meanwhile.
+  Status explain(Operation& operation) noexcept;
 
   // Fails everything in flight and to come, and tells the other ranks. Waits for nobody; idempotent; from any thread.
   void abort(std::string reason) noexcept;
@@ -78,19 +83,16 @@ class Communicator final : public InboxListener {
 
   // Deadlines: the first look at an overdue collective asks all ranks how far they are; the answers name the culprit.
   void tick(Clock::time_point now) noexcept;
-  void inquire(Clock::time_point now) noexcept;
-  bool all_answered() const noexcept;
-  void time_out(Operation& operation) noexcept;
-  std::string findings(Operation& operation);
+  Clock::time_point inquire() noexcept;
+  static bool is_running(const Operation& operation) noexcept { return operation.task_.has_value(); }
+  bool heard_enough(const Operation& operation, Clock::time_point asked_at) const noexcept;
+  void time_out(Operation& operation, Clock::time_point asked_at) noexcept;
+  Status give_up_waiting(Operation& operation, Clock::time_point asked_at);
+  std::string findings(Operation& operation, Clock::time_point asked_at);
+  std::string signed_text(const std::string& text) const;
 
   void on_control(const MessageHeader& header, const Payload& payload) noexcept;
   void send_control(OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept;
-
-  // How far a rank is: the collective it entered last.
-  struct Answer {
-    uint32_t sequence = 0;
-    OperationKind latest{};
-  };
 
   Engine& engine_;
   const std::string name_;
@@ -103,8 +105,8 @@ class Communicator final : public InboxListener {
   Status failure_;  // of the collectives
   Status aborted_;  // of everything
 
-  std::optional<Clock::time_point> answers_due_;  // while an inquiry is under way
-  std::vector<std::optional<Answer>> answers_;    // by rank
+  std::optional<Clock::time_point> asked_at_;  // while a collective is overdue
+  Answers answers_;
 };
 
 }  // namespace axon

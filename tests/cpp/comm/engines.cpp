@@ -72,14 +72,29 @@ Engines::Engines(std::vector<std::unique_ptr<Transport>> transports) {
   }
 }
 
-std::vector<std::unique_ptr<Communicator>> Engines::form(const std::string& name) {
+std::vector<std::unique_ptr<Transport>> loopback_transports(LoopbackFabric& fabric, size_t count) {
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (size_t i = 0; i < count; ++i) transports.push_back(fabric.make_transport());
+  return transports;
+}
+
+std::vector<PeerCard> Engines::make_cards() const {
   std::vector<PeerCard> cards;
   for (const auto& engine : engines_) cards.push_back(engine->make_card());
+  return cards;
+}
+
+std::unique_ptr<Communicator> Engines::form(const std::string& name, int rank, const std::vector<PeerCard>& cards) {
+  auto formed = engines_[static_cast<size_t>(rank)]->form({.name = name, .rank = rank, .cards = cards});
+  EXPECT_TRUE(formed.ok());
+  return std::move(formed).value();
+}
+
+std::vector<std::unique_ptr<Communicator>> Engines::form(const std::string& name) {
+  const std::vector<PeerCard> cards = make_cards();
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (size_t rank = 0; rank < engines_.size(); ++rank) {
-    auto formed = engines_[rank]->form({.name = name, .rank = static_cast<int>(rank), .cards = cards});
-    EXPECT_TRUE(formed.ok());
-    communicators.push_back(std::move(formed).value());
+    communicators.push_back(form(name, static_cast<int>(rank), cards));
   }
   return communicators;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/engine.hpp"
+#include "transport/loopback/loopback.hpp"
 
 namespace axon {
 
@@ -35,6 +36,9 @@ class TestOperation final : public Operation {
   ConstBuffer input_;
 };
 
+// Transports of one network in memory.
+std::vector<std::unique_ptr<Transport>> loopback_transports(LoopbackFabric& fabric, size_t count);
+
 class Engines {
  public:
   // Every rank is another process to the others, as far as they can tell.
@@ -42,6 +46,9 @@ class Engines {
 
   // A new group of all ranks.
   std::vector<std::unique_ptr<Communicator>> form(const std::string& name);
+  // The same rank by rank: all exchange cards, and each forms the group when it comes to it.
+  std::vector<PeerCard> make_cards() const;
+  std::unique_ptr<Communicator> form(const std::string& name, int rank, const std::vector<PeerCard>& cards);
   Engine& operator[](size_t rank) { return *engines_[rank]; }
 
  private:
