@@ -194,12 +194,9 @@ void Communicator::on_mismatch(const MessageHeader& theirs, const Fingerprint& o
 }
 
 // A message has been dropped, so nothing that this group does can be relied on any more.
-void Communicator::on_overflow(const MessageHeader& latest) noexcept {
+void Communicator::on_overflow(Status reason) noexcept {
   if (!aborted_.ok()) return;
-  aborted_ =
-      Status(ErrorCode::kResourceExhausted, "more than " + std::to_string(Inbox::kMostUnexpectedBytes >> 20) +
-                                                " MiB have come without a receive for them, the latest from rank " +
-                                                std::to_string(latest.source));
+  aborted_ = std::move(reason);
   notify_others(aborted_);
   fail_running();
 }

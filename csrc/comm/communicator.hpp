@@ -63,7 +63,7 @@ class Communicator final : public InboxListener {
 
   // InboxListener
   void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override;
-  void on_overflow(const MessageHeader& latest) noexcept override;
+  void on_overflow(Status reason) noexcept override;
 
   // All below: the holder of the progress token only.
   void begin(Operation& operation) noexcept;

@@ -126,7 +126,10 @@ void Inbox::serve_early(uint32_t source) noexcept {
 void Inbox::hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept {
   if (num_unexpected_bytes_ > kMostUnexpectedBytes) {
     drop(payload);
-    listener_.on_overflow(header);
+    overflow(
+        Status(ErrorCode::kResourceExhausted, "more than " + std::to_string(kMostUnexpectedBytes >> 20) +
+                                                  " MiB have come without a receive for them, the latest from rank " +
+                                                  std::to_string(header.source)));
     return;
   }
   Unexpected& message = hold_copy(pool_, header, payload);

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/block_pool.hpp"
@@ -36,8 +37,8 @@ class InboxListener {
  public:
   // Another rank's operation differs from ours at the same sequence number.
   virtual void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept = 0;
-  // More has come, without anybody waiting for it, than an inbox may hold.
-  virtual void on_overflow(const MessageHeader& latest) noexcept = 0;
+  // More has come, without anybody waiting for it, than may be kept: messages are lost.
+  virtual void on_overflow(Status reason) noexcept = 0;
 
  protected:
   ~InboxListener() = default;
@@ -62,6 +63,9 @@ class Inbox {
   bool post(Request& receive) noexcept;
 
   void on_message(const MessageHeader& header, const Payload& payload) noexcept;
+
+  // Messages for it are lost, here or before they came here.
+  void overflow(Status reason) noexcept { listener_.on_overflow(std::move(reason)); }
 
   // The sequence number of the next point-to-point message to `destination`.
   uint32_t next_point_to_point(uint32_t destination) noexcept { return sent_[destination]++; }

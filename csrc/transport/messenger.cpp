@@ -1,10 +1,16 @@
 #include "transport/messenger.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <new>
+#include <string>
+
+#include "base/log.hpp"
 
 namespace axon {
+
+static bool is_control(const MessageHeader& header) noexcept {
+  return header.fingerprint.operation >= OperationKind::kFailureNotice;
+}
 
 Unexpected& hold_copy(BlockPool& pool, const MessageHeader& header, const Payload& payload) {
   const size_t num_copied = payload.rendezvous == nullptr ? payload.num_bytes : 0;
@@ -53,17 +59,22 @@ void Messenger::attach(Inbox& inbox) {
   for (Unexpected* message = strangers_.front(); message != nullptr;) {
     Unexpected* next = strangers_.next(*message);
     if (address == Address{message->header.group, message->header.destination}) {
-      inbox.on_message(message->header, message->payload);
+      deliver(inbox, message->header, message->payload);
       --num_strangers_;
       release_copy(block_pool_, *message);
     }
     message = next;
   }
+  if (overflowed_.contains(address)) {
+    inbox.overflow(Status(ErrorCode::kResourceExhausted,
+                          "messages that came before this rank had formed the group have been dropped: it kept " +
+                              std::to_string(kMostStrangers) + " for groups to come, and more came"));
+  }
 }
 
 void Messenger::detach(Inbox& inbox) noexcept {
   const Address address{inbox.team().group, static_cast<uint32_t>(inbox.team().rank)};
-  if (inboxes_.erase(address) != 0) retired_[num_retired_++ % kNumRetired] = address;
+  if (inboxes_.erase(address) != 0) retired_.add(address);
 }
 
 unsigned Messenger::progress() noexcept {
@@ -77,16 +88,16 @@ void Messenger::run_ready() noexcept {
 }
 
 void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  if (header.fingerprint.operation >= OperationKind::kFailureNotice) {
-    control_.on_control(header, payload);
-    return;
-  }
   const auto found = inboxes_.find(Address{header.group, header.destination});
   if (found != inboxes_.end()) {
-    found->second->on_message(header, payload);
+    deliver(*found->second, header, payload);
   } else {
     hold_stranger(header, payload);
   }
+}
+
+void Messenger::deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept {
+  is_control(header) ? control_.on_control(header, payload) : inbox.on_message(header, payload);
 }
 
 void Messenger::on_peer_lost(PeerId peer, Status reason) noexcept {
@@ -100,17 +111,29 @@ void Messenger::mark_lost(PeerId peer) {
   transport_.drop_peer(peer);
 }
 
-// The group is either gone (dropped), or this process has not formed it yet (kept, up to a bound).
+// The group is either gone (dropped), or this process has not formed it yet (kept, up to a bound). A question how far
+// it is would be answered too late.
 void Messenger::hold_stranger(const MessageHeader& header, const Payload& payload) noexcept {
   const Address address{header.group, header.destination};
-  const bool is_retired = std::find(retired_.begin(), retired_.end(), address) != retired_.end();
-  if (is_retired || num_strangers_ == kMostStrangers) {
-    ++num_dropped_;
-    if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+  const bool is_question = is_control(header) && header.fingerprint.operation != OperationKind::kFailureNotice;
+  if (is_question || retired_.contains(address)) return drop(payload);
+  if (num_strangers_ < kMostStrangers) {
+    strangers_.push_back(hold_copy(block_pool_, header, payload));
+    ++num_strangers_;
     return;
   }
-  strangers_.push_back(hold_copy(block_pool_, header, payload));
-  ++num_strangers_;
+  drop(payload);
+  if (overflowed_.contains(address)) return;
+  overflowed_.add(address);
+  log::warn("more than " + std::to_string(kMostStrangers) +
+            " messages have come for groups that this process has not formed yet. The latest are dropped, and their "
+            "group, in which this process is rank " +
+            std::to_string(header.destination) + ", will fail here when it is formed");
+}
+
+void Messenger::drop(const Payload& payload) noexcept {
+  ++num_dropped_;
+  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
 }
 
 }  // namespace axon

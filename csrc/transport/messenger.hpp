@@ -2,6 +2,7 @@
 // messages have moved. One an engine; used only by the holder of the progress token.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <coroutine>
 #include <cstdint>
@@ -28,7 +29,7 @@ class Wakeable : public ListNode<Wakeable> {
   std::coroutine_handle<> waiter_;
 };
 
-// Takes the messages that belong to no operation (OperationKind ≥ kFailureNotice).
+// Takes the messages that belong to no operation (OperationKind ≥ kFailureNotice), of groups whose inbox is attached.
 class ControlHandler {
  public:
   virtual void on_control(const MessageHeader& header, const Payload& payload) noexcept = 0;
@@ -47,7 +48,8 @@ class Messenger final : public Receiver {
   BlockPool& block_pool() noexcept { return block_pool_; }
   ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
 
-  // From here on the inbox gets its group's messages, those first that came before it was there.
+  // From here on the inbox gets its group's messages, and the handler its control messages, those first that came
+  // before it was there. If some of them could not be kept, the inbox is told.
   void attach(Inbox& inbox);
   // And no longer; whatever still comes for the group is dropped.
   void detach(Inbox& inbox) noexcept;
@@ -81,10 +83,24 @@ class Messenger final : public Receiver {
       return address.first ^ (address.second * 0x9E3779B97F4A7C15u);
     }
   };
-  static constexpr size_t kMostStrangers = 4096;
-  static constexpr size_t kNumRetired = 1024;
+  // The latest groups that something happened to; the oldest are forgotten.
+  class Recent {
+   public:
+    void add(Address address) noexcept { ring_[num_added_++ % ring_.size()] = address; }
+    bool contains(Address address) const noexcept {
+      const auto end = ring_.begin() + std::min<size_t>(num_added_, ring_.size());
+      return std::find(ring_.begin(), end, address) != end;
+    }
 
+   private:
+    std::array<Address, 1024> ring_{};
+    size_t num_added_ = 0;
+  };
+  static constexpr size_t kMostStrangers = 4096;
+
+  void deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept;
   void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
+  void drop(const Payload& payload) noexcept;
 
   Transport& transport_;
   ControlHandler& control_;
@@ -95,8 +111,8 @@ class Messenger final : public Receiver {
   std::unordered_map<Address, Inbox*, AddressHash> inboxes_;
   IntrusiveList<Unexpected> strangers_;  // for groups that this process has not formed yet
   size_t num_strangers_ = 0;
-  std::array<Address, kNumRetired> retired_{};  // a ring of the latest groups that are gone
-  size_t num_retired_ = 0;
+  Recent retired_;          // gone
+  Recent overflowed_;       // not formed yet, and some of their strangers could not be kept
   std::vector<bool> lost_;  // by peer
   uint64_t num_dropped_ = 0;
 };

@@ -41,7 +41,7 @@ struct World::Rank final : ControlHandler, InboxListener {
   }
 
   void on_control(const MessageHeader&, const Payload&) noexcept override {}
-  void on_overflow(const MessageHeader&) noexcept override { ADD_FAILURE() << "too many unexpected messages"; }
+  void on_overflow(Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
   void on_peer_lost(PeerId peer, Status reason) noexcept override {
     messenger.mark_lost(peer);
     if (exchange && exchange->awaits(peer)) exchange->fail(std::move(reason));

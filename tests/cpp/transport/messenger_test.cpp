@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
@@ -54,9 +55,9 @@ class RecordingListener final : public InboxListener {
   void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
     mismatches.push_back({theirs.sequence, ours});
   }
-  void on_overflow(const MessageHeader&) noexcept override { ++num_overflows; }
+  void on_overflow(Status reason) noexcept override { overflows.push_back(reason.message()); }
   std::vector<std::pair<uint32_t, Fingerprint>> mismatches;
-  int num_overflows = 0;
+  std::vector<std::string> overflows;
 };
 
 constexpr Fingerprint kReduce{
@@ -288,7 +289,8 @@ TEST_F(AttachedTest, more_than_an_inbox_may_hold_is_told) {
   for (uint32_t i = 0; i <= Inbox::kMostUnexpectedBytes >> 20; ++i) {
     messenger_.on_message(header(kMessage, 1, i, 0), {.bytes = block.data(), .num_bytes = block.size()});
   }
-  EXPECT_GE(listener_.num_overflows, 1);
+  ASSERT_FALSE(listener_.overflows.empty());
+  EXPECT_NE(listener_.overflows[0].find("256 MiB"), std::string::npos) << listener_.overflows[0];
 }
 
 TEST_F(MessengerTest, messages_for_a_group_not_formed_yet_wait_for_it) {
@@ -312,9 +314,45 @@ TEST_F(MessengerTest, stragglers_of_a_group_that_is_gone_are_dropped) {
   EXPECT_EQ(transport_.num_refused, 1);
 }
 
-TEST_F(MessengerTest, strangers_are_bounded) {
+TEST_F(MessengerTest, failure_notice_for_a_group_not_formed_yet_waits_for_it_but_no_question_does) {
+  arrive(header(kMessage, 1, 0, 0), 11);
+  arrive(header({.operation = OperationKind::kFailureNotice}, 2, 0, 0), 0);
+  arrive(header({.operation = OperationKind::kProgressQuery}, 2, 0, 0), 0);
+  arrive(header({.operation = OperationKind::kProgressReply}, 2, 0, 0), 0);
+  EXPECT_TRUE(control_.kinds.empty());
+  messenger_.attach(inbox_);
+  EXPECT_EQ(control_.kinds, std::vector<OperationKind>{OperationKind::kFailureNotice});
+  EXPECT_EQ(receive(kMessage, 0, {.peer = 1}).value, 11);
+  messenger_.detach(inbox_);
+  arrive(header({.operation = OperationKind::kFailureNotice}, 1, 0, 0), 0);
+  EXPECT_EQ(control_.kinds.size(), 1u);
+}
+
+TEST_F(MessengerTest, strangers_are_bounded_and_the_group_that_lost_some_is_told) {
+  testing::internal::CaptureStderr();
   for (uint32_t i = 0; i < 5000; ++i) arrive(header(kMessage, 1, i, 0), 0);
+  const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_EQ(messenger_.num_dropped(), 5000u - 4096u);
+  EXPECT_NE(logged.find("more than 4096 messages"), std::string::npos) << logged;
+  EXPECT_EQ(std::ranges::count(logged, '\n'), 1) << logged;
+  EXPECT_TRUE(listener_.overflows.empty());
+  messenger_.attach(inbox_);
+  ASSERT_EQ(listener_.overflows.size(), 1u);
+  EXPECT_NE(listener_.overflows[0].find("4096"), std::string::npos) << listener_.overflows[0];
+  messenger_.detach(inbox_);
+}
+
+TEST_F(MessengerTest, group_whose_strangers_were_all_kept_is_whole) {
+  arrive(header(kMessage, 1, 0, 0), 11);
+  MessageHeader elsewhere = header(kMessage, 1, 0, 0);
+  elsewhere.group = 1;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 5000; ++i) arrive(elsewhere, 0);
+  testing::internal::GetCapturedStderr();
+  messenger_.attach(inbox_);
+  EXPECT_TRUE(listener_.overflows.empty());
+  EXPECT_EQ(receive(kMessage, 0, {.peer = 1}).value, 11);
+  messenger_.detach(inbox_);
 }
 
 }  // namespace

@@ -1,0 +1,88 @@
+// Ranks that form a group at different times: what reaches a rank before it has formed the group still counts.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "comm/engines.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+class FormingTest : public testing::Test {
+ protected:
+  // Rank 1's engine has taken in all that rank 0's has sent.
+  void let_messages_arrive() {
+    auto sent = TestOperation::send({1}, 1, 0);
+    auto received = TestOperation::receive(1, 0, 0);
+    earlier_[0]->start(*sent);
+    EXPECT_TRUE(run(*earlier_[1], *received).ok());
+    EXPECT_TRUE(earlier_[0]->wait(*sent, Clock::now() + 10s));
+    while (!sent->released.load()) std::this_thread::yield();
+  }
+
+  // What rank 1's first collective says, and that it does not wait for its timeout.
+  void expect_to_hear_at_once(const std::string& reason) {
+    let_messages_arrive();
+    const std::unique_ptr<Communicator> late = engines_.form("late", 1, cards_);
+    auto operation = TestOperation::all_reduce({1, 2}, 30s);
+    const Clock::time_point begin = Clock::now();
+    const Status& status = run(*late, *operation);
+    EXPECT_LT(Clock::now() - begin, 5s);
+    ASSERT_FALSE(status.ok());
+    EXPECT_NE(status.message().find("rank 0 reports: "), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
+  }
+
+  LoopbackFabric fabric_;
+  Engines engines_{loopback_transports(fabric_, 2)};
+  std::vector<std::unique_ptr<Communicator>> earlier_ = engines_.form("earlier");
+  std::vector<PeerCard> cards_ = engines_.make_cards();
+  std::unique_ptr<Communicator> first_ = engines_.form("late", 0, cards_);
+};
+
+TEST_F(FormingTest, early_data_waits_for_the_group) {
+  auto sent = TestOperation::send({7}, 1, 3);
+  EXPECT_TRUE(run(*first_, *sent).ok());
+  let_messages_arrive();
+  const std::unique_ptr<Communicator> late = engines_.form("late", 1, cards_);
+  auto received = TestOperation::receive(1, 0, 3);
+  EXPECT_TRUE(run(*late, *received).ok());
+  EXPECT_EQ(received->data[0], 7);
+}
+
+TEST_F(FormingTest, abort_before_another_rank_has_formed_the_group_ends_its_first_collective) {
+  first_->abort("enough");
+  expect_to_hear_at_once("enough");
+}
+
+TEST_F(FormingTest, timeout_before_another_rank_has_formed_the_group_ends_its_first_collective) {
+  auto operation = TestOperation::barrier(50ms);
+  EXPECT_EQ(run(*first_, *operation).code(), ErrorCode::kTimeout);
+  expect_to_hear_at_once("barrier #1: Timed out after 50 ms");
+}
+
+TEST_F(FormingTest, rank_that_could_not_keep_all_early_messages_fails_and_says_so) {
+  static constexpr int kMore = 4200;
+  for (int i = 0; i < kMore; ++i) {
+    auto sent = TestOperation::send({i}, 1, 3);
+    ASSERT_TRUE(run(*first_, *sent).ok());
+  }
+  testing::internal::CaptureStderr();
+  let_messages_arrive();
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("have come for groups"), std::string::npos);
+  const std::unique_ptr<Communicator> late = engines_.form("late", 1, cards_);
+  auto received = TestOperation::receive(1, 0, 3);
+  auto reduced = TestOperation::all_reduce({1}, 30s);
+  for (TestOperation* operation : {received.get(), reduced.get()}) {
+    const Status& status = run(*late, *operation);
+    ASSERT_EQ(status.code(), ErrorCode::kResourceExhausted) << status.message();
+    EXPECT_NE(status.message().find("before this rank had formed the group"), std::string::npos) << status.message();
+  }
+  auto told = TestOperation::all_reduce({1}, 30s);
+  EXPECT_NE(run(*first_, *told).message().find("rank 1 reports: "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace axon
