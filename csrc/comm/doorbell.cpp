@@ -13,17 +13,6 @@
 
 namespace axon {
 
-FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  std::swap(value_, other.value_);
-  return *this;
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (valid()) ::close(value_);
-}
-
 // What an epoll event carries: a process's descriptor and its peer, or one of two marks.
 static constexpr uint64_t kBell = UINT64_MAX;
 static constexpr uint64_t kOther = UINT64_MAX - 1;

@@ -12,25 +12,11 @@
 #include <span>
 #include <vector>
 
+#include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 #include "transport/transport.hpp"
 
 namespace axon {
-
-// A file descriptor that closes itself.
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int value = -1) noexcept : value_(value) {}
-  FileDescriptor(FileDescriptor&& other) noexcept;
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  ~FileDescriptor();
-
-  int get() const noexcept { return value_; }
-  bool valid() const noexcept { return value_ >= 0; }
-
- private:
-  int value_;
-};
 
 enum class Sleep : uint8_t {
   kLight,  // does not hear the transport: for short naps while others drive
