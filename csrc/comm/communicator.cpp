@@ -41,6 +41,15 @@ bool Communicator::wait(Operation& operation, Clock::time_point deadline) noexce
   return operation.finished() || engine_.progress_->wait(operation.finished_, deadline);
 }
 
+void Communicator::accompany(Companion* companion) noexcept {
+  if (engine_.is_forked()) return;
+  engine_.progress_->exclusively([&] {
+    companion_ = companion;
+    if (companion == nullptr) return;
+    if (const Status& reason = aborted_.ok() ? failure_ : aborted_; !reason.ok()) companion->on_failed(reason);
+  });
+}
+
 Status Communicator::failure() noexcept {
   return engine_.progress_->exclusively([this] { return aborted_.ok() ? failure_.clone() : aborted_.clone(); });
 }
@@ -69,7 +78,8 @@ void Communicator::begin(Operation& operation) noexcept {
   running_.push_back(operation);
   if (operation.direction == Direction::kCollective) inbox_->enter(operation.sequence_, fingerprint);
   operation.task_.emplace(operation.run());
-  operation.task_->resume();
+  if (operation.gate == nullptr) return operation.task_->resume();
+  engine_.gated_.push_back(&operation);
 }
 
 void Communicator::on_run_over(Operation& operation) noexcept {
@@ -100,6 +110,7 @@ void Communicator::fail(Status reason) noexcept {
 void Communicator::fail_quietly(Status reason) noexcept {
   if (!failure_.ok()) return;
   failure_ = std::move(reason);
+  if (companion_ != nullptr) companion_->on_failed(failure_);
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     if (operation->direction == Direction::kCollective) operation->exchange_->fail(failure_.clone());
   }
@@ -127,6 +138,7 @@ void Communicator::abort_quietly(const std::string& reason) noexcept {
   if (!aborted_.ok()) return;
   aborted_ = Status(ErrorCode::kAborted, reason);
   fail_running();
+  if (companion_ != nullptr) companion_->on_failed(aborted_);
 }
 
 void Communicator::fail_running() noexcept {
@@ -206,6 +218,7 @@ void Communicator::on_peer_lost(PeerId peer) noexcept {
   if (found == team_.peers.end()) return;
   const Status reason(ErrorCode::kPeerLost,
                       "rank " + std::to_string(found - team_.peers.begin()) + " is gone: " + engine_.peers_[peer].loss);
+  if (companion_ != nullptr) companion_->on_rank_lost(static_cast<int>(found - team_.peers.begin()), reason);
   bool breaks_collectives = false;
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     if (!operation->exchange_->awaits(peer)) continue;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/answers.hpp"
+#include "comm/companion.hpp"
 #include "comm/operation.hpp"
 #include "transport/inbox.hpp"
 #include "transport/team.hpp"
@@ -50,6 +51,10 @@ class Communicator final : public InboxListener {
 
   // The same without a word to the others: this rank leaves the group.
   void close() noexcept;
+
+  // From here on the companion hears of the group's failure, at once if there is one, and is asked for its own. None
+  // (null): no longer; returns when it is not being asked any more.
+  void accompany(Companion* companion) noexcept;
 
   // How many collectives this rank has started.
   uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }
@@ -104,6 +109,7 @@ class Communicator final : public InboxListener {
   IntrusiveList<Operation> running_;
   Status failure_;  // of the collectives
   Status aborted_;  // of everything
+  Companion* companion_ = nullptr;
 
   std::optional<Clock::time_point> asked_at_;  // while a collective is overdue
   Answers answers_;

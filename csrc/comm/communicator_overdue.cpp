@@ -10,6 +10,9 @@ static constexpr std::chrono::milliseconds kAnswerTimeout{300};
 static constexpr std::chrono::milliseconds kAnswerPoll{5};
 
 void Communicator::tick(Clock::time_point now) noexcept {
+  if (companion_ != nullptr && failure_.ok()) {
+    if (Status fault = companion_->fault(); !fault.ok()) fail(std::move(fault));
+  }
   bool overdue = false;
   for (Operation* operation = running_.front(); operation != nullptr;) {
     Operation* next = running_.next(*operation);

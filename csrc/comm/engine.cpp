@@ -109,8 +109,24 @@ size_t Engine::begin_submitted() noexcept {
   return num_begun;
 }
 
+// Those whose inputs have come, or that have failed and will find out.
+size_t Engine::open_gates() noexcept {
+  size_t num_opened = 0;
+  for (size_t i = 0; i < gated_.size();) {
+    Operation& operation = *gated_[i];
+    if (operation.gate->load(std::memory_order_acquire) == 0 && operation.exchange_->failure().ok()) {
+      ++i;
+      continue;
+    }
+    gated_.erase(gated_.begin() + static_cast<std::ptrdiff_t>(i));
+    operation.task_->resume();
+    ++num_opened;
+  }
+  return num_opened;
+}
+
 unsigned Engine::drive() noexcept {
-  const size_t num_begun = begin_submitted();
+  const size_t num_begun = begin_submitted() + open_gates();
   if (shut_down_) {  // all communicators are aborted: what begins now is over
     finish_over();
     return 0;
@@ -123,6 +139,7 @@ unsigned Engine::drive() noexcept {
 // Lets everything come to its end that can without the network: after failures.
 void Engine::settle() noexcept {
   begin_submitted();
+  open_gates();
   messenger_.run_ready();
   finish_over();
 }

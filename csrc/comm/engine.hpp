@@ -78,6 +78,7 @@ class Engine final : private ControlHandler, private Driver {
   void tick(Clock::time_point now) noexcept override;
   bool has_submissions() const noexcept override { return submitted_.load() != nullptr; }
   bool has_running() const noexcept override { return num_running_ != 0; }
+  bool has_gated() const noexcept override { return !gated_.empty(); }
   bool arm() noexcept override { return transport_->arm(); }
   void on_process_ended(PeerId peer) noexcept override;
   Deliverable* take_outbox() noexcept override;
@@ -89,6 +90,7 @@ class Engine final : private ControlHandler, private Driver {
   void on_peer_lost(PeerId peer, Status reason) noexcept override;
 
   size_t begin_submitted() noexcept;
+  size_t open_gates() noexcept;
   void finish_over() noexcept;
   void post_outbox(Operation& operation) noexcept;
   void release_rested() noexcept;
@@ -104,6 +106,7 @@ class Engine final : private ControlHandler, private Driver {
   std::vector<Communicator*> communicators_;
 
   std::atomic<Deliverable*> submitted_{nullptr};  // a stack; pushed by any thread, taken whole by the holder
+  std::vector<Operation*> gated_;                 // begun, in order, waiting for their inputs
   IntrusiveList<Operation> over_;                 // run to the end, not yet finished
   IntrusiveList<Operation> restless_;             // finished, but the transport still has their memory
   Deliverable* outbox_ = nullptr;                 // in order; outbox_end_ is its last

@@ -47,6 +47,8 @@ class Operation : public ListNode<Operation>, private Deliverable {
   uint64_t num_elements = 0;
   Shape shape;
   std::chrono::milliseconds timeout{0};
+  // If given: a word that a device sets to something other than 0 once the inputs are there. Nothing moves before.
+  const std::atomic<uint32_t>* gate = nullptr;
 
   Operation() = default;
   Operation(const Operation&) = delete;

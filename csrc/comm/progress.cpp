@@ -196,7 +196,7 @@ microseconds Progress::drive_in_background() noexcept {
   }
   const auto quiet = now - busy_at_;
   if (running && quiet < kHot) return microseconds{0};
-  if (quiet < kWarm) return running ? kShortNap : kLongNap;
+  if (quiet < kWarm || driver_.has_gated()) return running ? kShortNap : kLongNap;
   if (!driver_.arm()) return microseconds{0};
   deeply_asleep_.store(true);  // before the token is released: whoever starts something next sees it
   return running ? kDeepSleepRunning : kDeepSleepIdle;

@@ -39,6 +39,8 @@ class Driver {
   virtual void tick(Clock::time_point now) noexcept = 0;
   virtual bool has_submissions() const noexcept = 0;  // without the token, too
   virtual bool has_running() const noexcept = 0;
+  // Something is awaited that can only be seen by looking: a word in memory that a device writes.
+  virtual bool has_gated() const noexcept = 0;
   virtual bool arm() noexcept = 0;
   virtual void on_process_ended(PeerId peer) noexcept = 0;
   // The chain of those to be told; deliver() tells them, after the token has been released.

@@ -54,6 +54,7 @@ class JobDriver final : public Driver {
   void tick(Clock::time_point) noexcept override { num_ticks.fetch_add(1); }
   bool has_submissions() const noexcept override { return submitted_.load() != nullptr; }
   bool has_running() const noexcept override { return !running_.empty(); }
+  bool has_gated() const noexcept override { return false; }
   bool arm() noexcept override { return true; }
   void on_process_ended(PeerId peer) noexcept override { ended.store(static_cast<int>(peer)); }
   Deliverable* take_outbox() noexcept override { return std::exchange(outbox_, nullptr); }

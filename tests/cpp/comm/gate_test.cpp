@@ -1,0 +1,128 @@
+// Operations whose inputs a device provides later, and the companion that shares a group's fate.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "comm/companion.hpp"
+#include "comm/engines.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+class GateTest : public testing::Test {
+ protected:
+  static constexpr int kRanks = 2;
+
+  std::unique_ptr<TestOperation> start(int rank, int32_t value, const std::atomic<uint32_t>* gate = nullptr) {
+    auto operation = TestOperation::all_reduce({value}, 5s);
+    operation->gate = gate;
+    group_[static_cast<size_t>(rank)]->start(*operation);
+    return operation;
+  }
+  bool wait(int rank, TestOperation& operation, std::chrono::milliseconds timeout = 10s) {
+    return group_[static_cast<size_t>(rank)]->wait(operation, Clock::now() + timeout);
+  }
+
+  LoopbackFabric fabric_;
+  Engines engines_{loopback_transports(fabric_, kRanks)};
+  std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("gated");
+};
+
+TEST_F(GateTest, nothing_moves_before_the_gate_opens) {
+  std::atomic<uint32_t> gate{0};
+  const auto gated = start(0, 1, &gate);
+  const auto other = start(1, 2);
+  EXPECT_FALSE(wait(1, *other, 50ms));
+  gated->data[0] = 40;  // what the device writes
+  gate.store(1);
+  EXPECT_TRUE(wait(1, *other));
+  EXPECT_TRUE(wait(0, *gated));
+  EXPECT_EQ(gated->data[0], 42);
+  EXPECT_EQ(other->data[0], 42);
+}
+
+TEST_F(GateTest, the_background_thread_sees_an_open_gate_after_long_silence) {
+  std::atomic<uint32_t> gate{0};
+  const auto gated = start(0, 1, &gate);
+  const auto other = start(1, 2);
+  std::this_thread::sleep_for(100ms);  // both engines have gone to sleep by now
+  gate.store(1);
+  while (!gated->finished() || !other->finished()) std::this_thread::sleep_for(1ms);  // nobody waits in the engine
+  EXPECT_EQ(other->data[0], 3);
+}
+
+TEST_F(GateTest, an_operation_behind_a_closed_one_overtakes_it) {
+  std::atomic<uint32_t> gate{0};
+  const auto gated = start(0, 1, &gate);
+  const auto gated_other = start(1, 2);
+  const auto later = start(0, 10);
+  const auto later_other = start(1, 20);
+  EXPECT_TRUE(wait(0, *later));
+  EXPECT_EQ(later->data[0], 30);
+  gate.store(1);
+  EXPECT_TRUE(wait(0, *gated));
+  EXPECT_TRUE(wait(1, *gated_other));
+  EXPECT_EQ(gated->data[0], 3);
+}
+
+TEST_F(GateTest, a_gate_that_stays_closed_ends_with_its_group) {
+  const std::atomic<uint32_t> gate{0};
+  const auto gated = start(0, 1, &gate);
+  group_[0]->abort("enough");
+  EXPECT_TRUE(wait(0, *gated, 1s));
+  EXPECT_NE(gated->status().message().find("enough"), std::string::npos);
+}
+
+TEST_F(GateTest, a_gate_that_stays_closed_times_out) {
+  const std::atomic<uint32_t> gate{0};
+  auto gated = TestOperation::all_reduce({1}, 50ms);
+  gated->gate = &gate;
+  group_[0]->start(*gated);
+  EXPECT_TRUE(wait(0, *gated));
+  EXPECT_EQ(gated->status().code(), ErrorCode::kTimeout);
+}
+
+class Recorder final : public Companion {
+ public:
+  void on_failed(const Status& reason) noexcept override {
+    message = reason.message();
+    num_failures.fetch_add(1);
+  }
+  void on_rank_lost(int, const Status&) noexcept override {}
+  Status fault() noexcept override {
+    return broken.load() ? Status(ErrorCode::kMismatch, "the device disagrees") : Status();
+  }
+
+  std::atomic<bool> broken{false};
+  std::atomic<int> num_failures{0};
+  std::string message;  // written before num_failures
+};
+
+TEST_F(GateTest, a_companions_fault_ends_the_collectives_of_all_ranks) {
+  Recorder recorders[kRanks];
+  for (int rank = 0; rank < kRanks; ++rank) group_[static_cast<size_t>(rank)]->accompany(&recorders[rank]);
+  const auto running = start(1, 1);
+  recorders[0].broken.store(true);
+  EXPECT_TRUE(wait(1, *running));
+  EXPECT_NE(running->status().message().find("the device disagrees"), std::string::npos);
+  for (Recorder& recorder : recorders) {
+    EXPECT_EQ(recorder.num_failures.load(), 1);
+    EXPECT_NE(recorder.message.find("the device disagrees"), std::string::npos);
+  }
+  for (const auto& communicator : group_) communicator->accompany(nullptr);
+}
+
+TEST_F(GateTest, a_companion_that_comes_late_hears_of_the_failure_at_once) {
+  group_[0]->abort("enough");
+  Recorder recorder;
+  group_[0]->accompany(&recorder);
+  EXPECT_EQ(recorder.message, "enough");
+  group_[0]->accompany(nullptr);
+}
+
+}  // namespace
+}  // namespace axon
