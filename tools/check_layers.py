@@ -1,6 +1,6 @@
 """The include rules of csrc/: a folder includes only folders to its left, and outsiders have one door each.
 
-    base → cuda → memory → transport → collectives → comm → c10d
+    base → cuda → memory → transport → collectives → comm → stream → c10d
 
 Prints every breach as file:line and exits 1 if there is one.
 """
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-LAYERS = ["base", "cuda", "memory", "transport", "collectives", "comm", "c10d"]
+LAYERS = ["base", "cuda", "memory", "transport", "collectives", "comm", "stream", "c10d"]
 SUFFIXES = {".hpp", ".cpp", ".cuh", ".cu"}
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
@@ -31,6 +31,8 @@ def may_include(file: str, target: str) -> bool:
         return target_folder == "device" or target == "cuda/device_types.hpp"
     if folder == "device":  # what launches kernels stands beside the host's CUDA code
         return target_folder in ("device", "base", "cuda")
+    if folder == "stream" and target_folder == "device":  # what it launches
+        return True
     if target_folder not in LAYERS:
         return False
     return LAYERS.index(target_folder) <= LAYERS.index(folder)

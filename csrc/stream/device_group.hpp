@@ -1,0 +1,75 @@
+// The GPU side of a communicator: its operations as kernels in the order of the caller's stream, eager or in CUDA
+// graphs, over blocks of the ranks' device arenas.
+//
+//   Result<…> formed = DeviceGroup::form(communicator, device, timeout);   // at this rank's first CUDA tensor
+//   Result<bool> direct = group->has_all_edges();                          // once; point to point: has_edge(peer)
+//   if (direct.value() && group->serves(operation)) group->launch(operation, stream);   // else: through the host
+//
+// One a communicator, for the one device that this rank uses in it; destroyed before the communicator. Whether an
+// operation is served is a pure function of what all its ranks know alike, so that they decide alike.
+//
+// Streams. Collectives share rings in the arena, so those of one group run one after the other, whatever their streams:
+// a launch on another stream than the last one waits for it by an event. Two streams of one capture are ordered in the
+// same way. Between a graph and what runs outside of it there is no such event: whoever replays a graph orders it
+// against the group's other collectives. Sends and receives use rings of their own: they may run beside collectives,
+// but those to (or from) one peer are to be launched in order on one stream, or ordered by the caller. Streams outlive
+// the group.
+//
+// Destroying it ends nothing: kernels that are queued run to their end, or until their timeout. abort() ends them.
+//
+// Threads: any, but collectives are launched one at a time, in the order in which the other ranks launch them.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+
+#include "base/status.hpp"
+#include "comm/communicator.hpp"
+#include "comm/companion.hpp"
+#include "cuda/stream.hpp"
+
+namespace axon {
+
+class DeviceGroup final : public Companion {
+ public:
+  // Takes a block of the device's arena and sends this rank's card to the others. Waits for nobody. `timeout` is for
+  // every later wait: the host's for a peer's card, and a kernel's for a peer where the operation brings none.
+  static Result<std::unique_ptr<DeviceGroup>> form(Communicator& communicator, int device,
+                                                   std::chrono::milliseconds timeout);
+  ~DeviceGroup();
+
+  int device() const noexcept;
+
+  // Whether this rank and `peer` reach each other's arenas; both get the same answer. The first call waits until the
+  // peer has formed its side ("Timed out … rank 2 has not used a GPU in this group yet"), later ones cost nothing.
+  Result<bool> has_edge(int peer);
+
+  // The same for all pairs of the group. The first call is a collective: all ranks make it at the same place in the
+  // order of their collectives.
+  Result<bool> has_all_edges();
+
+  // Whether a kernel does it; ask after has_edge(), has_all_edges(). False: take the way through the host.
+  bool serves(const Operation& operation) const noexcept;
+
+  // Enqueues an operation that is served, its buffers in device memory, and returns. The arguments may go at once.
+  Status launch(const Operation& operation, StreamView stream);
+  // Sends and receives that run at the same time, in one kernel: no order among them can make them wait for ever.
+  Status launch_batch(std::span<const Operation* const> point_to_points, StreamView stream);
+
+  // Ends what runs and all that comes. Idempotent, any thread.
+  void abort() noexcept;
+
+  // Companion; of the communicator from form() to the destructor.
+  void on_failed(const Status& reason) noexcept override;
+  void on_rank_lost(int rank, const Status& reason) noexcept override;
+  // What a kernel has reported: which wait ended, or what the other side called.
+  Status fault() noexcept override;
+
+ private:
+  class Implementation;
+  explicit DeviceGroup(std::unique_ptr<Implementation> implementation) noexcept;
+  const std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace axon
