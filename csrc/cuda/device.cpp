@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstring>
+
 #include "cuda/error.hpp"
 
 namespace axon {
@@ -28,6 +30,21 @@ Status enable_peer_access(int device, int peer) {
   }
   (void)cudaGetLastError();
   return Status();
+}
+
+Result<DeviceUuid> uuid_of(int device) {
+  cudaDeviceProp properties{};
+  AXON_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
+  DeviceUuid uuid{};
+  static_assert(sizeof properties.uuid == sizeof uuid);
+  std::memcpy(uuid.data(), &properties.uuid, sizeof uuid);
+  return uuid;
+}
+
+Result<std::string> pci_bus_id_of(int device) {
+  char text[32] = {};
+  AXON_CUDA_TRY(cudaDeviceGetPCIBusId(text, sizeof text, device));
+  return std::string(text);
 }
 
 // A failure here shows at the next call on the device, which the caller checks.

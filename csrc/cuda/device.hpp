@@ -4,6 +4,10 @@
 // without CUDA, where num_devices() is 0.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <string>
+
 #include "base/status.hpp"
 
 namespace axon {
@@ -12,6 +16,12 @@ int num_devices() noexcept;
 
 // Lets kernels on `device` use memory of `peer`; fine to repeat, and for a device and itself.
 Status enable_peer_access(int device, int peer);
+
+// The same in all processes and containers, whatever CUDA_VISIBLE_DEVICES says.
+using DeviceUuid = std::array<uint8_t, 16>;
+Result<DeviceUuid> uuid_of(int device);
+// "0000:1b:00.0"
+Result<std::string> pci_bus_id_of(int device);
 
 // Makes `device` current for this thread, and the former one again at the end of the scope.
 class DeviceGuard {

@@ -32,4 +32,10 @@ Result<PinnedMemory> PinnedMemory::allocate(size_t num_bytes) {
   return PinnedMemory(static_cast<std::byte*>(data));
 }
 
+Status copy_async(void* target, const void* source, size_t num_bytes, StreamView stream) {
+  if (num_bytes == 0) return Status();
+  AXON_CUDA_TRY(cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyDefault, stream.get()));
+  return Status();
+}
+
 }  // namespace axon

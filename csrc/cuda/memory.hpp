@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/status.hpp"
+#include "cuda/stream.hpp"
 
 namespace axon {
 
@@ -38,5 +39,8 @@ class PinnedMemory {
   explicit PinnedMemory(std::byte* data) noexcept : data_(data) {}
   std::unique_ptr<std::byte, PinnedMemoryDeleter> data_;
 };
+
+// Between any two of host and devices, in the order of the stream. Of host memory only pinned one does not block.
+Status copy_async(void* target, const void* source, size_t num_bytes, StreamView stream);
 
 }  // namespace axon

@@ -11,6 +11,10 @@ Status EventView::synchronize() const {
   return Status();
 }
 
+bool EventView::has_passed() const noexcept {
+  return cudaEventQuery(event_) == cudaSuccess;
+}
+
 Result<float> EventView::microseconds_since(EventView earlier) const {
   float milliseconds = 0;
   AXON_CUDA_TRY(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
@@ -48,6 +52,12 @@ Result<Stream> Stream::create() {
 Result<Event> Event::create() {
   cudaEvent_t event = nullptr;
   AXON_CUDA_TRY(cudaEventCreate(&event));
+  return Event(event);
+}
+
+Result<Event> Event::create_untimed() {
+  cudaEvent_t event = nullptr;
+  AXON_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   return Event(event);
 }
 

@@ -20,6 +20,8 @@ class EventView {
 
   // Blocks the host until what was recorded is done.
   Status synchronize() const;
+  // Whether all that was recorded is done; true where nothing was.
+  bool has_passed() const noexcept;
   Result<float> microseconds_since(EventView earlier) const;
 
  private:
@@ -64,6 +66,8 @@ class Event {
  public:
   // With a time stamp, for measurements.
   static Result<Event> create();
+  // Cheaper: for order alone.
+  static Result<Event> create_untimed();
   EventView view() const noexcept { return EventView(event_.get()); }
   operator EventView() const noexcept { return view(); }
 

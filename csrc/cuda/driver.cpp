@@ -1,0 +1,60 @@
+#include "cuda/driver.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "cuda/error.hpp"
+
+namespace axon {
+
+// A name stands for the version of the function that this CUDA had: all of ours, and their structures, exist
+// since 12.0.
+static constexpr unsigned kVersion = 12000;
+
+template <typename Function>
+static Status find(const char* name, Function& function) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, kVersion, cudaEnableDefault, &found);
+  if (error != cudaSuccess) return cuda_failure(error, "loading the CUDA driver");
+  if (found != cudaDriverEntryPointSuccess || address == nullptr) {
+    return {ErrorCode::kInternal,
+            std::string("the CUDA driver has no ") + name + ": install CUDA 12.0's or a later one"};
+  }
+  function = reinterpret_cast<Function>(address);
+  return Status();
+}
+
+static Result<Driver> find_all() {
+  Driver driver{};
+  AXON_TRY(find("cuGetErrorString", driver.error_string));
+  AXON_TRY(find("cuMemGetAllocationGranularity", driver.mem_get_allocation_granularity));
+  AXON_TRY(find("cuMemCreate", driver.mem_create));
+  AXON_TRY(find("cuMemRelease", driver.mem_release));
+  AXON_TRY(find("cuMemExportToShareableHandle", driver.mem_export_to_shareable_handle));
+  AXON_TRY(find("cuMemImportFromShareableHandle", driver.mem_import_from_shareable_handle));
+  AXON_TRY(find("cuMemAddressReserve", driver.mem_address_reserve));
+  AXON_TRY(find("cuMemAddressFree", driver.mem_address_free));
+  AXON_TRY(find("cuMemMap", driver.mem_map));
+  AXON_TRY(find("cuMemUnmap", driver.mem_unmap));
+  AXON_TRY(find("cuMemSetAccess", driver.mem_set_access));
+  AXON_TRY(find("cuStreamWriteValue32", driver.stream_write_value));
+  AXON_TRY(find("cuStreamWaitValue32", driver.stream_wait_value));
+  return driver;
+}
+
+Result<const Driver*> load_driver() {
+  static Result<Driver> loaded = find_all();
+  if (!loaded.ok()) return loaded.status().clone();
+  return &std::as_const(loaded).value();
+}
+
+Status driver_failure(const Driver& driver, CUresult error, const char* call) {
+  const char* text = nullptr;
+  if (driver.error_string(error, &text) != CUDA_SUCCESS) text = "unknown error";
+  const ErrorCode code = error == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::kResourceExhausted : ErrorCode::kInternal;
+  return Status(code, "CUDA driver, " + std::string(call) + ": " + text + " (" + std::to_string(error) + ")");
+}
+
+}  // namespace axon

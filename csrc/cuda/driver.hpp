@@ -1,0 +1,44 @@
+// What only the driver offers: memory that other processes can map, and words that streams write and wait for.
+//
+//   Result<const Driver*> driver = load_driver();
+//   AXON_DRIVER_TRY(driver.value(), mem_release(handle));     // in a function that returns Status or Result<T>
+//
+// The functions are asked of the runtime, which opens the driver: nothing links libcuda, and without a driver
+// load_driver() fails.
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include "base/status.hpp"
+
+namespace axon {
+
+struct Driver {
+  PFN_cuGetErrorString_v6000 error_string;
+  PFN_cuMemGetAllocationGranularity_v10020 mem_get_allocation_granularity;
+  PFN_cuMemCreate_v10020 mem_create;
+  PFN_cuMemRelease_v10020 mem_release;
+  PFN_cuMemExportToShareableHandle_v10020 mem_export_to_shareable_handle;
+  PFN_cuMemImportFromShareableHandle_v10020 mem_import_from_shareable_handle;
+  PFN_cuMemAddressReserve_v10020 mem_address_reserve;
+  PFN_cuMemAddressFree_v10020 mem_address_free;
+  PFN_cuMemMap_v10020 mem_map;
+  PFN_cuMemUnmap_v10020 mem_unmap;
+  PFN_cuMemSetAccess_v10020 mem_set_access;
+  PFN_cuStreamWriteValue32_v11070 stream_write_value;
+  PFN_cuStreamWaitValue32_v11070 stream_wait_value;
+};
+
+// Loaded once; valid for the life of the process.
+Result<const Driver*> load_driver();
+
+Status driver_failure(const Driver& driver, CUresult error, const char* call);
+
+}  // namespace axon
+
+#define AXON_DRIVER_TRY(driver, call)                                                   \
+  do {                                                                                  \
+    if (CUresult axon_driver_error = (driver)->call; axon_driver_error != CUDA_SUCCESS) \
+      return ::axon::driver_failure(*(driver), axon_driver_error, #call);               \
+  } while (false)

@@ -1,0 +1,95 @@
+#include "cuda/shared_memory.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "cuda/driver.hpp"
+#include "cuda/error.hpp"
+
+namespace axon {
+
+static CUmemAllocationProp properties_on(int device) noexcept {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  return properties;
+}
+
+Result<SharedMemory> SharedMemory::allocate(int device, size_t num_bytes) {
+  Result<const Driver*> loaded = load_driver();
+  if (!loaded.ok()) return std::move(loaded.status());
+  const Driver* driver = loaded.value();
+  AXON_CUDA_TRY(cudaInitDevice(device, 0, 0));
+  const CUmemAllocationProp properties = properties_on(device);
+  size_t granularity = 0;
+  AXON_DRIVER_TRY(driver, mem_get_allocation_granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  const size_t num_mapped = (num_bytes + granularity - 1) / granularity * granularity;
+  SharedMemory memory;
+  AXON_DRIVER_TRY(driver, mem_create(&memory.handle_, num_mapped, &properties, 0));
+  AXON_TRY(memory.map(device, num_mapped));
+  return memory;
+}
+
+Result<SharedMemory> SharedMemory::import(int device, const FileDescriptor& shared, size_t num_bytes) {
+  Result<const Driver*> loaded = load_driver();
+  if (!loaded.ok()) return std::move(loaded.status());
+  const Driver* driver = loaded.value();
+  AXON_CUDA_TRY(cudaInitDevice(device, 0, 0));
+  SharedMemory memory;
+  void* descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(shared.get()));
+  AXON_DRIVER_TRY(
+      driver, mem_import_from_shareable_handle(&memory.handle_, descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  AXON_TRY(memory.map(device, num_bytes));
+  return memory;
+}
+
+Status SharedMemory::map(int device, size_t num_bytes) {
+  const Driver* driver = load_driver().value();
+  num_bytes_ = num_bytes;
+  AXON_DRIVER_TRY(driver, mem_address_reserve(&address_, num_bytes, 0, 0, 0));
+  AXON_DRIVER_TRY(driver, mem_map(address_, num_bytes, 0, handle_, 0));
+  mapped_ = true;
+  return grant(device);
+}
+
+Status SharedMemory::grant(int device) const {
+  const Driver* driver = load_driver().value();
+  const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  AXON_DRIVER_TRY(driver, mem_set_access(address_, num_bytes_, &access, 1));
+  return Status();
+}
+
+Result<FileDescriptor> SharedMemory::share() const {
+  const Driver* driver = load_driver().value();
+  int descriptor = -1;
+  AXON_DRIVER_TRY(driver,
+                  mem_export_to_shareable_handle(&descriptor, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  return FileDescriptor(descriptor);
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : handle_(std::exchange(other.handle_, 0)),
+      address_(std::exchange(other.address_, 0)),
+      mapped_(std::exchange(other.mapped_, false)),
+      num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  std::swap(address_, other.address_);
+  std::swap(mapped_, other.mapped_);
+  std::swap(num_bytes_, other.num_bytes_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  if (handle_ == 0) return;
+  const Driver& driver = *load_driver().value();
+  if (mapped_) (void)driver.mem_unmap(address_, num_bytes_);
+  if (address_ != 0) (void)driver.mem_address_free(address_, num_bytes_);
+  (void)driver.mem_release(handle_);
+}
+
+}  // namespace axon
