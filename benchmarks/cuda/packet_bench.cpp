@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
   const int num_ranks = argc > 1 ? std::stoi(argv[1]) : num_devices();
   std::vector<int> devices(num_ranks);
   for (int rank = 0; rank < num_ranks; ++rank) devices[rank] = rank;
-  const DeviceRanks ranks(devices, {.region_packets = 1 << 20});
+  const DeviceRanks ranks(devices, {.block_bytes = size_t{64} << 20});
   std::vector<Buffers> buffers;
   ranks.for_each([&](int) {
     require(load_packet_kernels(num_ranks));

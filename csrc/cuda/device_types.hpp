@@ -1,11 +1,18 @@
 // What host and kernels share: plain structs, no CUDA header, so that code built without CUDA can include it.
 //
-// A team meets in *packets*: 16 bytes that carry 8 bytes of data and the epoch twice, once in each half, because 8
-// bytes is what the hardware stores as one. A receiver polls the packet itself, so data needs no flag and no fence.
+// Each rank of a team owns a *block* of device memory that all ranks map. Its layout is a pure function of the number
+// of ranks and the size, the same everywhere, so a peer's ring or packet is at `blocks[peer]` + offset. A block is all
+// zeros before its first use. Two protocols, both with the readiness in the data, without fences:
 //
-// Each rank owns a packet area: two regions of `region_packets`, used in turn by the parity of the epoch. A rank enters
-// epoch e + 1 only after every peer has entered e, so nobody still reads what e + 1 overwrites.
-// Packets 0 … num_ranks−1 of a region hold the peers' descriptors; the rest is laid out by each operation.
+// *Packets*, for small messages: 16 bytes that carry 8 bytes of data and the epoch twice, once in each half, because 8
+// bytes is what the hardware stores as one. There are two regions of `region_packets`, used in turn by the parity of
+// the epoch. A rank enters epoch e + 1 only after every peer has entered e, so nobody still reads what e + 1
+// overwrites. Packets 0 … num_ranks−1 of a region hold the peers' descriptors, for collectives over lines too; the rest
+// is laid out by each operation.
+//
+// *Lines*, for the others: 128 bytes, 120 of data and the sequence number, stored as one by 8 threads of a warp. A warp
+// stores 8 lines, a *frame*, at a time. A directed edge has *lanes*; a lane is a ring of frames in the receiver's block
+// and a credit word in the sender's, which tells how many frames the receiver has taken since the team began.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +24,11 @@
 namespace axon {
 
 inline constexpr int kMaxTeamRanks = 16;
-inline constexpr int kMaxBlocks = 64;  // blocks of a launch; each advances its own copy of the epoch
+inline constexpr int kMaxBlocks = 64;  // blocks of a packet launch; each advances its own copy of the epoch
+inline constexpr int kNumChannels = 2;
+inline constexpr int kNoRoot = 31;
+inline constexpr size_t kFrameBytes = 1024;        // in a ring
+inline constexpr size_t kFramePayloadBytes = 960;  // of a message
 
 struct alignas(16) Packet {
   uint32_t low;
@@ -26,15 +37,30 @@ struct alignas(16) Packet {
   uint32_t high_epoch;
 };
 
-enum class DeviceOperation : uint32_t { kAllReduceOneShot = 1, kAllReduceTwoShot = 2, kAllGather = 3 };
+enum class DeviceOperation : uint8_t {
+  kNone = 0,
+  kAllReduceOneShot = 1,
+  kAllReduceTwoShot = 2,
+  kAllReduce = 3,  // over lines; the others over either protocol
+  kAllGather = 4,
+  kReduceScatter = 5,
+  kReduce = 6,
+  kBroadcast = 7,
+  kGather = 8,
+  kScatter = 9,
+  kAllToAll = 10,
+  kBarrier = 11,
+  kPointToPoint = 12,
+};
 
-// What all ranks of one epoch must agree on; travels as one packet, so that a mismatch is seen at no extra exchange.
-struct PacketDescriptor {
-  DeviceOperation operation : 8;
-  uint32_t dtype : 8;
-  uint32_t reduction : 8;
-  uint32_t root : 8;
-  uint32_t num_elements;
+// What the two ends of an edge must agree on. It travels in one packet, or at the head of a point-to-point message, so
+// a mismatch is seen at no extra exchange.
+struct DeviceDescriptor {
+  uint64_t operation : 6;  // DeviceOperation
+  uint64_t dtype : 4;
+  uint64_t reduction : 4;
+  uint64_t root : 5;        // or kNoRoot
+  uint64_t num_bytes : 45;  // of the message on this edge; of the input where elements are reduced
 };
 
 enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismatch = 3 };
@@ -42,9 +68,12 @@ enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismat
 // The first fault of a team; `code` is written last, with release order.
 struct FaultReport {
   FaultCode code;
-  int32_t peer;  // the rank that was missing or disagreed
-  uint32_t epoch;
-  PacketDescriptor theirs;  // for a mismatch
+  int32_t peer;             // the rank that was missing or disagreed
+  uint64_t sequence;        // collectives: the epoch; point to point: how many frames the lane had moved
+  DeviceDescriptor ours;    // what this rank was doing
+  DeviceDescriptor theirs;  // for a mismatch
+  uint32_t our_tag;         // of a point-to-point message
+  uint32_t their_tag;
 };
 
 // Pinned host memory, one a team: the host's word to the kernels, and theirs to the host.
@@ -53,28 +82,54 @@ struct TeamMailbox {
   FaultReport report;
 };
 
-// Device memory of the rank's own GPU, one a team. After a launch all epochs are equal again.
+// At the begin of the rank's own block. Between launches all epochs are equal.
 struct TeamState {
   uint32_t fault;  // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
-  uint32_t epochs[kMaxBlocks];
+  uint32_t epochs[kMaxBlocks];  // the last one that is over
+};
+
+// Collectives and point-to-point messages have lanes of their own, so their kernels may run side by side.
+enum class Channel : uint8_t { kCollective = 0, kPointToPoint = 1 };
+
+// The lanes of one channel in a rank's block: of every edge from and to each of its num_ranks − 1 peers. Offsets in
+// bytes.
+struct ChannelLayout {
+  uint32_t num_lanes;    // of a directed edge
+  uint32_t ring_frames;  // of a lane; a power of two
+  uint64_t rings;        // [peer][lane]: frames from that peer
+  uint64_t credits;      // [peer][lane] LaneCredit: written by the peer
+  uint64_t counters;     // [peer][lane] LaneCounters: read and written by us alone
+};
+
+// How many of our frames a peer has taken since the team began. A sector of its own, since another GPU writes it.
+struct alignas(32) LaneCredit {
+  uint64_t frames_taken;
+};
+
+struct LaneCounters {
+  uint64_t frames_sent;
+  uint64_t frames_received;
+};
+
+struct TeamLayout {
+  uint64_t block_bytes;
+  uint64_t packets;  // two regions
+  uint32_t region_packets;
+  ChannelLayout channels[kNumChannels];
 };
 
 // A rank's view of its team, passed to every kernel. Nothing in it changes while the team lives, so graphs may bake it.
 struct DeviceTeam {
   int32_t rank;
   int32_t num_ranks;
-  uint32_t region_packets;
-  uint64_t timeout_ns;  // longest wait of one kernel for its peers
-  TeamState* state;
-  TeamMailbox* mailbox;            // as this GPU sees it
-  Packet* packets[kMaxTeamRanks];  // every rank's packet area, as mapped on this GPU; the own one included
+  TeamLayout layout;
+  uint64_t timeout_ns;               // longest wait of one kernel for its peers
+  TeamState* state;                  // blocks[rank]
+  TeamMailbox* mailbox;              // as this GPU sees it
+  std::byte* blocks[kMaxTeamRanks];  // every rank's block, as mapped on this GPU; the own one included
 };
 
-constexpr size_t packet_area_bytes(uint32_t region_packets) {
-  return size_t{2} * region_packets * sizeof(Packet);
-}
-
-static_assert(sizeof(PacketDescriptor) == 8 && std::is_trivially_copyable_v<PacketDescriptor>);
+static_assert(sizeof(DeviceDescriptor) == 8 && std::is_trivially_copyable_v<DeviceDescriptor>);
 static_assert(std::is_trivially_copyable_v<DeviceTeam> && std::is_trivially_copyable_v<TeamMailbox>);
 
 }  // namespace axon

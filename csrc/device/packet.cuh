@@ -102,14 +102,20 @@ __device__ __forceinline__ Packet packet_of(Payload payload, uint32_t epoch) {
 // One epoch of a team, as a thread sees it.
 struct Turn {
   const DeviceTeam& team;
+  const DeviceDescriptor& ours;
   uint32_t epoch;
-  uint32_t region_begin;  // in packets
+  uint64_t region_begin;  // in a block
 
-  __device__ __forceinline__ Turn(const DeviceTeam& team, uint32_t epoch)
-      : team(team), epoch(epoch), region_begin((epoch & 1) * team.region_packets) {}
+  __device__ __forceinline__ Turn(const DeviceTeam& team, const DeviceDescriptor& ours, uint32_t epoch)
+      : team(team),
+        ours(ours),
+        epoch(epoch),
+        region_begin(team.layout.packets + (epoch & 1) * (team.layout.region_packets * sizeof(Packet))) {}
 
   // The region that `owner` polls in this epoch.
-  __device__ __forceinline__ Packet* descriptors(int owner) const { return team.packets[owner] + region_begin; }
+  __device__ __forceinline__ Packet* descriptors(int owner) const {
+    return reinterpret_cast<Packet*>(team.blocks[owner] + region_begin);
+  }
   // … behind its descriptors.
   __device__ __forceinline__ Packet* slots(int owner) const { return descriptors(owner) + team.num_ranks; }
 

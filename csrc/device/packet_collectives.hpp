@@ -1,7 +1,7 @@
 // Collectives over packets: for small messages, where latency is all. One kernel on the caller's stream each, eager or
 // in a CUDA graph; every rank of the team launches the same one. Tensors of any alignment, in place or not.
 //
-//   AXON_TRY(load_packet_kernels(num_ranks));                           // once a device, before any launch
+//   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
 //   AXON_TRY(all_reduce_one_shot(team, {.input = in, .output = out, .num_elements = n, …}, stream));
 //
 // They fail without launching when an argument is unsupported or needs more packets than the team has (the *_packets
@@ -37,7 +37,11 @@ Status all_gather_packets(const DeviceTeam& team, const PacketCollective& call, 
 size_t one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
 size_t two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
 
-// Puts all kernels for a team of that size on the current device.
+// Whether the all_reduce functions serve this type and reduction.
+bool has_packet_kernel(DataType dtype, Reduction reduction) noexcept;
+
+// Puts all packet kernels for a team of that size on the current device; load_kernels (line_collectives.hpp) does it,
+// too.
 Status load_packet_kernels(int num_ranks);
 
 }  // namespace axon

@@ -63,7 +63,9 @@ template <int kGroup, int kCount>
 __device__ __forceinline__ bool await_group(const Turn& turn, Receipt<kCount>& receipt, int first_rank) {
   const FaultCode fault = receipt.await(turn);
   if (fault == FaultCode::kNone) return true;
-  report_fault(turn.team, fault, first_rank + receipt.missing() % kGroup, turn.epoch, {});
+  report_fault(
+      turn.team,
+      {.code = fault, .peer = first_rank + receipt.missing() % kGroup, .sequence = turn.epoch, .ours = turn.ours});
   return false;
 }
 

@@ -7,7 +7,7 @@
 //   void receive(const Turn&)                                       the rest
 #pragma once
 
-#include "device/packet.cuh"
+#include "device/meeting.cuh"
 
 namespace axon::device {
 
@@ -15,7 +15,7 @@ inline constexpr int kControlThreads = 32;
 inline constexpr int kMaxWorkers = 512;  // in a block
 
 struct PacketArguments {
-  PacketDescriptor descriptor;
+  DeviceDescriptor descriptor;
   uint32_t num_packets;  // of the run, or of a rank's shard, that the algorithm deals in
   const std::byte* input;
   std::byte* output;
@@ -28,62 +28,27 @@ struct Workers {
   uint32_t count;
 };
 
-// By the control warp, a lane a peer.
-__device__ __forceinline__ void announce(const Turn& turn, const PacketDescriptor& ours) {
-  const DeviceTeam& team = turn.team;
-  const int peer = threadIdx.x % kControlThreads;
-  if (peer >= team.num_ranks || peer == team.rank) return;
-  const Payload payload = *reinterpret_cast<const Payload*>(&ours);
-  store_packet(turn.descriptors(peer) + team.rank, packet_of(payload, turn.epoch));
-}
-
-__device__ __forceinline__ void verify(const Turn& turn, const PacketDescriptor& ours) {
-  const DeviceTeam& team = turn.team;
-  const int peer = threadIdx.x % kControlThreads;
-  if (peer >= team.num_ranks || peer == team.rank) return;
-  Receipt<1> receipt{{turn.descriptors(team.rank) + peer}, {}};
-  FaultCode fault = receipt.await(turn);
-  const Payload theirs = receipt.payloads[0];
-  const Payload expected = *reinterpret_cast<const Payload*>(&ours);
-  if (fault == FaultCode::kNone && (theirs.low != expected.low || theirs.high != expected.high)) {
-    fault = FaultCode::kMismatch;
-  }
-  if (fault == FaultCode::kNone) return;
-  report_fault(team, fault, peer, turn.epoch, *reinterpret_cast<const PacketDescriptor*>(&theirs));
-}
-
-// A packet that nobody has written for 2³² epochs would match again. So once in kEpochsPerWipe, at two epochs running,
-// block 0 stamps the region that is idle in this epoch, with this epoch, whose parity never matches there. Peers enter
-// the next epoch, and write to that region, only after they have block 0's descriptor, which the fence orders behind.
-inline constexpr uint32_t kEpochsPerWipe = 1u << 20;
-
-__device__ __noinline__ inline void wipe_idle_region(const DeviceTeam& team, uint32_t epoch) {
-  Packet* idle = team.packets[team.rank] + (~epoch & 1) * team.region_packets;
-  for (uint32_t index = threadIdx.x; index < team.region_packets; index += blockDim.x) {
-    store_packet(idle + index, packet_of({}, epoch));
-  }
-  __threadfence_system();
-  __syncthreads();
-}
-
 template <typename Algorithm>
 __global__ void __launch_bounds__(kMaxWorkers + kControlThreads)
     packet_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ PacketArguments arguments) {
-  const uint32_t epoch = current_epoch(team);
+  const uint32_t epoch = current_epoch(team, blockIdx.x);
   const bool has_failed = load_relaxed(&team.state->fault) != 0;
   const uint32_t num_workers = blockDim.x - kControlThreads;
   const bool is_worker = threadIdx.x < num_workers;
   const Workers workers{blockIdx.x * num_workers + threadIdx.x, gridDim.x * num_workers};
   Algorithm algorithm(team, workers, arguments);
 
-  const Turn turn(team, epoch);
-  if (blockIdx.x == 0 && epoch % kEpochsPerWipe <= 1) wipe_idle_region(team, epoch);
+  const Turn turn(team, arguments.descriptor, epoch);
+  if (blockIdx.x == 0 && is_wipe_due(epoch)) {
+    wipe_idle_region(turn, threadIdx.x, blockDim.x);
+    __syncthreads();
+  }
   if (is_worker && !has_failed) algorithm.send(turn);
-  if (!is_worker && !has_failed && blockIdx.x == 0) announce(turn, arguments.descriptor);
+  if (!is_worker && !has_failed && blockIdx.x == 0) announce(turn);
   if (__syncthreads_or(has_failed)) return;
   if (is_worker) return algorithm.receive(turn);
-  advance_epoch(team, epoch);
-  if (blockIdx.x == 0) verify(turn, arguments.descriptor);
+  advance_epoch(team, epoch, blockIdx.x, gridDim.x);
+  if (blockIdx.x == 0) verify(turn);
 }
 
 }  // namespace axon::device

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <string>
 
 #include "device/packet_kernel.cuh"
@@ -29,10 +28,10 @@ Status check(const DeviceTeam& team, const PacketCollective& call, const PacketP
                                                    std::to_string(static_cast<int>(call.dtype)) + " with reduction " +
                                                    std::to_string(static_cast<int>(call.reduction)));
   }
-  if (plan.region_packets > team.region_packets || call.num_elements > std::numeric_limits<uint32_t>::max()) {
+  if (plan.region_packets > team.layout.region_packets) {
     return Status(ErrorCode::kInvalidArgument, std::to_string(call.num_elements) + " elements take " +
                                                    std::to_string(plan.region_packets) + " packets; the team has " +
-                                                   std::to_string(team.region_packets));
+                                                   std::to_string(team.layout.region_packets));
   }
   const LaunchShape& shape = call.shape;
   const bool is_default = shape.num_blocks == 0 && shape.num_threads == 0;
@@ -49,16 +48,17 @@ Status check(const DeviceTeam& team, const PacketCollective& call, const PacketP
 
 Status launch_packets(const DeviceTeam& team, const PacketCollective& call, const PacketPlan& plan, StreamView stream) {
   AXON_TRY(check(team, call, plan));
+  const size_t num_bytes = call.num_elements * size_of(call.dtype);
   PacketArguments arguments{
-      .descriptor = {.operation = plan.operation,
-                     .dtype = static_cast<uint32_t>(call.dtype),
-                     .reduction = static_cast<uint32_t>(call.reduction),
-                     .root = 0,
-                     .num_elements = static_cast<uint32_t>(call.num_elements)},
+      .descriptor = {.operation = static_cast<uint64_t>(plan.operation),
+                     .dtype = static_cast<uint64_t>(call.dtype),
+                     .reduction = static_cast<uint64_t>(call.reduction),
+                     .root = kNoRoot,
+                     .num_bytes = num_bytes},
       .num_packets = static_cast<uint32_t>(plan.num_packets),
       .input = static_cast<const std::byte*>(call.input),
       .output = static_cast<std::byte*>(call.output),
-      .num_bytes = call.num_elements * size_of(call.dtype),
+      .num_bytes = num_bytes,
   };
   LaunchShape shape = call.shape.num_blocks > 0 ? call.shape : choose_shape(plan.num_packets);
   shape.num_threads += kControlThreads;
@@ -69,6 +69,10 @@ Status launch_packets(const DeviceTeam& team, const PacketCollective& call, cons
 }  // namespace axon::device
 
 namespace axon {
+
+bool has_packet_kernel(DataType dtype, Reduction reduction) noexcept {
+  return device::one_shot_kernel(dtype, reduction, 2) != nullptr;
+}
 
 Status load_packet_kernels(int num_ranks) {
   constexpr std::array kTypes{DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16, DataType::kInt32,

@@ -1,35 +1,39 @@
 // Epochs, and waits that always end.
 //
-// The epoch counts a team's operations in device memory, so a replayed graph goes on counting. Each block reads its own
-// copy, and at the end of a launch all kMaxBlocks copies have been advanced, each by one block only: no atomics, and
-// the next launch may have another number of blocks. It wraps at 2³²; only equality and parity are ever looked at.
+// The epoch counts a team's collectives in device memory, so a replayed graph goes on counting. Each block that needs
+// it reads its own copy, and at the end of a launch all kMaxBlocks copies have been advanced, each by one block only:
+// no atomics, and the next launch may have another number of blocks. It wraps at 2³²; only equality and parity are ever
+// looked at.
 #pragma once
 
 #include "device/ptx.cuh"
 
 namespace axon::device {
 
-__device__ __forceinline__ uint32_t current_epoch(const DeviceTeam& team) {
-  return load_relaxed(&team.state->epochs[blockIdx.x]);
+__device__ __forceinline__ uint32_t current_epoch(const DeviceTeam& team, unsigned reader) {
+  return load_relaxed(&team.state->epochs[reader]) + 1;
 }
 
-// By one warp of each block, after a barrier behind the block's last current_epoch(). Pairs with the next launch on the
-// stream; the end of the kernel orders them.
-__device__ __forceinline__ void advance_epoch(const DeviceTeam& team, uint32_t epoch) {
-  for (unsigned copy = blockIdx.x + (threadIdx.x % 32) * gridDim.x; copy < kMaxBlocks; copy += 32 * gridDim.x) {
-    store_relaxed(&team.state->epochs[copy], epoch + 1);
+// By one warp of each of `num_readers`, after reader's last current_epoch(): this epoch is over. Pairs with the next
+// launch on the stream; the end of the kernel orders them.
+__device__ __forceinline__ void advance_epoch(const DeviceTeam& team, uint32_t epoch, unsigned reader,
+                                              unsigned num_readers) {
+  for (unsigned copy = reader + (threadIdx.x % 32) * num_readers; copy < kMaxBlocks; copy += 32 * num_readers) {
+    store_relaxed(&team.state->epochs[copy], epoch);
   }
 }
 
 // Ends every wait of this rank and tells the host, unless another thread has done so already.
-__device__ __noinline__ inline void report_fault(const DeviceTeam& team, FaultCode fault, int peer, uint32_t epoch,
-                                                 PacketDescriptor theirs) {
-  const auto code = static_cast<uint32_t>(fault);
+__device__ __noinline__ inline void report_fault(const DeviceTeam& team, const FaultReport& found) {
+  const auto code = static_cast<uint32_t>(found.code);
   if (atomicCAS(&team.state->fault, uint32_t{0}, code) != 0) return;
   FaultReport& report = team.mailbox->report;
-  report.peer = peer;
-  report.epoch = epoch;
-  report.theirs = theirs;
+  report.peer = found.peer;
+  report.sequence = found.sequence;
+  report.ours = found.ours;
+  report.theirs = found.theirs;
+  report.our_tag = found.our_tag;
+  report.their_tag = found.their_tag;
   store_release(reinterpret_cast<uint32_t*>(&report.code), code);  // pairs with the host's acquire load
 }
 

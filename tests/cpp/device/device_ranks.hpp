@@ -1,4 +1,4 @@
-// Ranks of a team in one process: each an arena, a stream and a team view, on one GPU together or on a GPU each.
+// Ranks of a team in one process: each a block, a stream and a team view, on one GPU together or on a GPU each.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,6 +13,7 @@
 #include "cuda/device_types.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
+#include "device/team_layout.hpp"
 
 namespace axon::testing {
 
@@ -35,27 +36,26 @@ inline void require(cudaError_t error) {
 inline const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
 struct TeamOptions {
-  uint32_t region_packets = 1 << 16;
+  size_t block_bytes = size_t{4} << 20;
   uint32_t first_epoch = 1;
-  uint64_t timeout_ns = 10'000'000'000;
+  uint64_t timeout_ns = 5'000'000'000;
 };
 
 class DeviceRanks {
  public:
   // Rank r lives on devices[r].
   explicit DeviceRanks(std::vector<int> devices, TeamOptions options = {}) : devices_(std::move(devices)) {
-    std::vector<Packet*> packets;
-    for (const int device : devices_) packets.push_back(add_rank(device, options));
+    const TeamLayout layout = require(lay_out(size(), options.block_bytes));
+    for (const int device : devices_) add_rank(device, options, layout);
     for (int rank = 0; rank < size(); ++rank) {
-      DeviceTeam team{.rank = rank,
-                      .num_ranks = size(),
-                      .region_packets = options.region_packets,
-                      .timeout_ns = options.timeout_ns,
-                      .state = reinterpret_cast<TeamState*>(ranks_[rank].state.data()),
-                      .mailbox = reinterpret_cast<TeamMailbox*>(ranks_[rank].mailbox.data()),
-                      .packets = {}};
-      std::copy(packets.begin(), packets.end(), team.packets);
-      ranks_[rank].team = team;
+      ranks_[rank].team = {.rank = rank,
+                           .num_ranks = size(),
+                           .layout = layout,
+                           .timeout_ns = options.timeout_ns,
+                           .state = reinterpret_cast<TeamState*>(ranks_[rank].block.data()),
+                           .mailbox = reinterpret_cast<TeamMailbox*>(ranks_[rank].mailbox.data()),
+                           .blocks = {}};
+      for (int peer = 0; peer < size(); ++peer) ranks_[rank].team.blocks[peer] = ranks_[peer].block.data();
     }
   }
 
@@ -80,28 +80,28 @@ class DeviceRanks {
 
  private:
   struct Rank {
-    DeviceMemory packets, state;
+    DeviceMemory block;
     PinnedMemory mailbox;
     Stream stream;
     DeviceTeam team;
   };
 
-  // All packets carry the epoch before the first, as if it had just passed.
-  Packet* add_rank(int device, TeamOptions options) {
+  // All packets carry the epoch before the first, as if it had just passed; with the first at 1, these are the zeros
+  // that a block begins with.
+  void add_rank(int device, const TeamOptions& options, const TeamLayout& layout) {
     DeviceGuard guard(device);
     for (const int peer : devices_) require(enable_peer_access(device, peer));
-    ranks_.push_back({require(DeviceMemory::allocate(packet_area_bytes(options.region_packets))),
-                      require(DeviceMemory::allocate(sizeof(TeamState))),
+    ranks_.push_back({require(DeviceMemory::allocate(options.block_bytes)),
                       require(PinnedMemory::allocate(sizeof(TeamMailbox))),
                       require(Stream::create()),
                       {}});
-    const Rank& rank = ranks_.back();
-    std::vector<uint32_t> words(packet_area_bytes(options.region_packets) / 4, options.first_epoch - 1);
-    require(cudaMemcpy(rank.packets.data(), words.data(), words.size() * 4, cudaMemcpyHostToDevice));
+    if (options.first_epoch == 1) return;
+    std::byte* block = ranks_.back().block.data();
+    const std::vector<uint32_t> words(size_t{2} * layout.region_packets * sizeof(Packet) / 4, options.first_epoch - 1);
+    require(cudaMemcpy(block + layout.packets, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
     TeamState state{};
-    for (uint32_t& epoch : state.epochs) epoch = options.first_epoch;
-    require(cudaMemcpy(rank.state.data(), &state, sizeof state, cudaMemcpyHostToDevice));
-    return reinterpret_cast<Packet*>(rank.packets.data());
+    for (uint32_t& epoch : state.epochs) epoch = options.first_epoch - 1;
+    require(cudaMemcpy(block, &state, sizeof state, cudaMemcpyHostToDevice));
   }
 
   std::vector<int> devices_;

@@ -166,7 +166,7 @@ TEST_P(PacketCollectives, any_grid) {
 
 // Starts just before the epoch wraps; some packets are last written long before they are read again.
 TEST_P(PacketCollectives, epoch_wraps) {
-  start({.region_packets = 1 << 13, .first_epoch = 0xFFFF'FFF0});
+  start({.block_bytes = kMinBlockBytes, .first_epoch = 0xFFFF'FFF0});
   for (int round = 0; round < 48; ++round) {
     const Algorithm algorithm = kAlgorithms[round % 3];
     check({algorithm, round % 7 == 0 ? size_t{900} : size_t{9}});
@@ -175,12 +175,13 @@ TEST_P(PacketCollectives, epoch_wraps) {
 
 // What lies unread in the arena is stamped once in 2²⁰ epochs, so that nothing survives 2³² of them.
 TEST_P(PacketCollectives, stale_packets_are_wiped) {
-  constexpr uint32_t kFirst = (1u << 20) - 4, kRegion = 512;
-  start({.region_packets = kRegion, .first_epoch = kFirst});
+  constexpr uint32_t kFirst = (1u << 20) - 4;
+  start({.block_bytes = kMinBlockBytes, .first_epoch = kFirst});
   for (int operation = 0; operation < 10; ++operation) check({all_reduce_one_shot, 1});
   ranks_->for_each([&](int rank) {
-    std::vector<Packet> packets(2 * kRegion);
-    require(cudaMemcpy(packets.data(), ranks_->team(rank).packets[rank], packets.size() * sizeof(Packet),
+    const DeviceTeam& team = ranks_->team(rank);
+    std::vector<Packet> packets(2 * team.layout.region_packets);
+    require(cudaMemcpy(packets.data(), team.blocks[rank] + team.layout.packets, packets.size() * sizeof(Packet),
                        cudaMemcpyDeviceToHost));
     for (const Packet& packet : packets) EXPECT_GE(packet.low_epoch, kFirst);
   });
@@ -214,11 +215,11 @@ INSTANTIATE_TEST_SUITE_P(layouts, PacketCollectives, kLayouts, name_of);
 TEST(PacketCollectivesArguments, refused_before_any_launch) {
   const DeviceTeam team{.rank = 0,
                         .num_ranks = 2,
-                        .region_packets = 64,
+                        .layout = {.block_bytes = 0, .packets = 0, .region_packets = 64, .channels = {}},
                         .timeout_ns = 1,
                         .state = nullptr,
                         .mailbox = nullptr,
-                        .packets = {}};
+                        .blocks = {}};
   const StreamView none(nullptr);
   const auto code_of = [&](const PacketCollective& call) { return all_reduce_one_shot(team, call, none).code(); };
   EXPECT_EQ(code_of({.num_elements = 1000, .dtype = DataType::kFloat32, .reduction = Reduction::kSum}),

@@ -51,7 +51,7 @@ TEST_P(PacketFaults, missing_rank_times_out_and_is_named) {
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
     EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kTimeout);
     EXPECT_EQ(ranks.mailbox(rank).report.peer, ranks.size() - 1);
-    EXPECT_EQ(ranks.mailbox(rank).report.epoch, 1u);
+    EXPECT_EQ(ranks.mailbox(rank).report.sequence, 1u);
   }
   expect_usable();
 }
@@ -80,7 +80,8 @@ TEST_P(PacketFaults, mismatch_is_seen_by_both_sides) {
   for (int rank = 0; rank < ranks.size(); ++rank) {
     ASSERT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
     const FaultReport& report = ranks.mailbox(rank).report;
-    EXPECT_EQ(report.theirs.num_elements, rank == odd ? 1000u : 1001u);
+    EXPECT_EQ(report.ours.num_bytes, rank == odd ? 4004u : 4000u);
+    EXPECT_EQ(report.theirs.num_bytes, rank == odd ? 4000u : 4004u);
     if (rank != odd) {
       EXPECT_EQ(report.peer, odd);
     }

@@ -1,0 +1,100 @@
+// Operations over lines: for all sizes that packets do not serve best, and for point-to-point messages. One kernel on
+// the caller's stream each, eager or in a CUDA graph. Tensors of any alignment and size, in place or not.
+//
+//   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
+//   AXON_TRY(all_reduce_lines(team, {.input = in, .output = out, .num_elements = n, …}, stream));
+//
+// Kernels of one team and channel run one after the other, in the same order on all ranks that they connect; the caller
+// sees to that, by streams and events. They fail without launching when an argument is unsupported. What goes wrong on
+// the device stands in the team's mailbox; the output is then undefined.
+#pragma once
+
+#include <array>
+
+#include "base/data_type.hpp"
+#include "base/status.hpp"
+#include "cuda/device_types.hpp"
+#include "cuda/stream.hpp"
+
+namespace axon {
+
+// For tuning; zeros: chosen by size. Lanes are of an edge (an all_reduce uses as many again for its totals) and must be
+// the same on all ranks.
+struct LineShape {
+  int num_lanes = 0;
+  int warps_per_block = 0;
+};
+
+struct SendBlock {
+  const void* data = nullptr;
+  size_t num_bytes = 0;
+  uint32_t tag = 0;  // of a point-to-point message: the receiver's must be the same
+};
+
+struct ReceiveBlock {
+  void* data = nullptr;
+  size_t num_bytes = 0;
+  uint32_t tag = 0;
+};
+
+// A message to and from each rank. On the collective channel every rank launches it, and meets every other even where a
+// block is empty; on the other channel it meets the ranks in the masks alone.
+struct LineExchange {
+  Channel channel = Channel::kCollective;
+  DeviceOperation operation{};  // what all ranks must agree on, with dtype and root
+  DataType dtype = DataType::kByte;
+  int root = kNoRoot;
+  std::array<SendBlock, kMaxTeamRanks> sends{};        // [r] goes to rank r; the own one is copied
+  std::array<ReceiveBlock, kMaxTeamRanks> receives{};  // [r] comes from rank r; the own one may be the block sent
+  uint32_t sends_to = 0;                               // kPointToPoint: bit r: a message (maybe empty) goes to rank r
+  uint32_t receives_from = 0;                          // kPointToPoint: bit r: a message comes from rank r
+  LineShape shape{};
+};
+
+// All_gather, all_to_all, gather, scatter, small broadcasts, barrier, and batches of sends and receives, even or not:
+// all of these are messages over direct edges. One flight.
+Status exchange_lines(const DeviceTeam& team, const LineExchange& call, StreamView stream);
+
+struct LineReduction {
+  const void* input = nullptr;
+  void* output = nullptr;   // may be the input; on ranks other than the root not used
+  size_t num_elements = 0;  // of the input
+  DataType dtype{};
+  Reduction reduction = Reduction::kNone;
+  double premul_factor = 1;  // of kPremulSum
+  int root = kNoRoot;        // the only rank that gets the result, or kNoRoot: all do
+  LineShape shape{};
+};
+
+// Rank r reduces shard r of all inputs and sends the total to every peer (or to the root), all in one pipeline.
+Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, StreamView stream);
+
+struct LineReduceScatter {
+  std::array<SendBlock, kMaxTeamRanks> inputs{};  // [r]: what rank r gets the sum of; sizes are the same on all ranks
+  void* output = nullptr;                         // as long as the own input; may be it
+  DataType dtype{};
+  Reduction reduction = Reduction::kNone;
+  double premul_factor = 1;
+  LineShape shape{};
+};
+
+Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& call, StreamView stream);
+
+struct LineBroadcast {
+  void* data = nullptr;  // read on the root, written elsewhere
+  size_t num_bytes = 0;
+  int root = 0;
+  LineShape shape{};
+};
+
+// The root scatters, every other rank passes its shard on at once: S bytes out of the root instead of (n−1)·S. Two
+// flights, so exchange_lines is ahead for small ones.
+Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, StreamView stream);
+
+// Whether all_reduce_lines and reduce_scatter_lines serve this type and reduction.
+bool has_kernel(DataType dtype, Reduction reduction) noexcept;
+
+// Puts every kernel that a team of that size may launch, of packets too, on the current device.
+Status load_kernels(int num_ranks);
+
+}  // namespace axon

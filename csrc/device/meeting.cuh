@@ -1,0 +1,57 @@
+// How the ranks of a collective meet, whether their data travels in packets or in lines: each tells every peer what it
+// is about to do, in the packet kept for that in the epoch's region, and compares what the peers tell. No rank enters
+// the next epoch before it has heard of all.
+#pragma once
+
+#include "device/packet.cuh"
+
+namespace axon::device {
+
+// By one warp, a thread a peer; turn.ours may differ from peer to peer.
+__device__ __forceinline__ void announce(const Turn& turn) {
+  const DeviceTeam& team = turn.team;
+  const int peer = threadIdx.x % 32;
+  if (peer >= team.num_ranks || peer == team.rank) return;
+  const Payload payload = *reinterpret_cast<const Payload*>(&turn.ours);
+  store_packet(turn.descriptors(peer) + team.rank, packet_of(payload, turn.epoch));
+}
+
+// By one warp, a thread a peer: waits for the peer's word, which is to be turn.ours.
+__device__ __forceinline__ void verify(const Turn& turn) {
+  const DeviceTeam& team = turn.team;
+  const int peer = threadIdx.x % 32;
+  if (peer >= team.num_ranks || peer == team.rank) return;
+  Receipt<1> receipt{{turn.descriptors(team.rank) + peer}, {}};
+  FaultCode fault = receipt.await(turn);
+  const Payload theirs = receipt.payloads[0];
+  const Payload ours = *reinterpret_cast<const Payload*>(&turn.ours);
+  if (fault == FaultCode::kNone && (theirs.low != ours.low || theirs.high != ours.high)) fault = FaultCode::kMismatch;
+  if (fault == FaultCode::kNone) return;
+  report_fault(team, {.code = fault,
+                      .peer = peer,
+                      .sequence = turn.epoch,
+                      .ours = turn.ours,
+                      .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs)});
+}
+
+// A packet that nobody has written for 2³² epochs would match again. So once in kEpochsPerWipe, at two epochs running,
+// the region that is idle in this epoch is stamped with this epoch, whose parity never matches there. Peers enter the
+// next epoch, and write to that region, only after they have our descriptor: to be announced after the fence here and a
+// barrier of the threads that wipe.
+inline constexpr uint32_t kEpochsPerWipe = 1u << 20;
+
+__device__ __forceinline__ bool is_wipe_due(uint32_t epoch) {
+  return epoch % kEpochsPerWipe <= 1;
+}
+
+__device__ __noinline__ inline void wipe_idle_region(const Turn& turn, uint32_t thread, uint32_t num_threads) {
+  const DeviceTeam& team = turn.team;
+  const Turn idle(team, turn.ours, turn.epoch + 1);
+  Packet* packets = idle.descriptors(team.rank);
+  for (uint32_t index = thread; index < team.layout.region_packets; index += num_threads) {
+    store_packet(packets + index, packet_of({}, turn.epoch));
+  }
+  __threadfence_system();
+}
+
+}  // namespace axon::device
