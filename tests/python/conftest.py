@@ -11,18 +11,18 @@ _MEETINGS = {1: "hash", 2: "file", 3: "tcp", 4: "file"}
 
 
 class Pools:
-    """One pool per number of ranks, made when first asked for and again after a failure."""
+    """One pool per number of ranks and device, made when first asked for and again after a failure."""
 
     def __init__(self) -> None:
-        self._pools: dict[int, RankPool] = {}
+        self._pools: dict[tuple[int, str], RankPool] = {}
 
-    def of(self, size: int) -> RankPool:
-        pool = self._pools.get(size)
+    def of(self, size: int, device: str = "cpu") -> RankPool:
+        pool = self._pools.get((size, device))
         if pool is None or pool.broken:
             if pool is not None:
                 pool.close()
-            self._pools[size] = RankPool(size, _MEETINGS[size])
-        return self._pools[size]
+            self._pools[size, device] = RankPool(size, _MEETINGS[size], device=device)
+        return self._pools[size, device]
 
     def close(self) -> None:
         for pool in self._pools.values():
@@ -36,38 +36,44 @@ def pools() -> Iterator[Pools]:
     pools.close()
 
 
+@pytest.fixture
+def device() -> str:
+    """Where the pools of a test keep their tensors; the decorators of devices.py say otherwise."""
+    return "cpu"
+
+
 @pytest.fixture(params=(2, 3, 4), ids=lambda size: f"{size}ranks")
-def ranks(request: pytest.FixtureRequest, pools: Pools) -> RankPool:
-    return pools.of(request.param)
+def ranks(request: pytest.FixtureRequest, pools: Pools, device: str) -> RankPool:
+    return pools.of(request.param, device)
 
 
 @pytest.fixture
-def one_rank(pools: Pools) -> RankPool:
-    return pools.of(1)
+def one_rank(pools: Pools, device: str) -> RankPool:
+    return pools.of(1, device)
 
 
 @pytest.fixture
-def two_ranks(pools: Pools) -> RankPool:
-    return pools.of(2)
+def two_ranks(pools: Pools, device: str) -> RankPool:
+    return pools.of(2, device)
 
 
 @pytest.fixture
-def three_ranks(pools: Pools) -> RankPool:
-    return pools.of(3)
+def three_ranks(pools: Pools, device: str) -> RankPool:
+    return pools.of(3, device)
 
 
 @pytest.fixture
-def four_ranks(pools: Pools) -> RankPool:
-    return pools.of(4)
+def four_ranks(pools: Pools, device: str) -> RankPool:
+    return pools.of(4, device)
 
 
 @pytest.fixture
-def fresh_ranks() -> Iterator[Callable[..., RankPool]]:
+def fresh_ranks(device: str) -> Iterator[Callable[..., RankPool]]:
     """Pools of a test's own, for tests that kill ranks or start groups themselves (meeting="none")."""
     made: list[RankPool] = []
 
     def make(size: int, meeting: str = "file", group_timeout_s: float = 60.0) -> RankPool:
-        made.append(RankPool(size, meeting, group_timeout_s))
+        made.append(RankPool(size, meeting, group_timeout_s, device))
         return made[-1]
 
     yield make

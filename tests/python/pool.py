@@ -32,6 +32,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from devices import settle
 
 BACKEND = os.environ.get("AXON_TEST_BACKEND", "axon")
 
@@ -50,14 +51,20 @@ class Meeting:
 
     kind: str
     folder: str
+    size: int
+    timeout_s: float
     port: int = 0
 
-    def join(self, rank: int, size: int, timeout_s: float) -> None:
-        arguments: dict[str, Any] = {"rank": rank, "world_size": size, "timeout": timedelta(seconds=timeout_s)}
+    def join(self, rank: int) -> None:
+        arguments: dict[str, Any] = {
+            "rank": rank,
+            "world_size": self.size,
+            "timeout": timedelta(seconds=self.timeout_s),
+        }
         if self.kind == "file":
             arguments["init_method"] = f"file://{self.folder}/store"
         elif self.kind == "tcp":
-            arguments["store"] = dist.TCPStore("127.0.0.1", self.port, size, is_master=False)
+            arguments["store"] = dist.TCPStore("127.0.0.1", self.port, self.size, is_master=False)
         elif self.kind == "hash":
             arguments["store"] = dist.HashStore()
         if self.kind != "none":
@@ -78,7 +85,7 @@ def import_backend() -> None:
         import torch_axon  # noqa: F401
 
 
-def _serve(rank: int, size: int, meeting: Meeting, timeout_s: float, connection: Connection) -> None:
+def _serve(rank: int, meeting: Meeting, device: str, connection: Connection) -> None:
     """The life of a rank: join, then run what arrives until the connection ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the session
     stacks = open(f"{meeting.folder}/stacks{rank}", "w")  # noqa: SIM115 - faulthandler writes to it until the end
@@ -88,14 +95,17 @@ def _serve(rank: int, size: int, meeting: Meeting, timeout_s: float, connection:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*deprecated.*")
     import_backend()
-    meeting.join(rank, size, timeout_s)
+    place = settle(device, rank)
+    meeting.join(rank)
     connection.send_bytes(pickle.dumps(("returned", None)))
     while True:
         try:
             task = connection.recv_bytes()
         except EOFError:
             break
-        connection.send_bytes(_perform(task))
+        with place:
+            answer = _perform(task)
+        connection.send_bytes(answer)
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -118,25 +128,27 @@ def server_context() -> Any:
 class RankPool:
     """`size` worker processes that share a process group of the backend under test.
 
-    `group_timeout_s` is the group's own timeout. Not thread-safe: one test at a time.
+    `group_timeout_s` is the group's own timeout, `device` one of devices.py. Not thread-safe: one test at a time.
     """
 
-    def __init__(self, size: int, meeting: str = "file", group_timeout_s: float = 60.0) -> None:
+    def __init__(self, size: int, meeting: str = "file", group_timeout_s: float = 60.0, device: str = "cpu") -> None:
         self.size = size
         self.broken = False
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._server: dist.TCPStore | None = None
         if meeting == "tcp":
             self._server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.meeting = Meeting(meeting, self._folder, self._server.port if self._server else 0)
-        self._ranks = [self._spawn(rank, group_timeout_s) for rank in range(size)]
+        port = self._server.port if self._server else 0
+        self.meeting = Meeting(meeting, self._folder, size, group_timeout_s, port)
+        self.device = device
+        self._ranks = [self._spawn(rank) for rank in range(size)]
         self.finish()
 
-    def _spawn(self, rank: int, timeout_s: float) -> _Rank:
+    def _spawn(self, rank: int) -> _Rank:
         context = server_context()
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=_serve, args=(rank, self.size, self.meeting, timeout_s, theirs), name=f"rank {rank}", daemon=True
+            target=_serve, args=(rank, self.meeting, self.device, theirs), name=f"rank {rank}", daemon=True
         )
         process.start()
         theirs.close()

@@ -6,6 +6,7 @@ Values are small integers, so that results are exact in every type and compare b
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -62,9 +63,9 @@ def values(rank: int, count: int, dtype: torch.dtype, seed: int = 0) -> Array:
 
 
 def tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    converted = torch.empty(array.shape, dtype=dtype)  # not from_numpy, whose empty tensors have a stride of 0
+    converted = torch.empty(array.shape, dtype=dtype, device="cpu")  # not from_numpy, whose empty have a stride of 0
     converted.copy_(torch.from_numpy(array))
-    return converted
+    return converted.to(torch.get_default_device())
 
 
 def contribution(rank: int, count: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -116,8 +117,10 @@ _BOOLEAN: dict[str, Callable[[Array], Array]] = {
 def same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
-    ours, theirs = as_bytes(actual), as_bytes(expected)
-    if ours != theirs and not torch.equal(_comparable(actual), _comparable(expected)):  # -0.0 equals 0.0
+    actual, expected = actual.detach().cpu(), expected.detach().cpu()
+    if as_bytes(actual) == as_bytes(expected):
+        return
+    if not torch.equal(_comparable(actual), _comparable(expected)):  # -0.0 equals 0.0
         raise AssertionError(f"got {actual.flatten()[:16]}…, expected {expected.flatten()[:16]}…")
 
 
@@ -128,7 +131,7 @@ def _comparable(values: torch.Tensor) -> torch.Tensor:
 
 
 def as_bytes(values: torch.Tensor) -> bytes:
-    return values.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 @contextlib.contextmanager
@@ -147,6 +150,12 @@ def finish(work: dist.Work | None) -> None:
         work.wait()
 
 
+def synchronize() -> None:
+    """Waits for the GPU, if that is where the tensors are: there, wait() puts a stream in order and returns."""
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.synchronize()
+
+
 def failure(call: Callable[[], object]) -> str:
     """The class and text of what `call` raises; it must raise."""
     try:
@@ -154,6 +163,19 @@ def failure(call: Callable[[], object]) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     raise AssertionError("nothing was raised")
+
+
+def eventual_failure(call: Callable[[], object], again: Callable[[], object] | None = None) -> str:
+    """What `call` raises or one of the calls `again` after it: an operation may be over before its failure is known."""
+
+    def call_until_failure() -> None:
+        call()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            synchronize()
+            (again or call)()
+
+    return failure(call_until_failure)
 
 
 # Layouts of a tensor in memory, all with the same contents.

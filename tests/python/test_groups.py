@@ -9,6 +9,7 @@ from itertools import combinations
 
 import torch
 import torch.distributed as dist
+from devices import on_cpu_and_gpu
 from pool import BACKEND, RankPool
 from reference import case, contribution, failure, same_bits
 
@@ -32,6 +33,7 @@ def _subgroups() -> None:
             dist.destroy_process_group(group)
 
 
+@on_cpu_and_gpu
 def test_overlapping_and_nested_groups(ranks: RankPool) -> None:
     ranks.run(_subgroups)
 
@@ -59,6 +61,7 @@ def _group_ranks() -> None:
     dist.destroy_process_group(group)
 
 
+@on_cpu_and_gpu
 def test_roots_and_peers_of_a_group_are_named_by_global_rank(four_ranks: RankPool) -> None:
     four_ranks.run(_group_ranks)
 
@@ -159,7 +162,7 @@ def test_object_collectives(ranks: RankPool) -> None:
 def _device_mesh() -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(torch.get_default_device().type, (2, 2), mesh_dim_names=("replicate", "shard"))
     rank = dist.get_rank()
     for name, members in (("replicate", [rank % 2, rank % 2 + 2]), ("shard", [rank // 2 * 2, rank // 2 * 2 + 1])):
         with case(dimension=name):
@@ -168,6 +171,7 @@ def _device_mesh() -> None:
             assert float(data) == sum(members)
 
 
+@on_cpu_and_gpu
 def test_device_mesh_without_a_device_id(four_ranks: RankPool) -> None:
     four_ranks.run(_device_mesh)
 
@@ -176,7 +180,7 @@ def _distributed_tensor() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
     left, right = torch.arange(30.0).view(5, 6), torch.arange(24.0).view(6, 4)
     product = distribute_tensor(left, mesh, [Shard(0)]) @ distribute_tensor(right, mesh, [Replicate()])
     same_bits(product.full_tensor(), left @ right)
@@ -185,5 +189,6 @@ def _distributed_tensor() -> None:
     same_bits(distribute_tensor(left, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)]).full_tensor(), left)
 
 
+@on_cpu_and_gpu
 def test_distributed_tensors(ranks: RankPool) -> None:
     ranks.run(_distributed_tensor)

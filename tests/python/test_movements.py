@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from devices import on_every_path
 from pool import RankPool
 from reference import LARGE, LAYOUTS, MOVABLE, SIZES, case, contribution, dense, finish, garbage, same_bits
+
+pytestmark = on_every_path
 
 CASES = [
     *((dtype, 37) for dtype in MOVABLE),
@@ -90,7 +93,7 @@ def _all_gather_coalesced() -> None:
     for other in range(num_ranks):
         for size, output in zip(sizes, outputs[other], strict=True):
             same_bits(output, contribution(other, size, torch.float32, seed=size))
-    for device in (None, torch.device("cpu")):
+    for device in (None, torch.get_default_device()):
         with case(device=device):
             joined = [garbage(size * num_ranks, torch.float32) for size in sizes]
             with dist._coalescing_manager(device=device, async_ops=True) as manager:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from devices import on_every_path
 from pool import RankPool
-from reference import LAYOUTS, MOVABLE, SIZES, case, contribution, garbage, same_bits
+from reference import LAYOUTS, MOVABLE, SIZES, case, contribution, garbage, same_bits, synchronize
+
+pytestmark = on_every_path
 
 LONG = 1 << 20  # elements: far above any eager limit
 ALL_SIZES = (*SIZES, LONG)
@@ -49,7 +52,8 @@ def _isend_irecv() -> None:
                 works = [call() for call in (calls if receive_first else reversed(calls))]
                 for work in works:
                     work.wait()
-                    assert work.is_completed()
+                synchronize()
+                assert all(work.is_completed() for work in works)
                 same_bits(data, contribution(preceding, size, torch.float32))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
+from devices import on_every_path
 from pool import RankPool
 from reference import (
     FLOATING,
@@ -24,6 +25,8 @@ from reference import (
     same_bits,
     values,
 )
+
+pytestmark = on_every_path
 
 
 def _cases() -> Iterator[tuple[str, torch.dtype, int]]:
@@ -166,7 +169,7 @@ def _random_results() -> list[str]:
     for dtype in FLOATING:
         for size in (1, 7, 1000, 4097, 100_003, LARGE):
             generator = torch.Generator().manual_seed(1000 * size + dist.get_rank())
-            data = torch.randn(size, generator=generator).to(dtype)
+            data = torch.randn(size, generator=generator, device="cpu").to(torch.get_default_device(), dtype)
             dist.all_reduce(data)
             digests.append(hashlib.sha256(as_bytes(data)).hexdigest())
     return digests
@@ -188,7 +191,7 @@ def _coalesced() -> None:
     finish(dist.all_reduce_coalesced(tensors, async_op=True))
     for size, data in zip(sizes, tensors, strict=True):
         same_bits(data, _expected("SUM", torch.float32, size))
-    for device in (None, torch.device("cpu")):
+    for device in (None, torch.get_default_device()):
         with case(device=device):
             tensors = [contribution(rank, size, torch.int32) for size in sizes]
             with dist._coalescing_manager(device=device, async_ops=True) as manager:

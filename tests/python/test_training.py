@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from devices import on_cpu_and_gpu
 from pool import BACKEND, RankPool
 from reference import case, same_bits
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 STEPS = 4
 
@@ -21,7 +23,15 @@ def _model() -> nn.Module:
 
 def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(11)
-    return [(torch.randn(12, 16, generator=generator), torch.randn(12, 4, generator=generator)) for _ in range(STEPS)]
+    return [(_random(12, 16, generator), _random(12, 4, generator)) for _ in range(STEPS)]
+
+
+def _random(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(rows, columns, generator=generator, device="cpu").to(torch.get_default_device())
+
+
+def _mesh() -> DeviceMesh:
+    return init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
 
 
 def _train(model: nn.Module, share: slice) -> None:
@@ -60,6 +70,7 @@ def _ddp() -> None:
                     same_bits(other, parameter.detach())
 
 
+@on_cpu_and_gpu
 def test_ddp_trains_as_one_process_does(ranks: RankPool) -> None:
     ranks.run(_ddp, timeout_s=120)
 
@@ -87,6 +98,7 @@ def _ddp_corners() -> None:
             model(inputs).sum().backward()
 
 
+@on_cpu_and_gpu
 def test_ddp_with_unused_parameters_no_sync_and_join(two_ranks: RankPool) -> None:
     two_ranks.run(_ddp_corners, timeout_s=120)
 
@@ -94,6 +106,7 @@ def test_ddp_with_unused_parameters_no_sync_and_join(two_ranks: RankPool) -> Non
 def _fsdp() -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    mesh = _mesh()
     for policy in (
         MixedPrecisionPolicy(),
         MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=torch.float32),
@@ -102,8 +115,8 @@ def _fsdp() -> None:
             model = _model()
             for layer in model:
                 if isinstance(layer, nn.Linear):
-                    fully_shard(layer, mp_policy=policy)
-            fully_shard(model, mp_policy=policy)
+                    fully_shard(layer, mesh=mesh, mp_policy=policy)
+            fully_shard(model, mesh=mesh, mp_policy=policy)
             _train(model, _share())
             exact = policy.param_dtype is None
             for parameter, expected in zip(model.parameters(), _alone(), strict=True):
@@ -111,6 +124,7 @@ def _fsdp() -> None:
                 torch.testing.assert_close(parameter.full_tensor(), expected, atol=tolerance, rtol=tolerance)
 
 
+@on_cpu_and_gpu
 def test_fsdp2_trains_as_one_process_does(two_ranks: RankPool) -> None:
     two_ranks.run(_fsdp, timeout_s=120)
 
@@ -141,6 +155,7 @@ def _functional() -> None:
     same_bits(funcol.broadcast(mine, 0, group).wait(), torch.arange(6.0))
 
 
+@on_cpu_and_gpu
 def test_functional_collectives(ranks: RankPool) -> None:
     ranks.run(_functional)
 
@@ -159,6 +174,7 @@ def _compiled() -> None:
     same_bits(compiled(data + 1), function(data + 1))
 
 
+@on_cpu_and_gpu
 def test_compiled_functional_collectives(two_ranks: RankPool) -> None:
     two_ranks.run(_compiled, timeout_s=180)
 
@@ -167,7 +183,7 @@ def _checkpoint(folder: str) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.fsdp import fully_shard
 
-    model = fully_shard(_model())
+    model = fully_shard(_model(), mesh=_mesh())
     expected = [parameter.full_tensor().detach().clone() for parameter in model.parameters()]
     dcp.save({"model": model.state_dict()}, checkpoint_id=folder)
     with torch.no_grad():
@@ -180,6 +196,7 @@ def _checkpoint(folder: str) -> None:
         same_bits(parameter.full_tensor().detach(), before)
 
 
+@on_cpu_and_gpu
 def test_distributed_checkpoints(two_ranks: RankPool, tmp_path: Path) -> None:
     two_ranks.run(_checkpoint, str(tmp_path), timeout_s=120)
 

@@ -1,0 +1,48 @@
+"""Where the tests' tensors live. Tests of a pool run once for each device that a decorator here names:
+
+    pytestmark = on_cpu_and_gpu
+
+"cuda" gives a rank the GPU of its number, or a share of it where there are fewer GPUs than ranks; "staged" is the same
+without our kernels: every byte goes through the host engine. A rank's functions run with torch's default device set, so
+they make their tensors as if there were no devices, and ask torch.get_default_device() where they must know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+
+# What a rank's environment gets before it uses its GPU.
+_ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "cuda": {},
+    "staged": {"AXON_TRANSPORTS": "ucx"},
+    "one_connection": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+    "launch_blocking": {"CUDA_LAUNCH_BLOCKING": "1"},
+}
+
+_needs_gpu = (pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU"))
+
+
+def on(*devices: str) -> pytest.MarkDecorator:
+    """Runs a test with its pools on each of these devices."""
+    return pytest.mark.parametrize(
+        "device", [device if device == "cpu" else pytest.param(device, marks=_needs_gpu) for device in devices]
+    )
+
+
+on_cpu_and_gpu = on("cpu", "cuda")
+on_every_path = on("cpu", "cuda", "staged")
+
+
+def settle(device: str, rank: int) -> AbstractContextManager[object]:
+    """Makes this process a rank on `device`; its functions run within what is returned."""
+    if device == "cpu":
+        return contextlib.nullcontext()
+    os.environ |= _ENVIRONMENTS[device]
+    gpu = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(gpu)
+    return gpu
