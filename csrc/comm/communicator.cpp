@@ -110,6 +110,7 @@ void Communicator::fail(Status reason) noexcept {
 void Communicator::fail_quietly(Status reason) noexcept {
   if (!failure_.ok()) return;
   failure_ = std::move(reason);
+  broken_.store(true, std::memory_order_relaxed);
   if (companion_ != nullptr) companion_->on_failed(failure_);
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     if (operation->direction == Direction::kCollective) operation->exchange_->fail(failure_.clone());
@@ -135,13 +136,14 @@ void Communicator::close() noexcept {
 }
 
 void Communicator::abort_quietly(const std::string& reason) noexcept {
-  if (!aborted_.ok()) return;
-  aborted_ = Status(ErrorCode::kAborted, reason);
-  fail_running();
-  if (companion_ != nullptr) companion_->on_failed(aborted_);
+  end(Status(ErrorCode::kAborted, reason));
 }
 
-void Communicator::fail_running() noexcept {
+void Communicator::end(Status reason) noexcept {
+  if (!aborted_.ok()) return;
+  aborted_ = std::move(reason);
+  broken_.store(true, std::memory_order_relaxed);
+  if (companion_ != nullptr) companion_->on_failed(aborted_);
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     operation->exchange_->fail(aborted_.clone());
   }
@@ -208,9 +210,8 @@ void Communicator::on_mismatch(const MessageHeader& theirs, const Fingerprint& o
 // A message has been dropped, so nothing that this group does can be relied on any more.
 void Communicator::on_overflow(Status reason) noexcept {
   if (!aborted_.ok()) return;
-  aborted_ = std::move(reason);
-  notify_others(aborted_);
-  fail_running();
+  notify_others(reason);
+  end(std::move(reason));
 }
 
 void Communicator::on_peer_lost(PeerId peer) noexcept {

@@ -59,6 +59,9 @@ class Communicator final : public InboxListener {
   // How many collectives this rank has started.
   uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }
 
+  // Whether there is a failure(), at no cost.
+  bool is_broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
+
   // Why the group is broken; ok while it is not. A copy, since any thread may ask.
   Status failure() noexcept;
 
@@ -80,7 +83,7 @@ class Communicator final : public InboxListener {
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
   void abort_quietly(const std::string& reason) noexcept;
-  void fail_running() noexcept;
+  void end(Status reason) noexcept;
   void notify_others(const Status& reason) noexcept;
   void on_peer_lost(PeerId peer) noexcept;
   // Takes the communicator out of the engine, which is shutting down or losing this group.
@@ -107,8 +110,9 @@ class Communicator final : public InboxListener {
   uint32_t latest_sequence_ = 0;  // begun; what an inquiry is answered with
   OperationKind latest_kind_{};
   IntrusiveList<Operation> running_;
-  Status failure_;  // of the collectives
-  Status aborted_;  // of everything
+  Status failure_;                   // of the collectives
+  Status aborted_;                   // of everything
+  std::atomic<bool> broken_{false};  // one of the two is not ok
   Companion* companion_ = nullptr;
 
   std::optional<Clock::time_point> asked_at_;  // while a collective is overdue

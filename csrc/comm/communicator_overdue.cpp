@@ -80,6 +80,9 @@ std::string Communicator::findings(Operation& operation, Clock::time_point asked
     const std::string missing = answers_.missing(operation.sequence_, asked_at);
     text = missing.empty() ? "All ranks have entered it. " : "Not entered by: " + missing + ". ";
   }
+  if (operation.gate != nullptr && operation.gate->load(std::memory_order_acquire) == 0) {
+    return text + "Its inputs are not there yet: this rank's device has not come to it.";
+  }
   std::string awaited;
   for (const int other : operation.exchange_->ranks_awaited()) {
     awaited += (awaited.empty() ? "Still awaited here: rank " : ", rank ") + std::to_string(other);

@@ -1,6 +1,7 @@
 // Waiters that give up before their operation does: told who is missing, in time, and the operation goes on.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 
@@ -120,6 +121,17 @@ TEST_P(OverdueTest, messages_between_two_name_the_other) {
   EXPECT_TRUE(run(*group_[last()], *theirs).ok());
   expect_success(0, *operation);
   EXPECT_EQ(operation->data[0], 5);
+}
+
+TEST_P(OverdueTest, operation_whose_inputs_are_not_there_says_so) {
+  const std::atomic<uint32_t> gate{0};
+  auto operation = TestOperation::all_reduce({1}, 30s);
+  operation->gate = &gate;
+  group_[0]->start(*operation);
+  expect_parts(explain(0, *operation), {"Not entered by: rank 1 ", "Its inputs are not there yet: this rank's device"});
+  group_[0]->abort("enough");
+  EXPECT_TRUE(group_[0]->wait(*operation, Clock::now() + 10s));
+  while (!operation->released.load()) std::this_thread::yield();
 }
 
 TEST_P(OverdueTest, operation_that_ends_meanwhile_is_no_timeout) {
