@@ -188,6 +188,7 @@ void Engine::deliver(Deliverable* chain) noexcept {
     const bool released = operation.released_;  // before finished(), after which another thread may set it
     if (!operation.finished()) {
       operation.on_finished();
+      if (operation.done_word != nullptr) operation.done_word->store(1, std::memory_order_release);
       operation.finished_.store(true);
     }
     if (released) operation.on_released();

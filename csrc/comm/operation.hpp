@@ -47,8 +47,10 @@ class Operation : public ListNode<Operation>, private Deliverable {
   uint64_t num_elements = 0;
   Shape shape;
   std::chrono::milliseconds timeout{0};
-  // If given: a word that a device sets to something other than 0 once the inputs are there. Nothing moves before.
+  // If given: a word that a device sets to something other than 0 once the inputs are there; nothing moves before.
   const std::atomic<uint32_t>* gate = nullptr;
+  // If given: a word that is set to 1 once the operation is finished, for a device that waits.
+  std::atomic<uint32_t>* done_word = nullptr;
 
   Operation() = default;
   Operation(const Operation&) = delete;

@@ -45,6 +45,21 @@ TEST_F(GateTest, nothing_moves_before_the_gate_opens) {
   EXPECT_EQ(other->data[0], 42);
 }
 
+TEST_F(GateTest, a_device_that_waits_is_told_of_success_and_failure) {
+  std::atomic<uint32_t> done{0};
+  for (const std::chrono::milliseconds timeout : {5000ms, 1ms}) {
+    auto operation = TestOperation::all_reduce({1}, timeout);
+    done.store(0);
+    operation->done_word = &done;
+    group_[0]->start(*operation);
+    EXPECT_EQ(done.load(), 0u);
+    if (timeout > 1s) EXPECT_TRUE(wait(1, *start(1, 1)));
+    EXPECT_TRUE(wait(0, *operation));
+    EXPECT_EQ(done.load(), 1u);
+    EXPECT_EQ(operation->status().ok(), timeout > 1s);
+  }
+}
+
 TEST_F(GateTest, the_background_thread_sees_an_open_gate_after_long_silence) {
   std::atomic<uint32_t> gate{0};
   const auto gated = start(0, 1, &gate);
