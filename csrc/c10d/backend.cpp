@@ -23,7 +23,10 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
   init();
 }
 
-AxonBackend::~AxonBackend() = default;
+// A Work::wait() under way keeps the communicator: it ends now, with an error, rather than wait for what never comes.
+AxonBackend::~AxonBackend() {
+  communicator_->close();
+}
 
 c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const TensorList& tensors) const {
   if (C10_UNLIKELY(coalesced_ != nullptr)) return coalesced_;
