@@ -6,6 +6,7 @@ import threading
 import time
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from pool import BACKEND, RankPool
@@ -98,33 +99,52 @@ def test_threads_with_groups_of_their_own_do_not_disturb_each_other(ranks: RankP
     ranks.run(_threads_submit)
 
 
-def _wait_with_timeout() -> tuple[str, float]:
-    """Rank 0's operation completes only when rank 1 comes, long after the wait has given up."""
+def _wait_with_timeout(what: str) -> tuple[list[str], list[float]]:
+    """What rank 0 starts completes only when the last rank comes, long after two waits have given up."""
+    last = dist.get_world_size() - 1
     group = dist.new_group()
-    message, seconds = "", 0.0
-    if dist.get_rank() == 0:
-        work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+    dist.barrier(group)
+    data = torch.full((3,), float(dist.get_rank() + 1))
+    if dist.get_rank() == last:
+        time.sleep(2.5)
+    work = _start(what, data, last, group)
+    messages, seconds = [], []
+    for _ in range(2 if dist.get_rank() == 0 else 0):
         started = time.monotonic()
-        message = failure(lambda: work.wait(timedelta(seconds=0.5)))
-        seconds = time.monotonic() - started
-    else:
-        time.sleep(1.5)
-        failure_or_nothing(lambda: dist.all_reduce(torch.ones(3), group=group))
-    return message, seconds
+        messages.append(failure(lambda: work.wait(timedelta(seconds=0.5))))
+        seconds.append(time.monotonic() - started)
+    if work is not None:
+        work.wait()
+        expected = sum(range(last + 2)) if what == "all_reduce" else last + 1
+        same_bits(data, torch.full((3,), float(expected)))
+    dist.barrier(group)
+    dist.destroy_process_group(group)
+    return messages, seconds
 
 
-def failure_or_nothing(call) -> str:
-    try:
-        call()
-    except Exception as error:
-        return str(error)
-    return ""
+def _start(what: str, data: torch.Tensor, last: int, group: dist.ProcessGroup) -> dist.Work | None:
+    if what == "all_reduce":
+        return dist.all_reduce(data, group=group, async_op=True)
+    if dist.get_rank() == 0:
+        return dist.irecv(data, last, group=group, tag=3)
+    return dist.isend(data, 0, group=group, tag=3) if dist.get_rank() == last else None
 
 
-def test_wait_with_a_timeout_gives_up_in_time(two_ranks: RankPool) -> None:
-    message, seconds = two_ranks.run(_wait_with_timeout)[0]
-    assert "Timed out" in message or BACKEND != "axon"
-    assert 0.4 < seconds < 1.5
+@pytest.mark.parametrize("what", ["all_reduce", "receive"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_wait_that_gives_up_names_the_missing_and_a_later_one_succeeds(size: int, what: str, pools) -> None:
+    if BACKEND != "axon":
+        pytest.skip("only axon says who is missing")
+    messages, seconds = pools.of(size).run(_wait_with_timeout, what)[0]
+    for message in messages:
+        assert "Timed out in wait(timeout)" in message
+        if what == "all_reduce":
+            assert "all_reduce #2 (float32[3], SUM): Timed out in wait(timeout). " in message
+            assert f"Not entered by: rank {size - 1} (last entered #1, barrier)" in message
+        else:
+            assert f"receive from rank {size - 1} (float32[3], tag 3)" in message
+            assert f"Still awaited here: rank {size - 1}." in message
+    assert all(0.4 < each < 1.5 for each in seconds)
 
 
 def _error_of_work() -> tuple[str, str]:
