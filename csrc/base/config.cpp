@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <numeric>
 
@@ -17,9 +18,20 @@ static bool is_log_level(std::string_view value) noexcept {
   return log::parse(value).has_value();
 }
 
+// As many blocks as fit into an arena's table of departures (stream/arena.hpp).
+static bool is_arena_size(std::string_view value) noexcept {
+  unsigned num_mebibytes = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), num_mebibytes);
+  return error == std::errc() && end == value.data() + value.size() && num_mebibytes <= 16384;
+}
+
 static constexpr Setting kSettings[] = {
     {"AXON_ALGO", ReadBy::kEngine, "", "operation=algorithm, several separated by semicolons",
      "Runs these operations with these algorithms, whatever the size. Must be the same on all ranks.", nullptr},
+    {"AXON_ARENA_MB", ReadBy::kEngine, "64", "0 to 16384",
+     "MiB of each GPU that a process keeps for its groups' kernels. A group that finds no room there sends its CUDA "
+     "tensors through host memory.",
+     is_arena_size},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "What goes to stderr: this level and those before it.", is_log_level},
     {"AXON_UCX_ROOT", ReadBy::kBuild, "", "a folder",

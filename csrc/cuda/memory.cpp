@@ -32,6 +32,16 @@ Result<PinnedMemory> PinnedMemory::allocate(size_t num_bytes) {
   return PinnedMemory(static_cast<std::byte*>(data));
 }
 
+void StreamMemory::Deleter::operator()(std::byte* data) const noexcept {
+  (void)cudaFreeAsync(data, stream.get());
+}
+
+Result<StreamMemory> StreamMemory::allocate(size_t num_bytes, StreamView stream) {
+  void* data = nullptr;
+  AXON_CUDA_TRY(cudaMallocAsync(&data, num_bytes, stream.get()));
+  return StreamMemory(static_cast<std::byte*>(data), stream);
+}
+
 Status copy_async(void* target, const void* source, size_t num_bytes, StreamView stream) {
   if (num_bytes == 0) return Status();
   AXON_CUDA_TRY(cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyDefault, stream.get()));

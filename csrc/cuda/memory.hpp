@@ -40,6 +40,21 @@ class PinnedMemory {
   std::unique_ptr<std::byte, PinnedMemoryDeleter> data_;
 };
 
+// Scratch for one operation: taken and given back in the order of the stream, in a capture too.
+class StreamMemory {
+ public:
+  static Result<StreamMemory> allocate(size_t num_bytes, StreamView stream);
+  std::byte* data() const noexcept { return data_.get(); }
+
+ private:
+  struct Deleter {
+    StreamView stream;
+    void operator()(std::byte* data) const noexcept;
+  };
+  StreamMemory(std::byte* data, StreamView stream) noexcept : data_(data, Deleter{stream}) {}
+  std::unique_ptr<std::byte, Deleter> data_;
+};
+
 // Between any two of host and devices, in the order of the stream. Of host memory only pinned one does not block.
 Status copy_async(void* target, const void* source, size_t num_bytes, StreamView stream);
 

@@ -20,14 +20,20 @@
 // Threads: any, but collectives are launched one at a time, in the order in which the other ranks launch them.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 
 #include "base/status.hpp"
 #include "comm/communicator.hpp"
 #include "comm/companion.hpp"
 #include "cuda/stream.hpp"
+#include "stream/arena.hpp"
+#include "stream/edges.hpp"
+#include "stream/stream_order.hpp"
 
 namespace axon {
 
@@ -39,7 +45,7 @@ class DeviceGroup final : public Companion {
                                                    std::chrono::milliseconds timeout);
   ~DeviceGroup();
 
-  int device() const noexcept;
+  int device() const noexcept { return device_; }
 
   // Whether this rank and `peer` reach each other's arenas; both get the same answer. The first call waits until the
   // peer has formed its side ("Timed out … rank 2 has not used a GPU in this group yet"), later ones cost nothing.
@@ -54,7 +60,8 @@ class DeviceGroup final : public Companion {
 
   // Enqueues an operation that is served, its buffers in device memory, and returns. The arguments may go at once.
   Status launch(const Operation& operation, StreamView stream);
-  // Sends and receives that run at the same time, in one kernel: no order among them can make them wait for ever.
+  // Sends and receives that run at the same time, in one kernel: no order among them can make them wait for ever. Of
+  // several to (or from) one peer, the next one runs after the kernel with the first.
   Status launch_batch(std::span<const Operation* const> point_to_points, StreamView stream);
 
   // Ends what runs and all that comes. Idempotent, any thread.
@@ -67,9 +74,38 @@ class DeviceGroup final : public Companion {
   Status fault() noexcept override;
 
  private:
-  class Implementation;
-  explicit DeviceGroup(std::unique_ptr<Implementation> implementation) noexcept;
-  const std::unique_ptr<Implementation> implementation_;
+  DeviceGroup(Communicator& communicator, int device, std::chrono::milliseconds timeout, Event event);
+
+  Status take_block();
+  void build_team(Reach reach, const TeamLayout& layout);
+  void connect(int rank, Reach reach);
+  Reach reach_for(const Operation& operation) const noexcept;
+  DeviceTeam team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept;
+  void abort(Status reason) noexcept;
+
+  Communicator& communicator_;
+  const int device_;
+  const std::chrono::milliseconds timeout_;
+  Arena* arena_ = nullptr;        // none: this rank reaches nobody
+  Block block_;                   // none without an arena
+  std::shared_ptr<Edges> edges_;  // beside the engine, which has its letters under way
+
+  // A block holds two teams: one for which all blocks have room, and one for which the large ones have. Which one a
+  // pair, or the whole group, uses follows from the smallest block in it, so nobody's layout depends on what others
+  // got.
+  static constexpr size_t kNumTeams = 2;
+
+  mutable std::mutex mutex_;  // guards these, and the order of launches
+  StreamOrder order_;
+  std::array<DeviceTeam, kNumTeams> teams_{};                // by Reach, from kSmall
+  std::array<std::optional<Reach>, kMaxTeamRanks> reaches_;  // agreed with each rank
+  std::optional<Reach> reach_of_all_;
+
+  // Guards these; held for moments only, since the holder of the progress token takes it, too.
+  std::mutex fate_mutex_;
+  Status reason_;  // why the kernels were told to end
+  Status loss_;    // of a rank
+  Clock::time_point lost_at_{};
 };
 
 }  // namespace axon

@@ -1,0 +1,222 @@
+#include "stream/arena.hpp"
+
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/config.hpp"
+#include "base/log.hpp"
+#include "comm/peer_card.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/error.hpp"
+#include "device/line_collectives.hpp"
+
+namespace axon {
+
+namespace {
+
+// The table of departures, at the begin of the arena. Its first row belongs to no block: it holds what is stored.
+constexpr size_t kTableBytes = BlockAllocator::kUnit;
+using Row = std::array<uint32_t, kMaxTeamRanks>;
+constexpr uint32_t kLeft = 1;
+
+constexpr size_t row_of(const Block& block) noexcept {
+  return block.offset / BlockAllocator::kUnit;
+}
+
+// A process's arenas, or why there is none. Never destroyed: kernels and peers may use them to the very end.
+struct Registry {
+  std::mutex mutex;
+  std::map<int, Result<std::unique_ptr<Arena>>> arenas;  // by device
+};
+
+Registry& registry() {
+  static auto* registry = new Registry;
+  return *registry;
+}
+
+}  // namespace
+
+Result<Arena*> Arena::of(int device) {
+  const std::lock_guard lock(registry().mutex);
+  auto found = registry().arenas.find(device);
+  if (found == registry().arenas.end()) {
+    found = registry().arenas.emplace(device, create(device)).first;
+    if (!found->second.ok()) {
+      log::info("GPU " + std::to_string(device) +
+                " has no arena, CUDA tensors go through host memory: " + found->second.status().message());
+    }
+  }
+  if (!found->second.ok()) return found->second.status().clone();
+  return found->second.value().get();
+}
+
+const Arena* Arena::find(uint64_t incarnation) {
+  const std::lock_guard lock(registry().mutex);
+  for (const auto& [device, arena] : registry().arenas) {
+    if (arena.ok() && arena.value()->incarnation_ == incarnation) return arena.value().get();
+  }
+  return nullptr;
+}
+
+Arena::Arena(int device, SharedMemory memory, PinnedMemory mailboxes)
+    : device_(device),
+      memory_(std::move(memory)),
+      mailboxes_(std::move(mailboxes)),
+      incarnation_(random_number()),
+      blocks_(kTableBytes, memory_.num_bytes()) {}
+
+Result<std::unique_ptr<Arena>> Arena::create(int device) {
+  const size_t num_units = std::stoul(config::text("AXON_ARENA_MB"));
+  if (num_units < 2) {
+    return Status(ErrorCode::kResourceExhausted, "AXON_ARENA_MB is " + std::to_string(num_units));
+  }
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device);
+  Result<SharedMemory> memory = SharedMemory::allocate(device, num_units * BlockAllocator::kUnit);
+  if (!memory.ok()) return std::move(memory.status());
+  const size_t num_mailboxes = 2 * (memory.value().num_bytes() / BlockAllocator::kUnit);
+  Result<PinnedMemory> mailboxes = PinnedMemory::allocate(num_mailboxes * sizeof(TeamMailbox));
+  if (!mailboxes.ok()) return std::move(mailboxes.status());
+  std::unique_ptr<Arena> arena(new Arena(device, std::move(memory).value(), std::move(mailboxes).value()));
+  AXON_TRY(arena->open());
+  return arena;
+}
+
+Status Arena::open() {
+  Result<DeviceUuid> uuid = uuid_of(device_);
+  if (!uuid.ok()) return std::move(uuid.status());
+  uuid_ = uuid.value();
+  Result<FileDescriptor> shared = memory_.share();
+  if (!shared.ok()) return std::move(shared.status());
+  shared_ = std::move(shared).value();
+  for (std::optional<Stream>* stream : {&upkeep_, &departures_}) {
+    Result<Stream> made = Stream::create();
+    if (!made.ok()) return std::move(made.status());
+    *stream = std::move(made).value();
+  }
+  AXON_TRY(clear(0, kTableBytes));
+  AXON_TRY(copy_async(memory_.data(), &kLeft, sizeof kLeft, *upkeep_));
+  AXON_TRY(upkeep_->view().synchronize());
+  PeerProcess::allow_peers();
+  return Status();
+}
+
+Status Arena::clear(size_t offset, size_t num_bytes) const {
+  AXON_CUDA_TRY(cudaMemsetAsync(memory_.data() + offset, 0, num_bytes, upkeep_->view().get()));
+  return Status();
+}
+
+Status Arena::prepare(int num_ranks) {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);
+  if (prepared_.contains(num_ranks)) return Status();
+  AXON_TRY(load_kernels(num_ranks));
+  prepared_.insert(num_ranks);
+  return Status();
+}
+
+Result<Block> Arena::take() {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);
+  AXON_TRY(collect());
+  const std::optional<Block> block = blocks_.take();
+  if (!block) {
+    const Status full(
+        ErrorCode::kResourceExhausted,
+        "the arena of GPU " + std::to_string(device_) + " is full: " + std::to_string(blocks_.num_bytes_taken() >> 20) +
+            " MiB are taken by groups, some perhaps destroyed but not by all their ranks, or held by CUDA "
+            "graphs; AXON_ARENA_MB sets its size");
+    if (!std::exchange(has_told_, true)) log::info(full.message() + ". Further groups use host memory");
+    return full.clone();
+  }
+  std::memset(mailboxes(*block), 0, 2 * sizeof(TeamMailbox));
+  AXON_TRY(clear(row_of(*block) * sizeof(Row), sizeof(Row)));
+  AXON_TRY(clear(block->offset, block->num_bytes));
+  AXON_TRY(upkeep_->view().synchronize());
+  return *block;
+}
+
+void Arena::retire(Block block, std::vector<Resident> residents) {
+  const std::lock_guard lock(mutex_);
+  retired_.push_back({block, std::move(residents)});
+}
+
+// Takes back what all residents have left.
+Status Arena::collect() {
+  if (retired_.empty()) return Status();
+  std::vector<Row> table(memory_.num_bytes() / BlockAllocator::kUnit);
+  AXON_TRY(copy_async(table.data(), memory_.data(), table.size() * sizeof(Row), *upkeep_));
+  AXON_TRY(upkeep_->view().synchronize());
+  std::erase_if(retired_, [&](Retired& retired) {
+    const Row& row = table[row_of(retired.block)];
+    std::erase_if(retired.residents, [&](const Resident& resident) {
+      return row[static_cast<size_t>(resident.rank)] == kLeft || resident.arena->is_gone();
+    });
+    if (!retired.residents.empty()) return false;
+    blocks_.give_back(retired.block);
+    return true;
+  });
+  return Status();
+}
+
+Status Arena::leave(int rank, std::span<const StreamView> streams, std::span<const Resident> owners) {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);  // one rank's words follow its own streams alone
+  Result<Event> event = Event::create_untimed();
+  if (!event.ok()) return std::move(event.status());
+  for (const StreamView stream : streams) {
+    AXON_TRY(stream.record(event.value()));
+    AXON_TRY(departures_->view().wait(event.value()));
+  }
+  for (const Resident& owner : owners) {
+    std::byte* word =
+        owner.arena->data() + row_of(owner.block) * sizeof(Row) + static_cast<size_t>(rank) * sizeof kLeft;
+    AXON_TRY(copy_async(word, memory_.data(), sizeof kLeft, *departures_));
+  }
+  return Status();
+}
+
+DeviceCard Arena::card(Block block) const {
+  return {.incarnation = incarnation_,
+          .host = this_host(),
+          .pid = getpid(),
+          .descriptor = shared_.get(),
+          .device_uuid = uuid_,
+          .arena_num_bytes = memory_.num_bytes(),
+          .block = block};
+}
+
+Result<const ArenaView*> Arena::reach(const DeviceCard& card) {
+  const std::lock_guard lock(mutex_);
+  auto found = views_.find(card.incarnation);
+  if (found == views_.end()) {
+    Result<ArenaView> view = view_of(card);
+    if (!view.ok()) return std::move(view.status());
+    found = views_.emplace(card.incarnation, std::move(view).value()).first;
+  }
+  return &std::as_const(found->second);
+}
+
+Result<ArenaView> Arena::view_of(const DeviceCard& card) const {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  if (const Arena* own = find(card.incarnation)) {
+    AXON_TRY(own->memory_.grant(device_));
+    return ArenaView(own->data());
+  }
+  return ArenaView::import(card, device_);
+}
+
+TeamMailbox* Arena::mailboxes(Block block) const noexcept {
+  return reinterpret_cast<TeamMailbox*>(mailboxes_.data()) + 2 * row_of(block);
+}
+
+}  // namespace axon

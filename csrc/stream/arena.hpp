@@ -1,0 +1,96 @@
+// A process's memory on one GPU for the kernels of its groups, mapped by its peers: flags, packets and rings, no
+// tensors.
+//
+//   Result<Arena*> arena = Arena::of(device);              // AXON_ARENA_MB of the GPU, made at the first call
+//   Result<Block> block = arena.value()->take();           // one a group, all zeros
+//   DeviceCard card = arena.value()->card(block.value());  // to the peers; theirs:
+//   Result<const ArenaView*> view = arena.value()->reach(their_card);   // mapped once, for all groups
+//
+// A block comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
+// its last kernel, by a word that its stream stores into our table of departures (the arena's first MiB: a row a block,
+// a word a rank). So leaving waits for nobody and sends no message. A peer that ends without a word takes its kernels
+// with it. Whose block is never left stays without it: a block that is used again too early would be overwritten.
+//
+// Lives as long as the process, as do its views. Any thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "cuda/device.hpp"
+#include "cuda/device_types.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+#include "stream/arena_view.hpp"
+#include "stream/block_allocator.hpp"
+
+namespace axon {
+
+// A member of a group that holds a block of ours, or whose block we hold.
+struct Resident {
+  int rank = -1;
+  const ArenaView* arena = nullptr;  // theirs
+  Block block;                       // of theirs
+};
+
+class Arena {
+ public:
+  static Result<Arena*> of(int device);
+
+  // Loads the kernels for groups of so many ranks.
+  Status prepare(int num_ranks);
+
+  // Zeros; fails with kResourceExhausted when the arena is full.
+  Result<Block> take();
+
+  // As soon as all these have left the group, the block may go to another one.
+  void retire(Block block, std::vector<Resident> residents);
+
+  // This rank leaves: behind what these streams hold now, the owners of these blocks are told. Waits for nobody.
+  Status leave(int rank, std::span<const StreamView> streams, std::span<const Resident> owners);
+
+  DeviceCard card(Block block) const;
+  // The arena of a peer, of this process or another, as kernels of this device see it.
+  Result<const ArenaView*> reach(const DeviceCard& card);
+
+  std::byte* data() const noexcept { return memory_.data(); }
+  // Pinned, and zeros, as long as the block is taken: two a block.
+  TeamMailbox* mailboxes(Block block) const noexcept;
+
+ private:
+  struct Retired {
+    Block block;
+    std::vector<Resident> residents;  // that have not left
+  };
+
+  Arena(int device, SharedMemory memory, PinnedMemory mailboxes);
+  static Result<std::unique_ptr<Arena>> create(int device);
+  static const Arena* find(uint64_t incarnation);
+  Status open();
+  Result<ArenaView> view_of(const DeviceCard& card) const;
+  Status clear(size_t offset, size_t num_bytes) const;
+  Status collect();
+
+  const int device_;
+  const SharedMemory memory_;
+  const PinnedMemory mailboxes_;
+  const uint64_t incarnation_;
+  DeviceUuid uuid_{};
+  FileDescriptor shared_;
+  std::optional<Stream> upkeep_;      // clears blocks and reads departures
+  std::optional<Stream> departures_;  // may wait for kernels: nothing that somebody waits for goes here
+
+  std::mutex mutex_;  // guards all below
+  std::set<int> prepared_;
+  BlockAllocator blocks_;
+  std::vector<Retired> retired_;
+  std::map<uint64_t, ArenaView> views_;  // by incarnation
+  bool has_told_ = false;                // that it is full
+};
+
+}  // namespace axon

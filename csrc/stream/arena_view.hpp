@@ -1,0 +1,29 @@
+// An arena as the kernels of one device see it: a peer's, imported, or one of this process.
+#pragma once
+
+#include <optional>
+
+#include "cuda/shared_memory.hpp"
+#include "stream/device_card.hpp"
+#include "stream/peer_process.hpp"
+
+namespace axon {
+
+class ArenaView {
+ public:
+  explicit ArenaView(std::byte* data) noexcept : data_(data) {}
+
+  // Maps the arena that the card is about, of another process of this host, for `device`.
+  static Result<ArenaView> import(const DeviceCard& card, int device);
+
+  std::byte* data() const noexcept { return data_; }
+  // Its process has ended, and with it the kernels that it had launched.
+  bool is_gone() const noexcept { return process_ && process_->has_ended(); }
+
+ private:
+  std::byte* data_;
+  std::optional<SharedMemory> memory_;  // of another process
+  std::optional<PeerProcess> process_;  // if another one
+};
+
+}  // namespace axon

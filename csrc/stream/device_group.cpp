@@ -1,0 +1,240 @@
+#include "stream/device_group.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "device/team_layout.hpp"
+#include "stream/fault_text.hpp"
+#include "stream/launch.hpp"
+
+namespace axon {
+
+// After a rank is gone, what it has sent may still lie unread in its peers' blocks, and other ranks may still be waited
+// for: so long.
+static constexpr std::chrono::seconds kLastWords{2};
+
+static constexpr Reach kTeams[] = {Reach::kSmall, Reach::kLarge};
+
+static size_t index_of(Reach reach) noexcept {
+  return static_cast<size_t>(reach) - static_cast<size_t>(Reach::kSmall);
+}
+
+// Where a team is in a block, and how much of it.
+static Block part_of_block(Reach reach) noexcept {
+  static constexpr size_t kSmall = BlockAllocator::kSmallBlock;
+  if (reach == Reach::kSmall) return {.offset = 0, .num_bytes = kSmall};
+  return {.offset = kSmall, .num_bytes = BlockAllocator::kLargeBlock - kSmall};
+}
+
+DeviceGroup::DeviceGroup(Communicator& communicator, int device, std::chrono::milliseconds timeout, Event event)
+    : communicator_(communicator), device_(device), timeout_(timeout), order_(std::move(event)) {}
+
+Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicator, int device,
+                                                       std::chrono::milliseconds timeout) {
+  const RelaxedCapture beside_captures;
+  const DeviceGuard guard(device);
+  Result<Event> event = Event::create_untimed();
+  if (!event.ok()) return std::move(event.status());
+  std::unique_ptr<DeviceGroup> group(new DeviceGroup(communicator, device, timeout, std::move(event).value()));
+  if (Status taken = group->take_block(); !taken.ok()) {
+    log::info("group '" + communicator.name() + "' sends CUDA tensors through host memory: " + taken.message());
+  }
+  group->edges_ = Edges::open(communicator, group->arena_, group->block_);
+  communicator.accompany(group.get());
+  return group;
+}
+
+Status DeviceGroup::take_block() {
+  const int num_ranks = communicator_.size();
+  if (num_ranks < 2 || num_ranks > kMaxTeamRanks) {
+    return {ErrorCode::kInvalidArgument, "kernels serve groups of 2 to " + std::to_string(kMaxTeamRanks) + " ranks"};
+  }
+  Result<Arena*> arena = Arena::of(device_);
+  if (!arena.ok()) return std::move(arena.status());
+  AXON_TRY(arena.value()->prepare(num_ranks));
+  Result<Block> block = arena.value()->take();
+  if (!block.ok()) return std::move(block.status());
+  arena_ = arena.value();
+  block_ = block.value();
+  for (const Reach reach : kTeams) {
+    const Block part = part_of_block(reach);
+    Result<TeamLayout> layout = lay_out(num_ranks, part.num_bytes);
+    if (!layout.ok()) return std::move(layout.status());
+    if (part.offset < block_.num_bytes) build_team(reach, layout.value());
+  }
+  return Status();
+}
+
+void DeviceGroup::build_team(Reach reach, const TeamLayout& layout) {
+  std::byte* const own = arena_->data() + block_.offset + part_of_block(reach).offset;
+  DeviceTeam& team = teams_[index_of(reach)];
+  team.rank = communicator_.rank();
+  team.num_ranks = communicator_.size();
+  team.layout = layout;
+  team.state = reinterpret_cast<TeamState*>(own);
+  team.mailbox = arena_->mailboxes(block_) + index_of(reach);
+  team.blocks[team.rank] = own;
+}
+
+// Kernels that are still queued run on. Behind them the streams tell the owners of all blocks that this rank has left.
+DeviceGroup::~DeviceGroup() {
+  communicator_.accompany(nullptr);
+  edges_->close();
+  if (block_.num_bytes == 0) return;
+  if (order_.has_captured()) {
+    log::info("group '" + communicator_.name() + "' was part of CUDA graphs, which may outlive it: its " +
+              std::to_string(block_.num_bytes >> 20) + " MiB of GPU memory stay taken");
+    return;
+  }
+  const Status left = arena_->leave(communicator_.rank(), order_.streams(), edges_->owners());
+  if (left.ok()) arena_->retire(block_, edges_->guests());
+}
+
+void DeviceGroup::connect(int rank, Reach reach) {
+  const Resident resident = edges_->resident(rank);
+  for (const Reach team : kTeams) {
+    if (team > reach) continue;
+    teams_[index_of(team)].blocks[rank] = resident.arena->data() + resident.block.offset + part_of_block(team).offset;
+  }
+}
+
+Result<bool> DeviceGroup::has_edge(int peer) {
+  if (peer < 0 || peer >= std::min(communicator_.size(), kMaxTeamRanks)) return false;
+  std::optional<Reach>& known = reaches_[static_cast<size_t>(peer)];
+  {
+    const std::lock_guard lock(mutex_);
+    if (known) return *known != Reach::kNone;
+  }
+  Result<Reach> agreed = edges_->agree(peer, timeout_);
+  if (!agreed.ok()) return std::move(agreed.status());
+  const std::lock_guard lock(mutex_);
+  if (agreed.value() != Reach::kNone) connect(peer, agreed.value());
+  known = agreed.value();
+  return agreed.value() != Reach::kNone;
+}
+
+Result<bool> DeviceGroup::has_all_edges() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (reach_of_all_) return *reach_of_all_ != Reach::kNone;
+  }
+  Result<Reach> agreed = edges_->agree_all(timeout_);
+  if (!agreed.ok()) return std::move(agreed.status());
+  const std::lock_guard lock(mutex_);
+  for (int rank = 0; agreed.value() != Reach::kNone && rank < communicator_.size(); ++rank) {
+    if (rank != communicator_.rank()) connect(rank, agreed.value());
+  }
+  reach_of_all_ = agreed.value();
+  return agreed.value() != Reach::kNone;
+}
+
+Reach DeviceGroup::reach_for(const Operation& operation) const noexcept {
+  if (operation.direction == Direction::kCollective) return reach_of_all_.value_or(Reach::kNone);
+  if (operation.peer < 0 || operation.peer >= kMaxTeamRanks) return Reach::kNone;
+  return reaches_[static_cast<size_t>(operation.peer)].value_or(Reach::kNone);
+}
+
+bool DeviceGroup::serves(const Operation& operation) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const Reach reach = reach_for(operation);
+  if (reach == Reach::kNone) return false;
+  return select_kernel(query_of(operation, communicator_.size()), teams_[index_of(reach)].layout) != Kernel::kNone;
+}
+
+DeviceTeam DeviceGroup::team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept {
+  DeviceTeam team = teams_[index_of(reach)];
+  const std::chrono::nanoseconds longest = timeout.count() > 0 ? timeout : timeout_;
+  team.timeout_ns = static_cast<uint64_t>(longest.count());
+  return team;
+}
+
+static Status refused(const Operation& operation) {
+  return {ErrorCode::kInternal, operation.describe() + ": no kernel serves it"};
+}
+
+Status DeviceGroup::launch(const Operation& operation, StreamView stream) {
+  if (operation.direction != Direction::kCollective) {
+    const Operation* const messages[] = {&operation};
+    return launch_batch(messages, stream);
+  }
+  const std::lock_guard lock(mutex_);
+  const Reach reach = reach_for(operation);
+  if (reach == Reach::kNone) return refused(operation);
+  const DeviceTeam team = team_for(reach, operation.timeout);
+  const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
+  if (kernel == Kernel::kNone) return refused(operation);
+  const DeviceGuard guard(device_);
+  AXON_TRY(order_.follow(stream));
+  return launch_collective(team, kernel, operation, stream);
+}
+
+// Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a
+// circle.
+Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_points, StreamView stream) {
+  const std::lock_guard lock(mutex_);
+  const DeviceGuard guard(device_);
+  AXON_TRY(order_.note(stream));
+  for (const Reach reach : {Reach::kLarge, Reach::kSmall}) {
+    std::vector<const Operation*> messages;
+    for (const Operation* message : point_to_points) {
+      const Reach agreed = reach_for(*message);
+      if (agreed == Reach::kNone) return refused(*message);
+      if (agreed == reach) messages.push_back(message);
+    }
+    if (messages.empty()) continue;
+    AXON_TRY(launch_messages(team_for(reach, messages.front()->timeout), messages, stream));
+  }
+  return Status();
+}
+
+void DeviceGroup::abort() noexcept {
+  abort(Status(ErrorCode::kAborted, "the group was aborted"));
+}
+
+void DeviceGroup::abort(Status reason) noexcept {
+  {
+    const std::lock_guard lock(fate_mutex_);
+    if (!reason_.ok() || block_.num_bytes == 0) return;
+    reason_ = std::move(reason);
+  }
+  for (const Reach team : kTeams) {
+    TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
+    std::atomic_ref(mailbox.abort).store(1, std::memory_order_relaxed);  // publishes nothing else
+  }
+}
+
+void DeviceGroup::on_failed(const Status& reason) noexcept {
+  abort(reason.clone());
+}
+
+void DeviceGroup::on_rank_lost(int, const Status& reason) noexcept {
+  const std::lock_guard lock(fate_mutex_);
+  if (!loss_.ok()) return;
+  loss_ = reason.clone();
+  lost_at_ = Clock::now();
+}
+
+Status DeviceGroup::fault() noexcept {
+  if (block_.num_bytes == 0) return Status();
+  Status lost;
+  {
+    const std::lock_guard lock(fate_mutex_);
+    if (!loss_.ok() && Clock::now() > lost_at_ + kLastWords) lost = loss_.clone();
+  }
+  if (!lost.ok()) abort(std::move(lost));
+  for (const Reach team : kTeams) {
+    Status found = fault_in(arena_->mailboxes(block_)[index_of(team)], communicator_.rank());
+    if (found.ok()) continue;
+    const std::lock_guard lock(fate_mutex_);
+    return found.code() == ErrorCode::kAborted && !reason_.ok() ? reason_.clone() : std::move(found);
+  }
+  return Status();
+}
+
+}  // namespace axon

@@ -1,0 +1,50 @@
+#include "stream/fault_text.hpp"
+
+#include <array>
+#include <atomic>
+#include <string>
+
+namespace axon {
+
+static const char* name_of(DeviceOperation operation) noexcept {
+  static constexpr std::array kNames{"nothing",        "all_reduce", "all_reduce",    "all_reduce", "all_gather",
+                                     "reduce_scatter", "reduce",     "broadcast",     "gather",     "scatter",
+                                     "all_to_all",     "barrier",    "point_to_point"};
+  const auto index = static_cast<size_t>(operation);
+  return index < kNames.size() ? kNames[index] : "something unknown";
+}
+
+static std::string describe(const DeviceDescriptor& call, uint32_t tag) {
+  const auto operation = static_cast<DeviceOperation>(call.operation);
+  std::string text = name_of(operation);
+  if (operation == DeviceOperation::kBarrier) return text;
+  const auto dtype = static_cast<DataType>(call.dtype);
+  text += std::string(" (") + name_of(dtype) + ", " + std::to_string(call.num_bytes) + " bytes";
+  const auto reduction = static_cast<Reduction>(call.reduction);
+  if (reduction != Reduction::kNone) text += std::string(", ") + name_of(reduction);
+  if (call.root != kNoRoot) text += ", root " + std::to_string(call.root);
+  if (operation == DeviceOperation::kPointToPoint) text += ", tag " + std::to_string(tag);
+  return text + ")";
+}
+
+Status fault_in(const TeamMailbox& mailbox, int rank) {
+  // Pairs with the kernel's release store, after all else of the report.
+  const auto& word = reinterpret_cast<const std::atomic<FaultCode>&>(mailbox.report.code);
+  const FaultCode code = word.load(std::memory_order_acquire);
+  if (code == FaultCode::kNone) return Status();
+  const FaultReport& report = mailbox.report;
+  const std::string peer = "rank " + std::to_string(report.peer);
+  const std::string ours = describe(report.ours, report.our_tag);
+  switch (code) {
+    case FaultCode::kTimeout:
+      return {ErrorCode::kTimeout, ours + ": Timed out on the GPU. Still awaited here: " + peer + "."};
+    case FaultCode::kMismatch:
+      return {ErrorCode::kMismatch, "mismatched operations: " + peer + " called " +
+                                        describe(report.theirs, report.their_tag) + ", rank " + std::to_string(rank) +
+                                        " called " + ours};
+    default:
+      return {ErrorCode::kAborted, ours + ": aborted while waiting for " + peer};
+  }
+}
+
+}  // namespace axon

@@ -1,0 +1,12 @@
+// What a kernel has reported, in the words of the host path.
+#pragma once
+
+#include "base/status.hpp"
+#include "cuda/device_types.hpp"
+
+namespace axon {
+
+// The first fault of a team, if there is one; `rank` is whose team it is. Cheap where there is none.
+Status fault_in(const TeamMailbox& mailbox, int rank);
+
+}  // namespace axon

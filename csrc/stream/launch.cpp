@@ -1,0 +1,194 @@
+#include "stream/launch.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/memory.hpp"
+#include "device/line_collectives.hpp"
+#include "device/packet_collectives.hpp"
+
+namespace axon {
+
+KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
+  const CollectiveArguments& arguments = operation.arguments;
+  const std::span<const Buffer> outputs = arguments.outputs;
+  const bool is_even =
+      std::ranges::all_of(outputs, [&](const Buffer& output) { return output.num_bytes == outputs.front().num_bytes; });
+  return {.kind = arguments.kind,
+          .dtype = arguments.dtype,
+          .reduction = arguments.reduction,
+          .num_ranks = num_ranks,
+          .num_bytes = operation.num_elements * size_of(arguments.dtype),
+          .is_even = is_even};
+}
+
+namespace {
+
+SendBlock to_send(const ConstBuffer& buffer, uint32_t tag = 0) noexcept {
+  return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
+}
+
+ReceiveBlock to_receive(const Buffer& buffer, uint32_t tag = 0) noexcept {
+  return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
+}
+
+DeviceOperation moving(OperationKind kind) noexcept {
+  switch (kind) {
+    case OperationKind::kBroadcast:
+      return DeviceOperation::kBroadcast;
+    case OperationKind::kAllGather:
+      return DeviceOperation::kAllGather;
+    case OperationKind::kGather:
+      return DeviceOperation::kGather;
+    case OperationKind::kScatter:
+      return DeviceOperation::kScatter;
+    case OperationKind::kAllToAll:
+      return DeviceOperation::kAllToAll;
+    default:
+      return DeviceOperation::kBarrier;
+  }
+}
+
+// The blocks of a collective that only moves data, as messages between the ranks. The root sends a broadcast to itself
+// no more than others do: its output is the input.
+LineExchange messages_of(const DeviceTeam& team, const CollectiveArguments& arguments) {
+  LineExchange call{.operation = moving(arguments.kind),
+                    .dtype = arguments.dtype,
+                    .root = arguments.root >= 0 ? arguments.root : kNoRoot};
+  const bool is_root = team.rank == arguments.root;
+  const auto root = static_cast<size_t>(std::max(arguments.root, 0));
+  for (size_t rank = 0; rank < static_cast<size_t>(team.num_ranks); ++rank) {
+    switch (arguments.kind) {
+      case OperationKind::kBroadcast:
+        if (is_root && rank != root) call.sends[rank] = to_send(arguments.outputs[0]);
+        if (!is_root && rank == root) call.receives[rank] = to_receive(arguments.outputs[0]);
+        break;
+      case OperationKind::kAllGather:
+        call.sends[rank] = to_send(arguments.inputs[0]);
+        call.receives[rank] = to_receive(arguments.outputs[rank]);
+        break;
+      case OperationKind::kGather:
+        if (rank == root) call.sends[rank] = to_send(arguments.inputs[0]);
+        if (is_root) call.receives[rank] = to_receive(arguments.outputs[rank]);
+        break;
+      case OperationKind::kScatter:
+        if (is_root) call.sends[rank] = to_send(arguments.inputs[rank]);
+        if (rank == root) call.receives[rank] = to_receive(arguments.outputs[0]);
+        break;
+      case OperationKind::kAllToAll:
+        call.sends[rank] = to_send(arguments.inputs[rank]);
+        call.receives[rank] = to_receive(arguments.outputs[rank]);
+        break;
+      default:
+        break;
+    }
+  }
+  return call;
+}
+
+Status launch_reduction(const DeviceTeam& team, Kernel kernel, const Operation& operation, StreamView stream) {
+  const CollectiveArguments& arguments = operation.arguments;
+  const bool reduces_in_place = arguments.kind == OperationKind::kAllReduce;
+  const void* input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data;
+  void* output = arguments.outputs.empty() ? nullptr : arguments.outputs[0].data;
+  if (kernel == Kernel::kLines) {
+    return all_reduce_lines(team,
+                            {.input = input,
+                             .output = output,
+                             .num_elements = operation.num_elements,
+                             .dtype = arguments.dtype,
+                             .reduction = arguments.reduction,
+                             .premul_factor = arguments.premul_factor,
+                             .root = arguments.root >= 0 ? arguments.root : kNoRoot},
+                            stream);
+  }
+  const PacketCollective call{.input = input,
+                              .output = output,
+                              .num_elements = operation.num_elements,
+                              .dtype = arguments.dtype,
+                              .reduction = arguments.reduction};
+  return kernel == Kernel::kOneShotPackets ? all_reduce_one_shot(team, call, stream)
+                                           : all_reduce_two_shot(team, call, stream);
+}
+
+Status launch_reduce_scatter(const DeviceTeam& team, const CollectiveArguments& arguments, StreamView stream) {
+  LineReduceScatter call{.output = arguments.outputs[0].data,
+                         .dtype = arguments.dtype,
+                         .reduction = arguments.reduction,
+                         .premul_factor = arguments.premul_factor};
+  for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
+  return reduce_scatter_lines(team, call, stream);
+}
+
+// The kernel writes one array; tensors that do not lie one behind the other are filled from a scratch.
+Status launch_all_gather_packets(const DeviceTeam& team, const CollectiveArguments& arguments, StreamView stream) {
+  const std::span<const Buffer> outputs = arguments.outputs;
+  const size_t num_bytes = outputs.front().num_bytes;
+  bool is_array = true;
+  for (size_t rank = 0; rank < outputs.size(); ++rank) {
+    is_array = is_array && outputs[rank].data == outputs.front().data + rank * num_bytes;
+  }
+  std::optional<StreamMemory> scratch;
+  if (!is_array) {
+    Result<StreamMemory> taken = StreamMemory::allocate(outputs.size() * num_bytes, stream);
+    if (!taken.ok()) return std::move(taken.status());
+    scratch.emplace(std::move(taken).value());
+  }
+  std::byte* const gathered = is_array ? outputs.front().data : scratch->data();
+  AXON_TRY(all_gather_packets(team,
+                              {.input = arguments.inputs[0].data,
+                               .output = gathered,
+                               .num_elements = num_bytes / size_of(arguments.dtype),
+                               .dtype = arguments.dtype},
+                              stream));
+  for (size_t rank = 0; !is_array && rank < outputs.size(); ++rank) {
+    AXON_TRY(copy_async(outputs[rank].data, gathered + rank * num_bytes, num_bytes, stream));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status launch_collective(const DeviceTeam& team, Kernel kernel, const Operation& operation, StreamView stream) {
+  const CollectiveArguments& arguments = operation.arguments;
+  if (kernel == Kernel::kPackets) return launch_all_gather_packets(team, arguments, stream);
+  if (kernel == Kernel::kScatteredLines) {
+    const Buffer& tensor = arguments.outputs[0];
+    return broadcast_lines(team, {.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root}, stream);
+  }
+  switch (arguments.kind) {
+    case OperationKind::kAllReduce:
+    case OperationKind::kReduce:
+      return launch_reduction(team, kernel, operation, stream);
+    case OperationKind::kReduceScatter:
+      return launch_reduce_scatter(team, arguments, stream);
+    default:
+      return exchange_lines(team, messages_of(team, arguments), stream);
+  }
+}
+
+Status launch_messages(const DeviceTeam& team, std::span<const Operation* const> messages, StreamView stream) {
+  std::vector<const Operation*> waiting(messages.begin(), messages.end());
+  while (!waiting.empty()) {
+    // As bytes, since those of one launch may have several types.
+    LineExchange call{.channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
+    // Takes the first of each edge.
+    std::erase_if(waiting, [&](const Operation* message) {
+      const bool sends = message->direction == Direction::kSend;
+      const auto peer = static_cast<size_t>(message->peer);
+      uint32_t& edges = sends ? call.sends_to : call.receives_from;
+      if ((edges >> peer & 1) != 0) return false;
+      edges |= 1u << peer;
+      if (sends) call.sends[peer] = to_send(message->arguments.inputs[0], message->tag);
+      if (!sends) call.receives[peer] = to_receive(message->arguments.outputs[0], message->tag);
+      return true;
+    });
+    AXON_TRY(exchange_lines(team, call, stream));
+  }
+  return Status();
+}
+
+}  // namespace axon

@@ -1,0 +1,75 @@
+// What the GPU sides of a group tell each other through the host engine: operations that no user has called.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "comm/operation.hpp"
+#include "stream/device_card.hpp"
+
+namespace axon {
+
+// Belongs to a holder, which is kept alive until the engine has let go of the operation.
+class HeldOperation : public Operation {
+ public:
+  // Before it starts; a holder beside the group that uses it, until on_released().
+  void keep_alive(std::shared_ptr<void> holder) noexcept { holder_ = std::move(holder); }
+
+ protected:
+  ~HeldOperation() override = default;
+
+ private:
+  void on_released() noexcept final;
+
+  std::shared_ptr<void> holder_;
+};
+
+// The least of all ranks' values, a collective.
+class Vote final : public HeldOperation {
+ public:
+  ~Vote() override = default;
+  void cast(uint8_t value, std::chrono::milliseconds longest);
+  uint8_t outcome() const noexcept { return value_; }
+
+ private:
+  uint8_t value_ = 0;
+  Buffer buffer_;
+};
+
+// Tags that no user's reaches.
+enum class Subject : uint32_t { kCard = 0x8000'0000, kReach = 0x8000'0001 };
+
+// A point-to-point message, of at most a card's length.
+class Letter final : public HeldOperation {
+ public:
+  class Reader {
+   public:
+    // The letter has come, or never will (its status). On whichever thread drives; may start other operations.
+    virtual void on_letter(Letter& letter) noexcept = 0;
+
+   protected:
+    ~Reader() = default;
+  };
+
+  ~Letter() override = default;
+  void address_to(int rank, Subject subject, std::span<const std::byte> content);
+  void expect_from(int rank, Subject subject, size_t num_bytes, Reader& reader);
+
+  Subject subject() const noexcept { return static_cast<Subject>(tag); }
+  std::span<const std::byte> content() const noexcept { return {content_.data(), num_bytes_}; }
+
+ private:
+  void describe(int rank, Subject subject, size_t num_bytes);
+  void on_finished() noexcept override;
+
+  std::array<std::byte, DeviceCard::kNumBytes> content_{};
+  size_t num_bytes_ = 0;
+  ConstBuffer input_;
+  Buffer output_;
+  Reader* reader_ = nullptr;
+};
+
+}  // namespace axon

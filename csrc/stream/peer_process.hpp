@@ -1,0 +1,32 @@
+// Another process of this host: what it has open, and whether it still runs.
+#pragma once
+
+#include <cstdint>
+
+#include "base/file_descriptor.hpp"
+#include "base/status.hpp"
+
+namespace axon {
+
+class PeerProcess {
+ public:
+  // By its id in our pid namespace. Later questions are about this process, whoever gets the id afterwards.
+  static Result<PeerProcess> open(int32_t pid);
+
+  // A descriptor of ours for what `number` is over there. Needs the right to trace it, which allow_peers() gives.
+  Result<FileDescriptor> fetch(int number) const;
+
+  // Ended, and the kernel has closed all it had, its GPU contexts too.
+  bool has_ended() const noexcept;
+
+  // Lets processes of this user fetch descriptors of ours, where the kernel (Yama) would only let our parents.
+  static void allow_peers() noexcept;
+
+ private:
+  PeerProcess(int32_t pid, FileDescriptor process) noexcept : pid_(pid), process_(std::move(process)) {}
+
+  int32_t pid_;
+  FileDescriptor process_;
+};
+
+}  // namespace axon

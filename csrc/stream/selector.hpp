@@ -1,0 +1,46 @@
+// Which kernel an operation on CUDA tensors takes: a pure function over a table, so that all ranks choose alike.
+//
+//   const Kernel kernel = select_kernel({.kind = OperationKind::kAllReduce, .dtype = …, .num_bytes = …}, layout);
+//   if (kernel == Kernel::kNone) …   // through host memory
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/data_type.hpp"
+#include "cuda/device_types.hpp"
+#include "transport/message.hpp"
+
+namespace axon {
+
+enum class Kernel : uint8_t {
+  kNone,            // through the host
+  kOneShotPackets,  // all_reduce
+  kTwoShotPackets,  // all_reduce
+  kPackets,         // all_gather
+  kLines,           // everything; a broadcast in one flight
+  kScatteredLines,  // broadcast in two flights
+};
+
+const char* name_of(Kernel kernel) noexcept;
+
+// What all ranks know alike.
+struct KernelQuery {
+  OperationKind kind{};
+  DataType dtype{};
+  Reduction reduction = Reduction::kNone;
+  int num_ranks = 0;
+  // As for the host's algorithms (collectives/selector.hpp): the tensor's, or that of all blocks together.
+  size_t num_bytes = 0;
+  // All_gather: every rank has as much. Others do not look at it.
+  bool is_even = true;
+};
+
+// `layout` of the block that all ranks use.
+Kernel select_kernel(const KernelQuery& query, const TeamLayout& layout) noexcept;
+
+// The tuning table for people: operation, ranks, bytes, kernel, a line a row.
+std::string describe_kernel_table();
+
+}  // namespace axon
