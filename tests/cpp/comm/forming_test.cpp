@@ -65,11 +65,11 @@ TEST_F(FormingTest, timeout_before_another_rank_has_formed_the_group_ends_its_fi
 
 TEST_F(FormingTest, rank_that_could_not_keep_all_early_messages_fails_and_says_so) {
   static constexpr int kMore = 4200;
+  testing::internal::CaptureStderr();
   for (int i = 0; i < kMore; ++i) {
     auto sent = TestOperation::send({i}, 1, 3);
     ASSERT_TRUE(run(*first_, *sent).ok());
   }
-  testing::internal::CaptureStderr();
   let_messages_arrive();
   EXPECT_NE(testing::internal::GetCapturedStderr().find("have come for groups"), std::string::npos);
   const std::unique_ptr<Communicator> late = engines_.form("late", 1, cards_);

@@ -53,7 +53,9 @@ TEST_F(GateTest, a_device_that_waits_is_told_of_success_and_failure) {
     operation->done_word = &done;
     group_[0]->start(*operation);
     EXPECT_EQ(done.load(), 0u);
-    if (timeout > 1s) EXPECT_TRUE(wait(1, *start(1, 1)));
+    if (timeout > 1s) {
+      EXPECT_TRUE(wait(1, *start(1, 1)));
+    }
     EXPECT_TRUE(wait(0, *operation));
     EXPECT_EQ(done.load(), 1u);
     EXPECT_EQ(operation->status().ok(), timeout > 1s);
