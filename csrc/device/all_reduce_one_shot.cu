@@ -9,11 +9,11 @@
 namespace axon {
 namespace device {
 
-template <typename T, typename Op, int kGroup>
+template <typename Arithmetic, int kGroup>
 class OneShot {
  public:
   __device__ __forceinline__ OneShot(const DeviceTeam&, Workers workers, const PacketArguments& call)
-      : workers_(workers), input_(call.input, call.num_bytes), output_(call.output, call.num_bytes) {
+      : workers_(workers), plan_(call.plan), input_(call.input, call.num_bytes), output_(call.output, call.num_bytes) {
     if (workers.first < input_.count()) first_ = input_.load(workers.first);
   }
 
@@ -22,19 +22,24 @@ class OneShot {
   }
 
   __device__ __forceinline__ void receive(const Turn& turn) const {
-    reduce_run<T, Op, kGroup>(turn, workers_, input_.count(), {input_, first_},
-                              [this](uint32_t index, Payload total) { output_.store(index, total); });
+    reduce_run<Arithmetic, kGroup>(turn, workers_, {input_.count(), input_.count(), plan_}, {input_, first_},
+                                   [this](uint32_t index, Payload total) { output_.store(index, total); });
   }
 
  private:
   Workers workers_;
+  const FoldPlan& plan_;
   InputSpan input_;
   OutputSpan output_;
   Payload first_{};
 };
 
 const void* one_shot_kernel(DataType dtype, Reduction reduction, int num_ranks) {
-  return reducing_kernel<OneShot>(dtype, reduction, num_ranks);
+  return with_arithmetic(dtype, reduction, [num_ranks]<typename Arithmetic>(Arithmetic) {
+    return with_group(num_ranks, [](auto group) {
+      return reinterpret_cast<const void*>(&packet_kernel<OneShot<Arithmetic, decltype(group)::value>>);
+    });
+  });
 }
 
 }  // namespace device

@@ -9,7 +9,7 @@
 namespace axon {
 namespace device {
 
-template <typename T, typename Op, int kGroup>
+template <typename Arithmetic, int kGroup>
 class TwoShot {
  public:
   __device__ __forceinline__ TwoShot(const DeviceTeam& team, Workers workers, const PacketArguments& call)
@@ -34,11 +34,12 @@ class TwoShot {
     const DeviceTeam& team = turn.team;
     const uint32_t totals = team.num_ranks * call_.num_packets;  // behind the slots of the first shot
     const OutputSpan output = shards_.of(team.rank, call_.output);
-    reduce_run<T, Op, kGroup>(turn, workers_, call_.num_packets, {shard(team.rank), own_},
-                              [&](uint32_t index, Payload total) {
-                                turn.send_to_peers(totals + team.rank * call_.num_packets + index, total);
-                                output.store(index, total);
-                              });
+    const InputSpan own = shard(team.rank);
+    reduce_run<Arithmetic, kGroup>(turn, workers_, {own.count(), call_.num_packets, call_.plan}, {own, own_},
+                                   [&](uint32_t index, Payload total) {
+                                     turn.send_to_peers(totals + team.rank * call_.num_packets + index, total);
+                                     output.store(index, total);
+                                   });
     gather_shards<kGroup>(turn, workers_, shards_, turn.slots(team.rank) + totals, call_.output);
   }
 
@@ -72,7 +73,11 @@ class TwoShot {
 };
 
 const void* two_shot_kernel(DataType dtype, Reduction reduction, int num_ranks) {
-  return reducing_kernel<TwoShot>(dtype, reduction, num_ranks);
+  return with_arithmetic(dtype, reduction, [num_ranks]<typename Arithmetic>(Arithmetic) {
+    return with_group(num_ranks, [](auto group) {
+      return reinterpret_cast<const void*>(&packet_kernel<TwoShot<Arithmetic, decltype(group)::value>>);
+    });
+  });
 }
 
 size_t shard_packets(int num_ranks, size_t num_bytes) {

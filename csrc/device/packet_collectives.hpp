@@ -21,7 +21,8 @@ struct PacketCollective {
   size_t num_elements = 0;  // of the input
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
-  LaunchShape shape{};  // of the grid, control warps not counted; zeros: chosen by size
+  double premul_factor = 1;  // of kPremulSum
+  LaunchShape shape{};       // of the grid, control warps not counted; zeros: chosen by size
 };
 
 // Every rank sends its whole input to every other and reduces all of them itself: one flight, (n−1)·S bytes out.
@@ -36,9 +37,6 @@ Status all_gather_packets(const DeviceTeam& team, const PacketCollective& call, 
 // Packets of a region that an operation on `num_bytes` of input takes.
 size_t one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
 size_t two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
-
-// Whether the all_reduce functions serve this type and reduction.
-bool has_packet_kernel(DataType dtype, Reduction reduction) noexcept;
 
 // Puts all packet kernels for a team of that size on the current device; load_kernels (line_collectives.hpp) does it,
 // too.

@@ -5,8 +5,8 @@
 // one after the other would cost a round trip each. Hence kBatch packets of kGroup ranks at once, and kBatch = 1 first.
 #pragma once
 
+#include "device/fold.cuh"
 #include "device/packet_kernel.cuh"
-#include "device/reduce.cuh"
 
 namespace axon::device {
 
@@ -29,6 +29,7 @@ struct Shards {
 struct Run {
   uint32_t count;
   uint32_t slot_stride;
+  const FoldPlan& plan;
 };
 
 // This rank's part of a run, and the payload of this worker's first packet, loaded ahead.
@@ -70,7 +71,7 @@ __device__ __forceinline__ bool await_group(const Turn& turn, Receipt<kCount>& r
 }
 
 // own(index) gives this rank's payload, sink(index, payload) takes the reduced ones.
-template <typename T, typename Op, int kGroup, int kBatch, typename Own, typename Sink>
+template <typename Arithmetic, int kGroup, int kBatch, typename Own, typename Sink>
 __device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& workers, const Run& run, Own own,
                                                Sink sink) {
   const DeviceTeam& team = turn.team;
@@ -82,7 +83,7 @@ __device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& 
       const uint32_t index = start + batch * workers.count;
       if (index < run.count) mine[batch] = own(index);
     }
-    Accumulator<T, Op> totals[kBatch];
+    Accumulator<Arithmetic, Payload> totals[kBatch];
     int first_rank = 0;
     do {
       Receipt<kBatch * kGroup> receipt;
@@ -99,9 +100,9 @@ __device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& 
         const int rank = first_rank + k % kGroup;
         const Payload payload = rank == team.rank ? mine[k / kGroup] : receipt.payloads[k];
         if (rank == 0) {
-          totals[k / kGroup].set(payload);
+          totals[k / kGroup].set(run.plan, payload);
         } else if (rank < team.num_ranks) {
-          totals[k / kGroup].add(payload);
+          totals[k / kGroup].add(run.plan, payload);
         }
       }
       first_rank += kGroup;
@@ -109,20 +110,19 @@ __device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& 
 #pragma unroll
     for (int batch = 0; batch < kBatch; ++batch) {
       const uint32_t index = start + batch * workers.count;
-      if (index < run.count) sink(index, totals[batch].result(team.num_ranks));
+      if (index < run.count) sink(index, totals[batch].result(run.plan));
     }
   }
 }
 
 // sink(index, payload) takes the reduced packets.
-template <typename T, typename Op, int kGroup, typename Sink>
-__device__ __forceinline__ void reduce_run(const Turn& turn, const Workers& workers, uint32_t slot_stride,
-                                           const OwnRun& own, Sink sink) {
-  const Run run{own.input.count(), slot_stride};
+template <typename Arithmetic, int kGroup, typename Sink>
+__device__ __forceinline__ void reduce_run(const Turn& turn, const Workers& workers, const Run& run, const OwnRun& own,
+                                           Sink sink) {
   if (run.count <= workers.count) {
-    reduce_batches<T, Op, kGroup, 1>(turn, workers, run, [&own](uint32_t) { return own.first; }, sink);
+    reduce_batches<Arithmetic, kGroup, 1>(turn, workers, run, [&own](uint32_t) { return own.first; }, sink);
   } else {
-    reduce_batches<T, Op, kGroup, kInFlight / kGroup>(
+    reduce_batches<Arithmetic, kGroup, kInFlight / kGroup>(
         turn, workers, run, [&own](uint32_t index) { return own.input.load(index); }, sink);
   }
 }

@@ -7,6 +7,7 @@
 //   void receive(const Turn&)                                       the rest
 #pragma once
 
+#include "device/fold.cuh"
 #include "device/meeting.cuh"
 
 namespace axon::device {
@@ -16,6 +17,7 @@ inline constexpr int kMaxWorkers = 512;  // in a block
 
 struct PacketArguments {
   DeviceDescriptor descriptor;
+  FoldPlan plan;
   uint32_t num_packets;  // of the run, or of a rank's shard, that the algorithm deals in
   const std::byte* input;
   std::byte* output;

@@ -1,9 +1,10 @@
 #include "device/packet_launch.hpp"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
+#include "device/dispatch.cuh"
+#include "device/fold_types.hpp"
 #include "device/packet_kernel.cuh"
 
 namespace axon::device {
@@ -55,6 +56,9 @@ Status launch_packets(const DeviceTeam& team, const PacketCollective& call, cons
                      .reduction = static_cast<uint64_t>(call.reduction),
                      .root = kNoRoot,
                      .num_bytes = num_bytes},
+      .plan = {.reduction = fold_reduction(call.dtype, call.reduction),
+               .num_ranks = team.num_ranks,
+               .premul_factor = call.premul_factor},
       .num_packets = static_cast<uint32_t>(plan.num_packets),
       .input = static_cast<const std::byte*>(call.input),
       .output = static_cast<std::byte*>(call.output),
@@ -70,22 +74,10 @@ Status launch_packets(const DeviceTeam& team, const PacketCollective& call, cons
 
 namespace axon {
 
-bool has_packet_kernel(DataType dtype, Reduction reduction) noexcept {
-  return device::one_shot_kernel(dtype, reduction, 2) != nullptr;
-}
-
 Status load_packet_kernels(int num_ranks) {
-  constexpr std::array kTypes{DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16, DataType::kInt32,
-                              DataType::kInt64};
-  constexpr std::array kReductions{Reduction::kSum, Reduction::kAverage, Reduction::kProduct, Reduction::kMin,
-                                   Reduction::kMax};
-  for (const DataType dtype : kTypes) {
-    for (const Reduction reduction : kReductions) {
-      for (const auto kernel_of : {device::one_shot_kernel, device::two_shot_kernel}) {
-        const void* kernel = kernel_of(dtype, reduction, num_ranks);
-        if (kernel != nullptr) AXON_TRY(load(kernel));
-      }
-    }
+  for (const auto& [dtype, reduction] : device::all_folds()) {
+    AXON_TRY(load(device::one_shot_kernel(dtype, reduction, num_ranks)));
+    AXON_TRY(load(device::two_shot_kernel(dtype, reduction, num_ranks)));
   }
   return load(device::all_gather_kernel(num_ranks));
 }

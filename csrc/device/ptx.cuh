@@ -32,6 +32,34 @@ __device__ __forceinline__ void store_relaxed(uint32_t* address, uint32_t value)
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value));
 }
 
+__device__ __forceinline__ uint64_t load_relaxed(const uint64_t* address) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address));
+  return value;
+}
+
+__device__ __forceinline__ void store_relaxed(uint64_t* address, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value));
+}
+
+struct alignas(16) Granule {
+  uint64_t low;
+  uint64_t high;
+};
+
+// A thread's 16 of the 128 bytes of a line. What 8 threads of a warp store to a line by one store_line each reads as a
+// whole by one load_line each: the hardware moves aligned 128 bytes of one instruction together, over NVLink too.
+// NCCL's LL128 protocol rests on the same.
+__device__ __forceinline__ Granule load_line(const std::byte* address) {
+  Granule granule;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(granule.low), "=l"(granule.high) : "l"(address));
+  return granule;
+}
+
+__device__ __forceinline__ void store_line(std::byte* address, Granule granule) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(granule.low), "l"(granule.high));
+}
+
 // Orders all earlier writes of this thread before it; pairs with an acquire load, on the host too.
 __device__ __forceinline__ void store_release(uint32_t* address, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");

@@ -10,13 +10,13 @@ namespace {
 // A sender keeps about a round trip's worth of frames under way, 1 MiB over all lanes at NVLink's rate, and a warp
 // fills no more than a few GB/s of it: hence these many lanes. Senders and receivers take up to 4 frames at a time, and
 // neither waits for the other as long as a ring holds two such batches.
-constexpr uint32_t kMostCollectiveLanes = 256;   // over all edges into a rank
+constexpr uint32_t kMostCollectiveLanes = 512;   // over all edges into a rank
 constexpr uint32_t kMostPointToPointLanes = 64;  // of an edge: one alone may carry everything
 constexpr uint32_t kFewestRingFrames = 8;
 constexpr uint32_t kMostRingFrames = 64;
 constexpr uint64_t kAlignment = 128;
 constexpr uint64_t kStateBytes = (sizeof(TeamState) + kAlignment - 1) / kAlignment * kAlignment;
-constexpr uint64_t kWordsBytes = uint64_t{64} << 10;  // at least what state, credits and counters take
+constexpr uint64_t kWordsBytes = uint64_t{96} << 10;  // at least what state, credits and counters take
 
 // Hands out a block from its begin.
 class Space {

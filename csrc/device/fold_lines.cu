@@ -1,0 +1,138 @@
+#include "device/fold_lines.cuh"
+
+#include <string>
+#include <utility>
+
+#include "device/dispatch.cuh"
+
+namespace axon {
+namespace device {
+
+const void* fold_kernel_for(DataType dtype, Reduction reduction) noexcept {
+  return with_arithmetic(dtype, reduction, []<typename Arithmetic>(Arithmetic) {
+    return reinterpret_cast<const void*>(&fold_kernel<Arithmetic>);
+  });
+}
+
+const void* relay_kernel() noexcept {
+  return reinterpret_cast<const void*>(&fold_kernel<Relay>);
+}
+
+namespace {
+
+uint32_t all_ranks(const DeviceTeam& team) {
+  return (1u << team.num_ranks) - 1;
+}
+
+FoldArguments arguments_of(DeviceOperation operation, DataType dtype, Reduction reduction) {
+  return {.descriptor = {.operation = static_cast<uint64_t>(operation),
+                         .dtype = static_cast<uint64_t>(dtype),
+                         .reduction = static_cast<uint64_t>(reduction),
+                         .root = kNoRoot,
+                         .num_bytes = 0},
+          .plan = {.reduction = fold_reduction(dtype, reduction), .num_ranks = 1, .premul_factor = 1},
+          .contributors = 0,
+          .receivers = 0,
+          .first_total_lane = 0,
+          .jobs = {},
+          .inputs = {},
+          .outputs = {},
+          .shard_bytes = {}};
+}
+
+Status launch_fold(const DeviceTeam& team, const void* kernel, FoldArguments& call, LineShape shape,
+                   StreamView stream) {
+  const uint32_t all_lanes = team.layout.channels[static_cast<int>(Channel::kCollective)].num_lanes;
+  Result<uint32_t> num_lanes = choose_lanes(team, call.receivers == 0 ? all_lanes : all_lanes / 2, shape);
+  if (!num_lanes.ok()) return std::move(num_lanes.status());
+  call.first_total_lane = num_lanes.value();
+
+  JobPlan plan(team.rank, num_lanes.value());
+  plan.add_control();
+  const bool contributes = (call.contributors >> team.rank & 1) != 0;
+  const bool receives = (call.receivers >> team.rank & 1) != 0;
+  for (int owner = 0; owner < team.num_ranks; ++owner) {
+    const uint32_t shard_lanes = plan.lanes_for(call.shard_bytes[owner]);
+    if (owner == team.rank) {
+      plan.add_own(shard_lanes);
+      continue;
+    }
+    if (contributes) plan.add_send(owner, shard_lanes);
+    if (receives) plan.add_receive(owner, shard_lanes);
+  }
+  Result<LaunchShape> grid = plan.grid(shape);
+  if (!grid.ok()) return std::move(grid.status());
+  call.jobs = plan.table();
+  void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
+  return launch(kernel, grid.value(), parameters, stream);
+}
+
+Status no_kernel(DataType dtype, Reduction reduction) {
+  return Status(ErrorCode::kInvalidArgument,
+                std::string("no kernel for ") + name_of(dtype) + " with " + name_of(reduction));
+}
+
+}  // namespace
+}  // namespace device
+
+Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, StreamView stream) {
+  const void* kernel = device::fold_kernel_for(call.dtype, call.reduction);
+  if (kernel == nullptr) return device::no_kernel(call.dtype, call.reduction);
+  const bool has_root = call.root != kNoRoot;
+  const size_t num_bytes = call.num_elements * size_of(call.dtype);
+  device::FoldArguments arguments = device::arguments_of(
+      has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce, call.dtype, call.reduction);
+  arguments.descriptor.root = static_cast<uint64_t>(call.root);
+  arguments.descriptor.num_bytes = num_bytes;
+  arguments.plan.num_ranks = team.num_ranks;
+  arguments.plan.premul_factor = call.premul_factor;
+  arguments.contributors = device::all_ranks(team);
+  arguments.receivers = has_root ? 1u << call.root : device::all_ranks(team);
+
+  const bool receives = (arguments.receivers >> team.rank & 1) != 0;
+  const device::Shards shards = device::cut_in_shards(num_bytes, team.num_ranks, device::all_ranks(team));
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    arguments.inputs[rank] = static_cast<const std::byte*>(call.input) + shards.begins[rank];
+    if (receives) arguments.outputs[rank] = static_cast<std::byte*>(call.output) + shards.begins[rank];
+    arguments.shard_bytes[rank] = shards.sizes[rank];
+  }
+  return device::launch_fold(team, kernel, arguments, call.shape, stream);
+}
+
+Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& call, StreamView stream) {
+  const void* kernel = device::fold_kernel_for(call.dtype, call.reduction);
+  if (kernel == nullptr) return device::no_kernel(call.dtype, call.reduction);
+  device::FoldArguments arguments = device::arguments_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction);
+  arguments.plan.num_ranks = team.num_ranks;
+  arguments.plan.premul_factor = call.premul_factor;
+  arguments.contributors = device::all_ranks(team);
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    arguments.inputs[rank] = static_cast<const std::byte*>(call.inputs[rank].data);
+    arguments.shard_bytes[rank] = call.inputs[rank].num_bytes;
+    arguments.descriptor.num_bytes = arguments.descriptor.num_bytes + call.inputs[rank].num_bytes;
+  }
+  arguments.outputs[team.rank] = static_cast<std::byte*>(call.output);
+  return device::launch_fold(team, kernel, arguments, call.shape, stream);
+}
+
+Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, StreamView stream) {
+  device::FoldArguments arguments =
+      device::arguments_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone);
+  arguments.descriptor.root = static_cast<uint64_t>(call.root);
+  arguments.descriptor.num_bytes = call.num_bytes;
+  arguments.contributors = 1u << call.root;
+  arguments.receivers = device::all_ranks(team) & ~arguments.contributors;
+  const device::Shards shards = device::cut_in_shards(call.num_bytes, team.num_ranks, arguments.receivers);
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    std::byte* shard = static_cast<std::byte*>(call.data) + shards.begins[rank];
+    if (team.rank == call.root) {
+      arguments.inputs[rank] = shard;
+    } else {
+      arguments.outputs[rank] = shard;
+    }
+    arguments.shard_bytes[rank] = shards.sizes[rank];
+  }
+  return device::launch_fold(team, device::relay_kernel(), arguments, call.shape, stream);
+}
+
+}  // namespace axon

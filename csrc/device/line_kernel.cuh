@@ -1,0 +1,77 @@
+// What line kernels have in common: a warp finds its job (line_launch.hpp), and does it.
+//
+// Warps wait for warps of other ranks, never for one of their own, and all are resident at once: all make progress, in
+// whatever order they run.
+#pragma once
+
+#include "device/lanes.cuh"
+#include "device/line_launch.hpp"
+#include "device/meeting.cuh"
+#include "device/message.cuh"
+
+namespace axon::device {
+
+inline constexpr int kMaxWarps = 16;  // of a block
+
+struct Job {
+  uint32_t group;
+  uint32_t lane;       // in the group, …
+  uint32_t num_lanes;  // … which has so many
+};
+
+// False: this warp has none. Consecutive jobs go to different blocks, so that each multiprocessor gets some of every
+// group.
+__device__ __forceinline__ bool find_job(const JobTable& jobs, Job& job) {
+  const uint32_t number = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+  if (number >= jobs.begins[kNumGroups]) return false;
+  uint32_t group = 0;  // the last that begins there or before
+#pragma unroll
+  for (uint32_t step = kNumGroups / 2; step > 0; step /= 2) {
+    if (jobs.begins[group + step] <= number) group += step;
+  }
+  job = {group, number - jobs.begins[group], static_cast<uint32_t>(jobs.begins[group + 1] - jobs.begins[group])};
+  return true;
+}
+
+// Peers are numbered without the rank itself.
+__device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
+  return static_cast<int>(peer) + (static_cast<int>(peer) >= own_rank ? 1 : 0);
+}
+
+// By the control warp of a collective: meets all peers, and counts the epoch. `to_peer` and `from_peer` are this
+// thread's peer's.
+__device__ __forceinline__ void meet(const DeviceTeam& team, const DeviceDescriptor& to_peer,
+                                     const DeviceDescriptor& from_peer) {
+  const uint32_t epoch = current_epoch(team, 0);
+  const Turn outgoing(team, to_peer, epoch);
+  if (is_wipe_due(epoch)) {
+    wipe_idle_region(outgoing, thread_of_warp(), 32);
+    __syncwarp();
+  }
+  announce(outgoing);
+  __syncwarp();
+  advance_epoch(team, epoch, 0, 1);
+  verify(Turn(team, from_peer, epoch));
+}
+
+// One warp's part in sending a message on its edge.
+__device__ __forceinline__ void send_message(OutLanes& out, const InputMessage& message, int peer, const Job& job) {
+  for (Stride<kMaxBatch> stride(message.num_frames(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
+    Share shares[kMaxBatch];
+    load(message, stride, shares);
+    if (!out.await_room(stride.batch_size())) return;
+    out.send(peer, stride.batch_size(), shares);
+  }
+  out.finish();
+}
+
+__device__ __forceinline__ void receive_message(InLanes& in, const OutputMessage& message, int peer, const Job& job) {
+  for (Stride<kMaxBatch> stride(message.num_frames(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
+    Share shares[kMaxBatch];
+    if (!in.receive(peer, stride.batch_size(), shares)) return;
+    store(message, stride, shares);
+  }
+  in.finish();
+}
+
+}  // namespace axon::device

@@ -1,0 +1,105 @@
+#include "device/line_launch.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "device/fold_types.hpp"
+#include "device/packet_collectives.hpp"
+
+namespace axon::device {
+namespace {
+
+constexpr uint32_t kMostWarpsPerBlock = 16;
+constexpr uint32_t kFewestWarpsPerBlock = 4;
+constexpr uint32_t kPreferredBlocks = 32;
+constexpr uint32_t kMostBlocks = 132;      // the multiprocessors of a Hopper GPU
+constexpr uint32_t kPreferredLanes = 160;  // over all edges into a rank
+
+uint32_t divide_up(uint32_t a, uint32_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace
+
+uint32_t JobPlan::lanes_for(size_t num_bytes) const noexcept {
+  return static_cast<uint32_t>(std::min<size_t>(num_lanes_, (num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes));
+}
+
+JobTable JobPlan::table() const noexcept {
+  JobTable table{};
+  for (uint32_t group = 0; group < kNumGroups; ++group) {
+    table.begins[group + 1] = static_cast<uint16_t>(table.begins[group] + sizes_[group]);
+  }
+  return table;
+}
+
+Result<LaunchShape> JobPlan::grid(LineShape wish) const {
+  const uint32_t num_jobs = std::max<uint32_t>(table().begins[kNumGroups], 1);
+  const auto wished = static_cast<uint32_t>(wish.warps_per_block);
+  const uint32_t num_warps =
+      wished != 0 ? wished
+                  : std::clamp(divide_up(num_jobs, kPreferredBlocks), kFewestWarpsPerBlock, kMostWarpsPerBlock);
+  const uint32_t num_blocks = divide_up(num_jobs, num_warps);
+  if (num_warps > kMostWarpsPerBlock || num_blocks > kMostBlocks) {
+    return Status(ErrorCode::kInvalidArgument, std::to_string(num_jobs) + " warps, " + std::to_string(num_warps) +
+                                                   " a block: more than " + std::to_string(kMostBlocks) +
+                                                   " blocks or " + std::to_string(kMostWarpsPerBlock) + " a block");
+  }
+  return LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
+}
+
+Result<uint32_t> choose_lanes(const DeviceTeam& team, uint32_t available, LineShape wish) {
+  const auto wished = static_cast<uint32_t>(wish.num_lanes);
+  if (wished > available) {
+    return Status(ErrorCode::kInvalidArgument,
+                  std::to_string(wished) + " lanes an edge; the team has " + std::to_string(available));
+  }
+  if (wished != 0) return wished;
+  return std::clamp(kPreferredLanes / static_cast<uint32_t>(team.num_ranks - 1), 1u, available);
+}
+
+Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept {
+  const auto num_owners = static_cast<uint64_t>(std::popcount(owners));
+  const uint64_t num_frames = (num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes;
+  const uint64_t stride = (num_frames + num_owners - 1) / num_owners * kFramePayloadBytes;
+  Shards shards;
+  uint64_t begin = 0;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if ((owners >> rank & 1) == 0) continue;
+    shards.begins[rank] = begin;
+    shards.sizes[rank] = std::min(stride, num_bytes - begin);
+    begin += shards.sizes[rank];
+  }
+  return shards;
+}
+
+std::vector<FoldType> all_folds() {
+  std::vector<FoldType> folds;
+  for (int dtype = 0; dtype <= static_cast<int>(DataType::kComplex128); ++dtype) {
+    for (int reduction = 0; reduction <= static_cast<int>(Reduction::kPremulSum); ++reduction) {
+      const FoldType fold{static_cast<DataType>(dtype), static_cast<Reduction>(reduction)};
+      if (has_kernel(fold.dtype, fold.reduction)) folds.push_back(fold);
+    }
+  }
+  return folds;
+}
+
+}  // namespace axon::device
+
+namespace axon {
+
+bool has_kernel(DataType dtype, Reduction reduction) noexcept {
+  return device::fold_kernel_for(dtype, reduction) != nullptr;
+}
+
+Status load_kernels(int num_ranks) {
+  for (const auto& [dtype, reduction] : device::all_folds()) {
+    AXON_TRY(load(device::fold_kernel_for(dtype, reduction)));
+  }
+  AXON_TRY(load(device::exchange_kernel_address()));
+  AXON_TRY(load(device::relay_kernel()));
+  return load_packet_kernels(num_ranks);
+}
+
+}  // namespace axon

@@ -1,0 +1,60 @@
+// The host side that all line kernels share: lanes, jobs, grid.
+//
+// A launch is a set of jobs, a warp each, in groups: one for control, one to send to and one to receive from each peer,
+// one for what a rank does by itself. A group has as many jobs as its message has lanes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "cuda/launch.hpp"
+#include "device/line_collectives.hpp"
+
+namespace axon::device {
+
+enum : uint32_t { kControlGroup = 0, kOutGroups = 1, kInGroups = 16, kOwnGroup = 31, kNumGroups = 32 };
+
+struct JobTable {
+  uint16_t begins[kNumGroups + 1];  // group g has jobs begins[g] … begins[g+1] − 1
+};
+
+class JobPlan {
+ public:
+  JobPlan(int rank, uint32_t num_lanes) noexcept : rank_(rank), num_lanes_(num_lanes) {}
+
+  // Lanes of a message: one a frame, while they last. An empty message has none.
+  uint32_t lanes_for(size_t num_bytes) const noexcept;
+
+  void add_control() noexcept { sizes_[kControlGroup] = 1; }
+  void add_send(int peer, uint32_t num_lanes) noexcept { sizes_[kOutGroups + slot_of(peer)] = num_lanes; }
+  void add_receive(int peer, uint32_t num_lanes) noexcept { sizes_[kInGroups + slot_of(peer)] = num_lanes; }
+  void add_own(uint32_t num_lanes) noexcept { sizes_[kOwnGroup] = num_lanes; }
+
+  JobTable table() const noexcept;
+  // Of all jobs; fails where the caller's wish or the jobs are too many to be resident at once.
+  Result<LaunchShape> grid(LineShape wish) const;
+
+ private:
+  uint32_t slot_of(int peer) const noexcept { return static_cast<uint32_t>(peer < rank_ ? peer : peer - 1); }
+
+  int rank_;
+  uint32_t num_lanes_;
+  std::array<uint32_t, kNumGroups> sizes_{};
+};
+
+// How many of an edge's `available` lanes a launch uses at most.
+Result<uint32_t> choose_lanes(const DeviceTeam& team, uint32_t available, LineShape wish);
+
+// Shards of whole frames, one a bit of `owners`, in the order of their ranks; the others are empty.
+struct Shards {
+  std::array<uint64_t, kMaxTeamRanks> begins{};
+  std::array<uint64_t, kMaxTeamRanks> sizes{};
+};
+Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept;
+
+// The kernels; null where there is none.
+const void* exchange_kernel_address() noexcept;
+const void* fold_kernel_for(DataType dtype, Reduction reduction) noexcept;
+const void* relay_kernel() noexcept;
+
+}  // namespace axon::device
