@@ -14,7 +14,8 @@ import torch.distributed as dist
 from pool import BACKEND, RankPool
 
 from torch_axon.bench import patterns
-from torch_axon.bench.operations import OPERATIONS, Exercise, Setting
+from torch_axon.bench.exercise import Exercise, Setting
+from torch_axon.bench.operations import OPERATIONS
 from torch_axon.bench.record import read_lines
 
 COUNT = 301
@@ -59,6 +60,22 @@ def test_operation_gives_what_its_row_expects(ranks: RankPool, name: str, is_asy
     if BACKEND == "gloo" and name == "all_gather_uneven":
         pytest.skip("Gloo gathers only equal sizes")
     assert ranks.run(count_wrong, name, is_async) == [0] * ranks.size
+
+
+def run_chain(name: str) -> bool:
+    """Whether the chain of calls, run over zeros, leaves zeros: as timed calls must, for ever."""
+    exercise = prepare(name)
+    chain = exercise.chain()
+    for launch in 3 * chain:
+        launch(dist.group.WORLD, False)
+    return all(not bool(buffer.any()) for buffer, _ in exercise.inputs + exercise.outputs)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_chain_of_calls_can_be_timed(three_ranks: RankPool, name: str) -> None:
+    if BACKEND == "gloo" and name == "all_gather_uneven":
+        pytest.skip("Gloo gathers only equal sizes")
+    assert all(three_ranks.run(run_chain, name))
 
 
 @pytest.mark.parametrize("name", [name for name, operation in OPERATIONS.items() if operation.sized])
@@ -150,6 +167,33 @@ def test_run_keeps_a_window_of_asynchronous_calls_in_flight(tmp_path: Path) -> N
     assert (all_reduce.window, sendrecv.window) == (4, 1)
     assert all_reduce.judged.batch == 4
     assert all_reduce.judged.wrong == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs, since NCCL takes no two ranks on one")
+@pytest.mark.parametrize("mode", [[], ["--graph"], ["--async"]], ids=["eager", "graph", "async"])
+def test_run_measures_beside_nccl_and_symmetric_memory(mode: list[str], tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    done = run_bench(
+        "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,ring", "--device", "cuda", *mode,
+        "--vs", "nccl,symm_mem", "--dtype", "bfloat16", "--sizes", "1K,1M", "--iters", "200", "--blocks", "2",
+        "--json", str(results), "--plot", str(tmp_path / "curves.png"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for line in read_lines(results):
+        assert (line.device, line.graph) == ("cuda", mode == ["--graph"])
+        assert line.machine.gpu
+        assert [side.backend for side in line.sides] == [BACKEND, "nccl", "symm_one_shot", "symm_two_shot"]
+        assert all(side.measured == (line.op == "all_reduce") for side in line.sides[2:])
+        assert all(side.wrong == 0 for side in line.sides if side.measured)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")
+def test_run_says_what_groups_cost_on_a_gpu() -> None:
+    done = run_bench("--groups", "3", "--device", "cuda", "--vs", BACKEND)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "GPU MiB a group" in done.stdout
 
 
 def test_run_that_is_not_ahead_fails_and_says_where() -> None:

@@ -121,6 +121,20 @@ def test_several_rivals_are_comma_separated() -> None:
     assert parse("--vs", "gloo,fake").rivals == ("gloo", "fake")
 
 
+def test_symm_mem_stands_for_both_its_kernels() -> None:
+    from torch_axon.bench.arguments import _backends
+
+    assert _backends("gloo,symm_mem") == ("gloo", "symm_one_shot", "symm_two_shot")
+
+
+def test_a_gpu_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.device_count():
+        pytest.skip("there is one")
+    with pytest.raises(SystemExit):
+        parse("--device", "cuda")
+    assert "argument --device: no GPU here for 'cuda'" in capsys.readouterr().err
+
+
 def test_output_files_are_paths() -> None:
     arguments = parse("--json", "a.jsonl", "--plot", "b.png")
     assert (arguments.json, arguments.plot) == (Path("a.jsonl"), Path("b.png"))
@@ -147,6 +161,8 @@ def test_output_files_are_paths() -> None:
         (["--plot", "curve.pdf"], "argument --plot: 'curve.pdf' does not end in .png"),
         (["--assert-ahead", "0"], "argument --assert-ahead: '0' is no number"),
         (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),
+        (["--graph"], "argument --graph: needs --device cuda"),
+        (["--vs", "gloo,symm_mem"], "argument --vs: symm_mem needs --device cuda"),
         (["--seconds", "nan"], "argument --seconds: 'nan' is no number"),
     ],
 )

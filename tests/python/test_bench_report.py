@@ -74,6 +74,14 @@ def test_table_shows_figures_ratio_and_distance_to_the_floor() -> None:
     assert (shown["fake µs"], shown["over fake µs"]) == ("4.00", "6.00")
 
 
+def test_table_shows_the_floor_of_links_that_are_known() -> None:
+    line = replace(LINE, size=1 << 30, machine=replace(MACHINE, gpu="NVIDIA H200"), device="cuda", graph=True)
+    assert cells(line)["floor µs"] == "2755"
+    assert cells(replace(line, op="all_gather", ranks=4))["floor µs"] == "2067"
+    assert "floor µs" not in cells(replace(line, machine=replace(MACHINE, gpu="Model 8")))
+    assert "2 ranks on GPUs NVIDIA H200, graphs, Model 9" in markdown([line])
+
+
 def test_table_shows_dashes_where_a_side_failed() -> None:
     shown = cells(replace(LINE, sides=(OURS, Side("gloo", failure="unsupported"))))
     assert (shown["gloo µs"], shown["× gloo"], shown["axon µs"]) == ("–", "–", "10.00")
@@ -113,6 +121,15 @@ def test_result_files_are_read_back_as_written(tmp_path: Path) -> None:
     append_lines(path, [LINE])
     append_lines(path, [SLOWER])
     assert read_lines(path) == [LINE, SLOWER]
+
+
+def test_result_files_from_before_gpus_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    append_lines(path, [LINE])
+    fields = json.loads(path.read_text())
+    del fields["device"], fields["graph"], fields["machine"]["gpu"]
+    path.write_text(json.dumps(fields) + "\n")
+    assert read_lines(path) == [LINE]
 
 
 def test_every_line_of_a_result_file_is_complete_in_itself(tmp_path: Path) -> None:
@@ -171,4 +188,11 @@ def test_plot_is_a_png_also_where_a_side_has_no_figures(tmp_path: Path) -> None:
     barrier = replace(LINE, op="barrier", size=0)
     unable = replace(LINE, size=4096, sides=(OURS, Side("gloo", failure="unsupported"), FAKE))
     save_plot([LINE, unable, barrier], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_is_a_png_also_with_a_floor(tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    machine = replace(MACHINE, gpu="NVIDIA H200")
+    save_plot([replace(line, machine=machine, graph=True) for line in (LINE, SLOWER)], path)
     assert path.read_bytes().startswith(b"\x89PNG")

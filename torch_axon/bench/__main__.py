@@ -7,13 +7,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
+from torch_axon.bench import symmetric
 from torch_axon.bench.arguments import Arguments, parse_arguments
-from torch_axon.bench.contenders import open_contenders
+from torch_axon.bench.contenders import choose_gpu, open_contenders
 from torch_axon.bench.cost import measure_costs
+from torch_axon.bench.exercise import Setting
 from torch_axon.bench.measure import Meter
-from torch_axon.bench.operations import OPERATIONS, Operation, Setting
+from torch_axon.bench.operations import OPERATIONS, Operation
 from torch_axon.bench.plot import save_plot
 from torch_axon.bench.record import Line, append_lines, describe_machine
 from torch_axon.bench.report import ahead_failures, wrong_results
@@ -30,8 +33,11 @@ def main(command_line: Sequence[str]) -> int:
         arguments = parse_arguments(command_line, int(os.environ["WORLD_SIZE"]))
     terminal = Terminal(rank)
     timeout = timedelta(seconds=arguments.timeout)
+    device = choose_gpu() if arguments.device == "cuda" else torch.device("cpu")
     if arguments.groups:
-        terminal.costs(measure_costs((arguments.backend, *arguments.rivals), arguments.groups, timeout))
+        backends = [name for name in (arguments.backend, *arguments.rivals) if name not in symmetric.KERNELS]
+        with device:
+            terminal.costs(measure_costs(backends, arguments.groups, timeout))
         return 0
     lines = _measure_all(arguments, terminal, timeout)
     return _conclude(lines, arguments, terminal) if rank == 0 else 0
@@ -39,7 +45,7 @@ def main(command_line: Sequence[str]) -> int:
 
 def _measure_all(arguments: Arguments, terminal: Terminal, timeout: timedelta) -> list[Line]:
     contenders, control = open_contenders(arguments.backend, arguments.rivals, timeout)
-    machine = describe_machine()
+    machine = describe_machine(arguments.device, arguments.commit)
     terminal.machine(machine)
     meter = Meter(contenders, control, arguments, machine)
     plan = {name: list(_settings(OPERATIONS[name], arguments)) for name in arguments.operations}

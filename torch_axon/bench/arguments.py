@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from torch_axon.bench import symmetric
 from torch_axon.bench.contenders import register
 from torch_axon.bench.operations import OPERATIONS
 from torch_axon.bench.patterns import DTYPES, REDUCTIONS
@@ -35,6 +36,9 @@ class Arguments:
     window: int | None
     groups: int
     timeout: float
+    device: str
+    graph: bool
+    commit: str | None
     json: Path | None
     plot: Path | None
     ahead: float | None
@@ -52,6 +56,7 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         parser.error(f"arguments -b, -e, -f: {error}")
     if given.root >= num_ranks:
         parser.error(f"argument -r/--root: {given.root} is no rank from 0 to {num_ranks - 1}")
+    _check_device(given, parser)
     dtype = DTYPES[given.dtype]
     if REDUCTIONS[given.redop].integers_only and dtype.is_floating_point:
         integers = ", ".join(name for name, each in DTYPES.items() if not each.is_floating_point)
@@ -63,7 +68,7 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         redop=given.redop,
         root=given.root,
         backend=given.backend,
-        rivals=given.vs,
+        rivals=given.vs or (("gloo",) if given.device == "cpu" else ("nccl",)),
         iters=given.iters,
         warmup=given.warmup,
         blocks=given.blocks,
@@ -71,6 +76,9 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         window=given.window if given.is_async else None,
         groups=given.groups,
         timeout=given.timeout,
+        device=given.device,
+        graph=given.graph,
+        commit=given.commit,
         json=given.json,
         plot=given.plot,
         ahead=given.assert_ahead,
@@ -115,7 +123,8 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
     add(
         "--groups", type=_integer(0, 10000), default=0, metavar="N", help="instead: what a first and N more groups cost"
     )
-    add("--device", choices=("cpu",), default="cpu")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where the tensors are; one GPU a rank (default: cpu)")
+    add("--graph", action="store_true", help="with --device cuda: replay CUDA graphs of 20 calls and more")
 
 
 def _add_timing(group: argparse._ArgumentGroup) -> None:
@@ -124,9 +133,9 @@ def _add_timing(group: argparse._ArgumentGroup) -> None:
     add(
         "--vs",
         type=_backends,
-        default="gloo",
         metavar="NAMES",
-        help="comma-separated backends to compare with; fake is torch's own floor (default: gloo)",
+        help="comma-separated backends to compare with; fake is torch's own floor, symm_mem the all_reduce kernels of "
+        "its symmetric memory (default: gloo, on GPUs nccl)",
     )
     add("-n", "--iters", type=_integer(1, 10**7), metavar="N", help="calls a side and line (default: fills --seconds)")
     add("--seconds", type=_number(0.001, 3600), default=0.3, help="time a side and line without --iters (default: 0.3)")
@@ -137,6 +146,7 @@ def _add_timing(group: argparse._ArgumentGroup) -> None:
 
 def _add_results(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
+    add("--commit", metavar="TEXT", help="what was built, for the results (default: what git says of this folder)")
     add("--json", type=Path, metavar="FILE", help="append one JSON line for every line of the table")
     add("--plot", type=_checked(_png), metavar="FILE.png", help="draw time and bus bandwidth over size")
     add(
@@ -147,6 +157,18 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
         metavar="FACTOR",
         help="fail, and say where, unless every other side takes at least FACTOR (1) times as long",
     )
+
+
+def _check_device(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    rivals = given.vs or ()
+    if given.device == "cuda" and not torch.cuda.device_count():
+        parser.error("argument --device: no GPU here for 'cuda'")
+    if given.graph and given.device == "cpu":
+        parser.error("argument --graph: needs --device cuda")
+    if given.graph and given.is_async:
+        parser.error("argument --graph: not together with --async; a graph holds calls one behind the other")
+    if given.device == "cpu" and not set(rivals).isdisjoint(symmetric.KERNELS):
+        parser.error("argument --vs: symm_mem needs --device cuda")
 
 
 def _nccl_tests_sizes(given: argparse.Namespace) -> tuple[int, ...]:
@@ -165,7 +187,10 @@ def _operations(text: str) -> tuple[str, ...]:
 
 
 def _backends(text: str) -> tuple[str, ...]:
-    return tuple(_backend(name) for name in text.split(","))
+    names: list[str] = []
+    for name in text.split(","):
+        names += symmetric.KERNELS if name == symmetric.NAME else [_backend(name)]
+    return tuple(names)
 
 
 def _backend(name: str) -> str:

@@ -1,12 +1,17 @@
 """The groups that take turns, all over the same ranks of one process each, and a group of our own to agree through."""
 
 import importlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from torch_axon.bench import symmetric
+from torch_axon.bench.exercise import Exercise, Setting
+from torch_axon.bench.operations import Operation
 
 # torch's backend that does nothing at all: what remains is the cost of the Python call.
 FLOOR = "fake"
@@ -22,6 +27,12 @@ class Contender:
     @property
     def moves_data(self) -> bool:
         return self.backend != FLOOR
+
+    def own_exercise(self, operation: Operation, setting: Setting) -> Exercise | None:
+        """For sides that need buffers of their own kind; the others work on the same ones. A collective call."""
+        if self.backend in symmetric.KERNELS:
+            return symmetric.prepare(self.backend, self.group, operation, setting)
+        return None
 
 
 class Control:
@@ -60,9 +71,19 @@ def register(backend: str) -> None:
         raise ValueError(f"{backend!r} is no backend of this process; there are {', '.join(known)}")
 
 
+def choose_gpu() -> torch.device:
+    """The GPU of this rank of its host; ranks share them where there are fewer GPUs."""
+    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    torch.cuda.set_device(gpu)
+    return gpu
+
+
 def open_contenders(backend: str, rivals: Sequence[str], timeout: timedelta) -> tuple[list[Contender], Control]:
     """Opens the default group on `backend`, then one on each of `rivals`; the first contender is the one judged."""
     dist.init_process_group(backend, timeout=timeout)
     contenders = [Contender(backend, dist.distributed_c10d._get_default_group())]
-    contenders += [Contender(name, dist.new_group(backend=name, timeout=timeout)) for name in rivals]
+    for name in rivals:
+        # Symmetric memory needs no backend, but a group with a store to meet through.
+        group = dist.new_group(backend="gloo" if name in symmetric.KERNELS else name, timeout=timeout)
+        contenders.append(Contender(name, group))
     return contenders, Control(dist.new_group(backend="gloo", timeout=timeout))

@@ -24,6 +24,8 @@ class GroupCost:
     num_further: int
     further_ms: float
     further_kib: float
+    gpu_kib: float  # taken of the GPU, its context not counted; 0 on CPUs
+    further_gpu_kib: float
 
 
 def measure_costs(backends: Sequence[str], num_further: int, timeout: timedelta) -> list[GroupCost]:
@@ -47,26 +49,33 @@ def measure_costs(backends: Sequence[str], num_further: int, timeout: timedelta)
 
 
 def _measure_cost(backend: str, open_default: Callable[[], None], num_further: int) -> GroupCost:
-    before = _resident_kib()
+    tensor = torch.zeros(2)  # before memory is read: on a GPU, the first one makes the context
+    before = _memory()
     init_ms = _milliseconds(open_default)
-    tensor = torch.zeros(2)
-    first_call_ms = _milliseconds(lambda: dist.all_reduce(tensor))
-    first = _resident_kib()
+    first_call_ms = _milliseconds(lambda: _all_reduce(tensor, None))
+    first = _memory()
     groups: list[dist.ProcessGroup] = []
 
     def open_further() -> None:
         for _ in range(num_further):
             groups.append(dist.new_group(backend=backend))
-            dist.all_reduce(tensor, group=groups[-1])
+            _all_reduce(tensor, groups[-1])
 
     further_ms = _milliseconds(open_further)
-    further_kib = _resident_kib() - first
-    share = max(1, num_further)
-    own = [init_ms, first_call_ms, first - before, further_ms / share, further_kib / share]
-    most = torch.tensor(own, dtype=torch.float64)
+    further = (_memory() - first) / max(1, num_further)
+    own = torch.tensor([init_ms, first_call_ms, further_ms / max(1, num_further)], dtype=torch.float64)
+    most = torch.cat([own, first - before, further])
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    init_ms, first_call_ms, rss_kib, further_ms, further_kib = most.tolist()
-    return GroupCost(backend, init_ms, first_call_ms, rss_kib, num_further, further_ms, further_kib)
+    init_ms, first_call_ms, further_ms, rss_kib, gpu_kib, further_kib, further_gpu_kib = most.tolist()
+    return GroupCost(
+        backend, init_ms, first_call_ms, rss_kib, num_further, further_ms, further_kib, gpu_kib, further_gpu_kib
+    )
+
+
+def _all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    dist.all_reduce(tensor, group=group)
+    if tensor.is_cuda:
+        torch.cuda.synchronize()
 
 
 def _milliseconds(action: Callable[[], object]) -> float:
@@ -75,6 +84,8 @@ def _milliseconds(action: Callable[[], object]) -> float:
     return (perf_counter() - start) * 1e3
 
 
-def _resident_kib() -> float:
+def _memory() -> torch.Tensor:
+    """KiB resident in this process, and taken of its GPU by whomever."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1024
+    free, total = torch.cuda.mem_get_info() if torch.get_default_device().type == "cuda" else (0, 0)
+    return torch.tensor([pages * os.sysconf("SC_PAGE_SIZE"), total - free], dtype=torch.float64) / 1024

@@ -1,27 +1,30 @@
 """Times the contenders in turn, so that whatever else the machine does falls on all of them alike.
 
-A sample is a batch of calls between two clock readings: some 20 µs' worth of synchronous calls one after the other, or
-a window of asynchronous calls that are launched together and then waited for. A block of samples of one contender is
-followed by a block of the next; every second round goes through them backwards. Before a block all ranks meet and run
-one batch untimed. Each rank takes p50 and p99 of its own samples; reported are the largest over the ranks. Results are
-checked, every element, before the first block and after the last.
+A sample is a batch of calls between two readings of a clock (`clock`): synchronous calls one after the other, a window
+of asynchronous calls that are launched together and then waited for, or a CUDA graph of calls. A block of samples of
+one contender is followed by a block of the next; every second round goes through them backwards. Before a block all
+ranks meet and run one batch untimed. Each rank takes p50 and p99 of its own samples; reported are the largest over the
+ranks. Results are checked, every element, before the first block and after the last.
 """
 
 import gc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+from itertools import cycle, islice
 
+import torch
 import torch.distributed as dist
 
 from torch_axon.bench.arguments import Arguments
+from torch_axon.bench.clock import Clock, HostClock, StreamClock, capture
 from torch_axon.bench.contenders import Contender, Control
-from torch_axon.bench.operations import Exercise, Operation, Setting
+from torch_axon.bench.exercise import Exercise, Setting
+from torch_axon.bench.operations import Operation
 from torch_axon.bench.record import Line, Machine, Side
 
-_SAMPLE_NS = 20_000
 _LARGEST_BATCH = 64
+_SMALLEST_GRAPH = 20
 _MOST_CALLS = 20_000
 _WINDOW_BYTES = 512 << 20
 
@@ -35,10 +38,26 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
+@dataclass(frozen=True)
+class Method:
+    """How calls are run and timed."""
+
+    clock: Clock
+    graph: bool  # replayed from CUDA graphs
+    chained: bool  # each on what the one before has written: no host keeps the ranks in step
+
+    @staticmethod
+    def of(arguments: Arguments) -> "Method":
+        if arguments.device == "cpu":
+            return Method(HostClock(), graph=False, chained=False)
+        clock = StreamClock(1_000_000, _SMALLEST_GRAPH) if arguments.graph else StreamClock(200_000, 1)
+        return Method(clock, arguments.graph, chained=True)
+
+
 class Trial:
     """One contender on one line: its calls, checks and samples."""
 
-    def __init__(self, contender: Contender, exercises: Sequence[Exercise]):
+    def __init__(self, contender: Contender, exercises: Sequence[Exercise], method: Method):
         self.contender = contender
         self.failure: str | None = None
         self.wrong = 0
@@ -46,13 +65,20 @@ class Trial:
         self.nanoseconds: list[float] = []  # a call, one entry a sample
         self._samples_per_block = 1
         self._exercises = exercises
+        self._method = method
         self._is_async = len(exercises) > 1
+        self._steps = exercises[0].chain() if method.chained else [exercises[0].launch]
+        self._run_check = self._launch_all
+        self._run_batch = self._launch_batch
 
     def probe(self, control: Control) -> None:
         """The first check; a backend that cannot do the operation is left out of the line."""
         reason = None
         try:
             self._check()
+            if self._method.graph:  # after a call outside: what a first call sets up cannot be captured
+                self._run_check = capture(self._launch_all).replay
+                self._check()
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             reason = str(error).partition("\n")[0] or type(error).__name__
         self.failure = control.first_reason(reason)
@@ -65,24 +91,20 @@ class Trial:
 
     def plan(self, arguments: Arguments, control: Control) -> None:
         """Settles batch and block sizes, the same on all ranks, from the time that the warm-up takes."""
+        clock = self._method.clock
         rounds = math.ceil(arguments.warmup / self._once)
-        start = perf_counter_ns()
-        for _ in range(rounds):
-            self._run(self._once)
-        elapsed = (perf_counter_ns() - start) / (rounds * self._once)
+        elapsed = sum(clock.time(self._run_batch, rounds)) / (rounds * self._once)
         call_ns = max(1.0, control.maximum([elapsed])[0])
         if not self._is_async:
-            self.batch = min(_LARGEST_BATCH, math.ceil(_SAMPLE_NS / call_ns))
+            self.batch = min(_LARGEST_BATCH, max(clock.smallest_batch, math.ceil(clock.sample_ns / call_ns)))
         calls = arguments.iters or min(_MOST_CALLS, arguments.seconds * 1e9 / call_ns)
         self._samples_per_block = math.ceil(calls / (arguments.blocks * self.batch))
+        if self._method.graph:
+            self._run_batch = capture(self._launch_batch).replay
 
     def block(self) -> None:
-        batch, nanoseconds = self.batch, self.nanoseconds
-        self._run(batch)
-        for _ in range(self._samples_per_block):
-            start = perf_counter_ns()
-            self._run(batch)
-            nanoseconds.append((perf_counter_ns() - start) / batch)
+        samples = self._method.clock.time(self._run_batch, self._samples_per_block)
+        self.nanoseconds += [sample / self.batch for sample in samples]
 
     def side(self, operation: Operation, size: int, control: Control) -> Side:
         if self.failure is not None:
@@ -102,22 +124,25 @@ class Trial:
             wrong=self.wrong if self.contender.moves_data else None,
         )
 
-    def _run(self, num_calls: int) -> None:
-        group = self.contender.group
+    def _launch_batch(self) -> None:
         if self._is_async:
-            works = [exercise.launch(group, True) for exercise in self._exercises]
-            for work in works:
-                if work is not None:
-                    work.wait()
+            self._launch_all()
             return
-        launch = self._exercises[0].launch
-        for _ in range(num_calls):
+        group = self.contender.group
+        for launch in islice(cycle(self._steps), self.batch):
             launch(group, False)
+
+    def _launch_all(self) -> None:
+        """Every exercise's call once."""
+        works = [exercise.launch(self.contender.group, self._is_async) for exercise in self._exercises]
+        for work in works:
+            if work is not None:
+                work.wait()
 
     def _check(self) -> None:
         for exercise in self._exercises:
             exercise.fill()
-        self._run(self._once)
+        self._run_check()
         if self.contender.moves_data:
             self.wrong += sum(exercise.count_wrong() for exercise in self._exercises)
         for exercise in self._exercises:
@@ -136,7 +161,7 @@ class Meter:
     def line(self, operation: Operation, setting: Setting) -> Line:
         size = operation.size(setting.count, setting.dtype, setting.num_ranks)
         window = self._window(operation, size)
-        trials = self._measure([operation.prepare(setting) for _ in range(window)])
+        trials = self._measure(self._trials(operation, setting, window))
         return Line(
             op=operation.name,
             size=size,
@@ -148,7 +173,19 @@ class Meter:
             window=window,
             sides=tuple(trial.side(operation, size, self.control) for trial in trials),
             machine=self.machine,
+            device=self.arguments.device,
+            graph=self.arguments.graph,
         )
+
+    def _trials(self, operation: Operation, setting: Setting, window: int) -> list[Trial]:
+        method = Method.of(self.arguments)
+        with torch.device(self.arguments.device):
+            shared = [operation.prepare(setting) for _ in range(window)]
+            own = [contender.own_exercise(operation, setting) for contender in self.contenders]
+            return [
+                Trial(contender, [exercise] if exercise else shared, method)
+                for contender, exercise in zip(self.contenders, own, strict=True)
+            ]
 
     def _window(self, operation: Operation, size: int) -> int:
         """Calls in flight, fewer where their buffers, one set a call, would fill the memory; 1 is synchronous."""
@@ -156,8 +193,7 @@ class Meter:
             return 1
         return max(1, min(self.arguments.window, _WINDOW_BYTES // max(1, size)))
 
-    def _measure(self, exercises: Sequence[Exercise]) -> list[Trial]:
-        trials = [Trial(contender, exercises) for contender in self.contenders]
+    def _measure(self, trials: list[Trial]) -> list[Trial]:
         for trial in trials:
             trial.probe(self.control)
         able = [trial for trial in trials if trial.failure is None]

@@ -6,77 +6,13 @@ count by their even shares.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_axon.bench import patterns
-
-Launch = Callable[[dist.ProcessGroup, bool], dist.Work | None]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the buffers of one line depend on; `count` as nccl-tests counts it."""
-
-    count: int
-    dtype: torch.dtype
-    redop: str
-    root: int
-    rank: int
-    num_ranks: int
-
-    @property
-    def is_root(self) -> bool:
-        return self.rank == self.root
-
-    @property
-    def op(self) -> dist.ReduceOp.RedOpType:
-        return patterns.REDUCTIONS[self.redop].op
-
-    def empty(self, count: int) -> Tensor:
-        return torch.zeros(count, dtype=self.dtype)
-
-    def shares(self) -> list[Tensor]:
-        """One buffer of `count` elements for every rank."""
-        return [self.empty(self.count) for _ in range(self.num_ranks)]
-
-    def moved(self, seed: int, count: int | None = None) -> Tensor:
-        return patterns.moved(seed, self.count if count is None else count, self.dtype)
-
-    def moved_by_all(self) -> list[Tensor]:
-        return [self.moved(rank) for rank in range(self.num_ranks)]
-
-    def contribution(self, count: int) -> Tensor:
-        return patterns.contribution(self.redop, self.rank, self.num_ranks, count, self.dtype)
-
-    def reduced(self, count: int) -> Tensor:
-        return patterns.reduced(self.redop, self.num_ranks, count, self.dtype)
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """A call with its buffers, what to put into them before a checked call and what they must hold after it."""
-
-    launch: Launch
-    inputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-
-    def fill(self) -> None:
-        for buffer, _ in self.outputs:
-            buffer.fill_(patterns.POISON)
-        for buffer, values in self.inputs:
-            buffer.copy_(values)
-
-    def count_wrong(self) -> int:
-        return sum(int((buffer != expected).sum()) for buffer, expected in self.outputs)
-
-    def zero(self) -> None:
-        """Zeros let in-place reductions be repeated for ever without overflow."""
-        for buffer, _ in self.inputs:
-            buffer.zero_()
+from torch_axon.bench.exercise import Exercise, Launch, Setting
 
 
 @dataclass(frozen=True)
@@ -114,28 +50,49 @@ def _all_reduce(s: Setting) -> Exercise:
 
 def _reduce(s: Setting) -> Exercise:
     tensor = s.empty(s.count)
+
+    def to(root: int) -> Launch:
+        return lambda group, is_async: dist.reduce(tensor, root, op=s.op, group=group, async_op=is_async)
+
     return Exercise(
-        lambda group, is_async: dist.reduce(tensor, s.root, op=s.op, group=group, async_op=is_async),
+        to(s.root),
         inputs=[(tensor, s.contribution(s.count))],
         outputs=[(tensor, s.reduced(s.count))] if s.is_root else [],
+        make_chain=lambda: [to(root) for root in range(s.num_ranks)],
     )
 
 
 def _broadcast(s: Setting) -> Exercise:
     tensor = s.empty(s.count)
+
+    def of(root: int) -> Launch:
+        return lambda group, is_async: dist.broadcast(tensor, root, group=group, async_op=is_async)
+
     return Exercise(
-        lambda group, is_async: dist.broadcast(tensor, s.root, group=group, async_op=is_async),
+        of(s.root),
         inputs=[(tensor, s.moved(s.rank))],
         outputs=[(tensor, s.moved(s.root))],
+        make_chain=lambda: [of(root) for root in range(s.num_ranks)],
     )
 
 
 def _all_gather(s: Setting) -> Exercise:
     source, target = s.empty(s.count), s.empty(s.count * s.num_ranks)
+
+    def between(source: Tensor, target: Tensor) -> Launch:
+        return lambda group, is_async: dist.all_gather_into_tensor(target, source, group=group, async_op=is_async)
+
+    def chain() -> list[Launch]:
+        """Each gathers what the one before has brought from the next rank."""
+        other, following = torch.zeros_like(target), (s.rank + 1) % s.num_ranks
+        shares = [each.chunk(s.num_ranks)[following] for each in (target, other)]
+        return [between(shares[0], other), between(shares[1], target)]
+
     return Exercise(
-        lambda group, is_async: dist.all_gather_into_tensor(target, source, group=group, async_op=is_async),
+        between(source, target),
         inputs=[(source, s.moved(s.rank))],
         outputs=[(target, torch.cat(s.moved_by_all()))],
+        make_chain=chain,
     )
 
 
@@ -163,10 +120,23 @@ def _all_gather_uneven(s: Setting) -> Exercise:
 def _reduce_scatter(s: Setting) -> Exercise:
     total = s.count * s.num_ranks
     source, target = s.empty(total), s.empty(s.count)
+
+    def between(source: Tensor, target: Tensor) -> Launch:
+        return lambda group, is_async: dist.reduce_scatter_tensor(
+            target, source, op=s.op, group=group, async_op=is_async
+        )
+
+    def chain() -> list[Launch]:
+        """Each writes its result among the input of the next."""
+        other, following = torch.zeros_like(source), (s.rank + 1) % s.num_ranks
+        shares = [each.chunk(s.num_ranks)[following] for each in (source, other)]
+        return [between(source, shares[1]), between(other, shares[0])]
+
     return Exercise(
-        lambda group, is_async: dist.reduce_scatter_tensor(target, source, op=s.op, group=group, async_op=is_async),
+        between(source, target),
         inputs=[(source, s.contribution(total))],
         outputs=[(target, s.reduced(total).chunk(s.num_ranks)[s.rank])],
+        make_chain=chain,
     )
 
 
@@ -208,10 +178,14 @@ def _all_to_all_with_counts(s: Setting, share: Callable[[int, int], int]) -> Exe
     def values(sender: int, receiver: int) -> Tensor:
         return s.moved(sender * s.num_ranks + receiver, share(sender, receiver))
 
+    def between(source: Tensor, target: Tensor) -> Launch:
+        return lambda group, is_async: dist.all_to_all_single(target, source, group=group, async_op=is_async, **splits)
+
     return Exercise(
-        lambda group, is_async: dist.all_to_all_single(target, source, group=group, async_op=is_async, **splits),
+        between(source, target),
         inputs=[(source, torch.cat([values(s.rank, peer) for peer in range(s.num_ranks)]))],
         outputs=[(target, torch.cat([values(peer, s.rank) for peer in range(s.num_ranks)]))],
+        make_chain=lambda: [between(source, target), between(target, source)],  # shares are symmetric
     )
 
 
@@ -238,6 +212,28 @@ def _sendrecv(s: Setting) -> Exercise:
         ping if s.rank < peer else pong,
         inputs=[(source, s.moved(s.rank))],
         outputs=[(target, s.moved(peer))],
+    )
+
+
+def _ring(s: Setting) -> Exercise:
+    """Every rank sends to the next and receives from the one before, in one batch."""
+    source, target = s.empty(s.count), s.empty(s.count)
+    following, preceding = (s.rank + 1) % s.num_ranks, (s.rank - 1) % s.num_ranks
+
+    def between(source: Tensor, target: Tensor) -> Launch:
+        def launch(group: dist.ProcessGroup, _: bool) -> None:
+            send = dist.P2POp(dist.isend, source, following, group)
+            receive = dist.P2POp(dist.irecv, target, preceding, group)
+            for work in dist.batch_isend_irecv([send, receive]):
+                work.wait()
+
+        return launch
+
+    return Exercise(
+        between(source, target),
+        inputs=[(source, s.moved(s.rank))],
+        outputs=[(target, s.moved(preceding))],
+        make_chain=lambda: [between(source, target), between(target, source)],
     )
 
 
@@ -269,5 +265,6 @@ OPERATIONS: dict[str, Operation] = {
         Operation("all_to_all_uneven", _all_but_own, _all_to_all_uneven, shares=True),
         Operation("barrier", _whole, _barrier, sized=False),
         Operation("sendrecv", _whole, _sendrecv, hops=2, can_be_async=False),
+        Operation("ring", _whole, _ring, can_be_async=False),
     )
 }

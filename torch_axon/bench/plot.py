@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch_axon.bench.floor import floor_us
+from torch_axon.bench.operations import OPERATIONS
 from torch_axon.bench.record import Line, Side
 from torch_axon.bench.sizes import format_size
 
@@ -27,22 +29,35 @@ def save_plot(lines: Sequence[Line], path: Path) -> None:
     rows = max(1, len(by_operation))
     figure, axes = pyplot.subplots(rows, 2, figsize=(_WIDTH, _HEIGHT_A_ROW * rows), squeeze=False, layout="constrained")
     for (name, sized), (left, right) in zip(by_operation.items(), axes, strict=False):
-        _draw(left, sized, lambda side: side.p50_us)
-        _draw(right, sized, lambda side: side.busbw_gbs)
-        left.set(title=f"{name}, {sized[0].dtype}, {sized[0].ranks} ranks", ylabel="time, p50 of the slowest rank (µs)")
+        floors = [floor for line in sized if (floor := floor_us(line)) is not None]
+        rates = [_bus_bandwidth(line, floor) for line, floor in zip(sized, floors, strict=False)]
+        _draw(left, sized, lambda side: side.p50_us, floors)
+        _draw(right, sized, lambda side: side.busbw_gbs, rates)
+        left.set(title=_title(sized[0]), ylabel="time, p50 of the slowest rank (µs)")
         right.set(title=name, ylabel="bus bandwidth (GB/s)")
-    figure.suptitle(f"{lines[0].machine.cpu}, torch {lines[0].machine.torch}", fontsize="small")
+    machine = lines[0].machine
+    figure.suptitle(f"{machine.gpu or machine.cpu}, torch {machine.torch}", fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
 
-def _draw(axes: "Axes", lines: Sequence[Line], figure_of: Callable[[Side], float]) -> None:
+def _title(line: Line) -> str:
+    return f"{line.op}, {line.dtype}, {line.ranks} ranks{', graph' if line.graph else ''}"
+
+
+def _bus_bandwidth(line: Line, microseconds: float) -> float:
+    return line.size * OPERATIONS[line.op].bus_factor(line.ranks) / microseconds / 1e3
+
+
+def _draw(axes: "Axes", lines: Sequence[Line], figure_of: Callable[[Side], float], floors: Sequence[float]) -> None:
     sizes = [line.size for line in lines]
     for index, side in enumerate(lines[0].sides):
         figures = [figure_of(line.sides[index]) or float("nan") for line in lines]
         if any(figure == figure for figure in figures):
             axes.plot(sizes, figures, marker="o", markersize=3, label=side.backend)
+    if floors:
+        axes.plot(sizes, floors, color="black", linestyle="--", linewidth=1, label="floor of the links")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(

@@ -26,6 +26,7 @@ class Machine:
     commit: str | None
     date: str
     command: str
+    gpu: str | None = None  # of CUDA tensors
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Line:
     window: int  # calls in flight; 1 is synchronous
     sides: tuple[Side, ...]
     machine: Machine = field(repr=False)
+    device: str = "cpu"
+    graph: bool = False  # calls replayed from CUDA graphs
 
     @property
     def judged(self) -> Side:
@@ -73,17 +76,18 @@ class Line:
         return side.p50_us / self.judged.p50_us
 
 
-def describe_machine() -> Machine:
+def describe_machine(device: str = "cpu", commit: str | None = None) -> Machine:
     return Machine(
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),
         kernel=platform.release(),
         python=platform.python_version(),
         torch=torch.__version__,
-        commit=_commit(),
+        commit=commit or _commit(),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=f"torchrun --nproc-per-node={os.environ.get('LOCAL_WORLD_SIZE', '?')} -m torch_axon.bench "
         + shlex.join(sys.argv[1:]),
+        gpu=torch.cuda.get_device_name() if device == "cuda" else None,
     )
 
 

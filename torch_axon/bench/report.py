@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_axon.bench.contenders import FLOOR
+from torch_axon.bench.floor import floor_us
 from torch_axon.bench.record import Line, Side, read_lines
 from torch_axon.bench.sizes import format_size
 
@@ -35,6 +36,8 @@ def columns(lines: Sequence[Line]) -> list[Column]:
         Column("redop", lambda line: line.redop, in_short=False),
         Column("root", lambda line: str(line.root), in_short=False),
     ]
+    if floor_us(lines[0]) is not None:
+        found.append(Column("floor µs", lambda line: _time(floor_us(line) or 0.0)))
     for index, side in enumerate(lines[0].sides):
         found += _side_columns(index, side.backend)
     return found
@@ -73,8 +76,9 @@ def markdown(lines: Sequence[Line]) -> str:
     shown = [column for column in columns(lines) if column.in_short]
     rows = [[column.title for column in shown], [":--", *["--:"] * (len(shown) - 1)]]
     rows += [[column.cell(line) for column in shown] for line in lines]
+    gpus = f"GPUs {machine.gpu}{', graphs' if lines[0].graph else ''}, " if machine.gpu else ""
     head = (
-        f"{lines[0].ranks} ranks on {machine.cpu} ({machine.cores} cores), torch {machine.torch}, "
+        f"{lines[0].ranks} ranks on {gpus}{machine.cpu} ({machine.cores} cores), torch {machine.torch}, "
         f"{machine.commit or 'unversioned'}, {machine.date[:10]}: `{machine.command}`"
     )
     return "\n".join([head, "", *("| " + " | ".join(row) + " |" for row in rows)])

@@ -27,7 +27,8 @@ class Terminal:
 
     def machine(self, machine: Machine) -> None:
         self._console.print(
-            f"# {machine.cpu}, {machine.cores} cores, Linux {machine.kernel}; torch {machine.torch}, "
+            f"# {f'{machine.gpu}; ' if machine.gpu else ''}{machine.cpu}, {machine.cores} cores, "
+            f"Linux {machine.kernel}; torch {machine.torch}, "
             f"Python {machine.python}; {machine.commit or 'unversioned'}; {machine.date}\n"
             "# time: p50 and p99 of the slowest rank, one way for sendrecv; × how many times as long the other takes",
             highlight=False,
@@ -54,6 +55,8 @@ class Terminal:
             "groups more",
             "ms a group",
             "RSS KiB a group",
+            "GPU MiB",
+            "GPU MiB a group",
         ]
         rows = [
             [
@@ -64,6 +67,8 @@ class Terminal:
                 str(cost.num_further),
                 f"{cost.further_ms:.2f}" if cost.num_further else "–",
                 f"{cost.further_kib:.0f}" if cost.num_further else "–",
+                f"{cost.gpu_kib / 1024:.1f}" if cost.gpu_kib else "–",
+                f"{cost.further_gpu_kib / 1024:.2f}" if cost.gpu_kib and cost.num_further else "–",
             ]
             for cost in costs
         ]

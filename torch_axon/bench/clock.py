@@ -1,0 +1,67 @@
+"""How long a batch of calls takes: by the host's clock, or by events on the GPU's stream.
+
+Events time what the GPU does between them. The batches of a block follow each other without the host waiting in
+between; one that is not timed goes before, in which the ranks meet: after it they run in step, so that the slowest
+rank's time holds no other rank's delay.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter_ns
+from typing import Protocol
+
+import torch
+
+
+class Clock(Protocol):
+    @property
+    def sample_ns(self) -> int:
+        """How long a batch should take at least."""
+
+    @property
+    def smallest_batch(self) -> int:
+        """Calls of a batch, however long they take."""
+
+    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
+        """Nanoseconds of each of `num_samples` runs, after one that is not timed."""
+
+
+class HostClock:
+    sample_ns = 20_000
+    smallest_batch = 1
+
+    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
+        run()
+        nanoseconds: list[float] = []
+        for _ in range(num_samples):
+            start = perf_counter_ns()
+            run()
+            nanoseconds.append(perf_counter_ns() - start)
+        return nanoseconds
+
+
+@dataclass(frozen=True)
+class StreamClock:
+    """Events are some 0.5 µs exact, and a graph takes microseconds to launch: batches are to be long beside that."""
+
+    sample_ns: int
+    smallest_batch: int
+
+    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(num_samples + 1)]  # type: ignore[no-untyped-call]
+        run()
+        events[0].record()
+        for event in events[1:]:
+            run()
+            event.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e6 for start, end in pairwise(events)]
+
+
+def capture(calls: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """A graph of what `calls` puts on the current stream."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        calls()
+    return graph

@@ -1,0 +1,80 @@
+"""A call with its buffers: what to put into them before, what they must hold after."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torch_axon.bench import patterns
+
+Launch = Callable[[dist.ProcessGroup, bool], dist.Work | None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the buffers of one line depend on; `count` as nccl-tests counts it."""
+
+    count: int
+    dtype: torch.dtype
+    redop: str
+    root: int
+    rank: int
+    num_ranks: int
+
+    @property
+    def is_root(self) -> bool:
+        return self.rank == self.root
+
+    @property
+    def op(self) -> dist.ReduceOp.RedOpType:
+        return patterns.REDUCTIONS[self.redop].op
+
+    def empty(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=self.dtype)
+
+    def shares(self) -> list[Tensor]:
+        """One buffer of `count` elements for every rank."""
+        return [self.empty(self.count) for _ in range(self.num_ranks)]
+
+    def moved(self, seed: int, count: int | None = None) -> Tensor:
+        return patterns.moved(seed, self.count if count is None else count, self.dtype)
+
+    def moved_by_all(self) -> list[Tensor]:
+        return [self.moved(rank) for rank in range(self.num_ranks)]
+
+    def contribution(self, count: int) -> Tensor:
+        return patterns.contribution(self.redop, self.rank, self.num_ranks, count, self.dtype)
+
+    def reduced(self, count: int) -> Tensor:
+        return patterns.reduced(self.redop, self.num_ranks, count, self.dtype)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A call with its buffers, what to put into them before a checked call and what they must hold after it."""
+
+    launch: Launch
+    inputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    # Makes calls that each read what the one before has written, where `launch` repeated does not: nothing but the
+    # data keeps ranks in step that wait for no host.
+    make_chain: Callable[[], list[Launch]] | None = None
+
+    def chain(self) -> list[Launch]:
+        return self.make_chain() if self.make_chain else [self.launch]
+
+    def fill(self) -> None:
+        for buffer, _ in self.outputs:
+            buffer.fill_(patterns.POISON)
+        for buffer, values in self.inputs:
+            buffer.copy_(values)
+
+    def count_wrong(self) -> int:
+        return sum(int((buffer != expected).sum()) for buffer, expected in self.outputs)
+
+    def zero(self) -> None:
+        """Zeros let in-place reductions be repeated for ever without overflow."""
+        for buffer, _ in self.inputs:
+            buffer.zero_()

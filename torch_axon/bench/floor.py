@@ -1,0 +1,26 @@
+"""What the links between GPUs allow: the least microseconds that a line can take."""
+
+from dataclasses import dataclass
+
+from torch_axon.bench.operations import OPERATIONS
+from torch_axon.bench.record import Line
+
+
+@dataclass(frozen=True)
+class Link:
+    """A GPU's links to the others of its host: one way and the other at once, each at `gbs`."""
+
+    latency_us: float
+    gbs: float
+
+
+# By name of the GPU. Copy engines both ways at once, in a graph: 2 µs + bytes / 390 GB/s on two H200 with 18 links.
+_LINKS = {"NVIDIA H200": Link(latency_us=2.0, gbs=390.0)}
+
+
+def floor_us(line: Line) -> float | None:
+    """For the bytes that must leave or reach a GPU, as the bus factor counts them. None: links that we do not know."""
+    link = _LINKS.get(line.machine.gpu or "")
+    if link is None:
+        return None
+    return link.latency_us + line.size * OPERATIONS[line.op].bus_factor(line.ranks) / link.gbs / 1e3
