@@ -10,6 +10,11 @@ from pool import RankPool
 _MEETINGS = {1: "hash", 2: "file", 3: "tcp", 4: "file"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--torture-operations", type=int, help="how many operations test_torture.py draws")
+    parser.addoption("--torture-seed", type=int, help="and from what; by default another one each time")
+
+
 class Pools:
     """One pool per number of ranks and device, made when first asked for and again after a failure."""
 

@@ -80,6 +80,11 @@ class _Rank:
     value: Any = None
 
 
+def own_rank() -> int:
+    """Of a rank without a group: a pool numbers its processes by name."""
+    return int(multiprocessing.current_process().name.split()[1])
+
+
 def import_backend() -> None:
     if BACKEND == "axon":
         import torch_axon  # noqa: F401

@@ -165,6 +165,15 @@ def failure(call: Callable[[], object]) -> str:
     raise AssertionError("nothing was raised")
 
 
+def failure_or_nothing(call: Callable[[], object]) -> str:
+    """The text of what `call` raises, if it does."""
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return ""
+
+
 def eventual_failure(call: Callable[[], object], again: Callable[[], object] | None = None) -> str:
     """What `call` raises or one of the calls `again` after it: an operation may be over before its failure is known."""
 

@@ -57,7 +57,8 @@ def _group_ranks() -> None:
     if dist.get_rank() == 1:
         dist.send(data, 3, group=group)
     else:
-        assert dist.recv(data, group=group) == 1  # any source, told as a global rank
+        source = None if data.device.type == "cpu" else 1
+        assert dist.recv(data, source, group=group) == 1  # any source, told as a global rank
     dist.destroy_process_group(group)
 
 

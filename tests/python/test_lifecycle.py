@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from pool import BACKEND, RankPool
+from pool import BACKEND, RankPool, own_rank
 from processes import leftovers
 from reference import failure, same_bits
 
@@ -32,19 +32,12 @@ def _again_and_again(size: int, port: int) -> tuple[tuple[int, int, int], tuple[
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     early = _resources()
     for step in range(100):
-        dist.init_process_group(BACKEND, store=store, rank=_own_rank(), world_size=size, timeout=timedelta(seconds=30))
+        dist.init_process_group(BACKEND, store=store, rank=own_rank(), world_size=size, timeout=timedelta(seconds=30))
         _check_group(size)
         dist.destroy_process_group()
         if step == 10:
             early = _resources()
     return early, _resources()
-
-
-def _own_rank() -> int:
-    """A pool without a group numbers its processes by name."""
-    import multiprocessing
-
-    return int(multiprocessing.current_process().name.split()[1])
 
 
 def test_a_hundred_incarnations_leave_nothing_behind(fresh_ranks) -> None:
@@ -59,14 +52,14 @@ def test_a_hundred_incarnations_leave_nothing_behind(fresh_ranks) -> None:
 
 
 def _meet_by_environment(port: int) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(_own_rank()), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(own_rank()), "WORLD_SIZE": "2"}
     dist.init_process_group(BACKEND)
     _check_group(2)
     dist.destroy_process_group()
 
 
 def _meet_by_address(port: int) -> None:
-    dist.init_process_group(BACKEND, init_method=f"tcp://127.0.0.1:{port}", rank=_own_rank(), world_size=2)
+    dist.init_process_group(BACKEND, init_method=f"tcp://127.0.0.1:{port}", rank=own_rank(), world_size=2)
     _check_group(2)
     dist.destroy_process_group()
 
@@ -76,7 +69,7 @@ def _meet_by_stores(folder: str) -> None:
         store: dist.Store = dist.FileStore(f"{folder}/{kind}", 2)
         if kind == "prefix":
             store = dist.PrefixStore("deeper", store)
-        dist.init_process_group(BACKEND, store=store, rank=_own_rank(), world_size=2)
+        dist.init_process_group(BACKEND, store=store, rank=own_rank(), world_size=2)
         _check_group(2)
         dist.destroy_process_group()
 
@@ -110,16 +103,16 @@ def test_the_backend_can_be_named_for_the_cpu(fresh_ranks) -> None:
 
 def _choose_transports(transports: str, folder: str) -> None:
     os.environ["AXON_UCX_TLS"] = transports
-    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=_own_rank(), world_size=2)
+    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=2)
     for size in (1, 1000, 1 << 20):
-        data = torch.full((size,), float(_own_rank() + 1))
+        data = torch.full((size,), float(own_rank() + 1))
         dist.all_reduce(data)
         same_bits(data, torch.full((size,), 3.0))
         incoming = torch.zeros(size)
-        sent = dist.isend(torch.full((size,), float(_own_rank())), 1 - _own_rank())
-        dist.recv(incoming, 1 - _own_rank())
+        sent = dist.isend(torch.full((size,), float(own_rank())), 1 - own_rank())
+        dist.recv(incoming, 1 - own_rank())
         sent.wait()
-        same_bits(incoming, torch.full((size,), float(1 - _own_rank())))
+        same_bits(incoming, torch.full((size,), float(1 - own_rank())))
     dist.destroy_process_group()
 
 
@@ -131,7 +124,7 @@ def test_ranks_of_a_host_with_and_without_shared_memory(transports: str, fresh_r
 def _mixed_backends(folder: str) -> None:
     """axon and Gloo in one process, on the same ranks."""
     method = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=method, rank=_own_rank(), world_size=2)
+    dist.init_process_group("gloo", init_method=method, rank=own_rank(), world_size=2)
     group = dist.new_group(backend=BACKEND)
     for each in (group, None, group):
         data = torch.ones(10)

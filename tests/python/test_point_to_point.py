@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
 from devices import on_every_path
@@ -118,6 +119,8 @@ def _any_source() -> None:
 
 
 def test_recv_from_any_source_says_who(ranks: RankPool) -> None:
+    if ranks.device != "cpu":
+        pytest.skip("a receiver on a GPU names its peer: it cannot tell the host who it was")
     ranks.run(_any_source)
 
 

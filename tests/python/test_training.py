@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from devices import on_cpu_and_gpu
-from pool import BACKEND, RankPool
+from pool import BACKEND, RankPool, own_rank
 from reference import case, same_bits
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -203,9 +203,7 @@ def test_distributed_checkpoints(two_ranks: RankPool, tmp_path: Path) -> None:
 
 def _debug_in_detail(folder: str) -> None:
     """torch wraps every group, checks shapes and sequence numbers through Gloo, and then calls the backend."""
-    import multiprocessing
-
-    rank = int(multiprocessing.current_process().name.split()[1])
+    rank = own_rank()
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     dist.set_debug_level_from_env()
     dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=rank, world_size=2)

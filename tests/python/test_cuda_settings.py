@@ -1,0 +1,124 @@
+"""Settings of the driver and of torch's allocator under which everything must be right all the same."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from devices import on
+from gpu import exercise, meet
+from pool import BACKEND, RankPool, own_rank
+from reference import case, failure, finish, same_bits
+
+
+def _operations() -> None:
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring", "sendrecv"):
+        for num_bytes in (8, 1 << 20):
+            for asynchronous in (False, True):
+                with case(name=name, bytes=num_bytes, asynchronous=asynchronous):
+                    work = exercise(name, num_bytes)
+                    work.fill()
+                    finish(work.launch(dist.group.WORLD, asynchronous))
+                    assert work.count_wrong() == 0
+
+
+@on("launch_blocking")
+def test_operations_where_every_launch_blocks(ranks: RankPool) -> None:
+    ranks.run(_operations)
+
+
+def _with_expandable_segments(folder: str) -> None:
+    """Tensors of the allocator's other mode, its memory given back and taken again in between."""
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=2)
+    for size in (1, 1 << 10, 1 << 20, 30 << 20):
+        with case(size=size):
+            data = torch.full((size,), own_rank() + 1)
+            dist.all_reduce(data)
+            same_bits(data, torch.full((size,), 3))
+        del data
+        torch.cuda.empty_cache()
+    dist.destroy_process_group()
+
+
+@on("cuda")
+def test_tensors_in_expandable_segments(fresh_ranks, tmp_path: Path) -> None:
+    fresh_ranks(2, meeting="none").run(_with_expandable_segments, str(tmp_path))
+
+
+def _bound_to_a_device(folder: str) -> None:
+    """device_id= names the GPU; the group is for CUDA tensors alone, so objects and barriers take that way too."""
+    gpu = torch.get_default_device()
+    dist.init_process_group(
+        f"cuda:{BACKEND}",
+        init_method=f"file://{folder}/store",
+        rank=own_rank(),
+        world_size=2,
+        device_id=gpu,
+        timeout=timedelta(seconds=30),
+    )
+    dist.barrier()
+    gathered: list[object] = [None, None]
+    dist.all_gather_object(gathered, {"rank": own_rank(), "text": "x" * 5000 * own_rank()})
+    assert [len(one["text"]) for one in gathered] == [0, 5000]  # type: ignore[index]
+    objects = [[1, 2], "three"] if own_rank() == 0 else [None, None]
+    dist.broadcast_object_list(objects, src=0, device=gpu)
+    assert objects == [[1, 2], "three"]
+    half = dist.new_group()
+    data = torch.ones(1000)
+    dist.all_reduce(data, group=half)
+    same_bits(data, torch.full((1000,), 2.0))
+    dist.destroy_process_group()
+
+
+@on("cuda", "staged")
+def test_a_group_for_one_device_alone(fresh_ranks, tmp_path: Path) -> None:
+    fresh_ranks(2, meeting="none").run(_bound_to_a_device, str(tmp_path))
+
+
+def _memory_of_groups() -> float:
+    """KiB of this GPU that a further group takes."""
+    data = torch.ones(10)
+    dist.all_reduce(data)
+    meet()
+    before = torch.cuda.mem_get_info()[0]
+    groups = [dist.new_group() for _ in range(20)]
+    for group in groups:
+        dist.all_reduce(data, group=group)
+    meet()
+    taken = before - torch.cuda.mem_get_info()[0]
+    for group in groups:
+        dist.destroy_process_group(group)
+    return taken / 1024 / len(groups)
+
+
+@on("cuda")
+def test_further_groups_take_little_of_a_gpu(two_ranks: RankPool) -> None:
+    two_ranks.run(_memory_of_groups)  # loads what is loaded once
+    assert max(two_ranks.run(_memory_of_groups)) <= 1024
+
+
+def _captured() -> str:
+    """What goes through the host cannot be captured; the group is unharmed."""
+    data = torch.ones(10)
+    dist.all_reduce(data)
+    meet()
+    graph = torch.cuda.CUDAGraph()
+
+    def capture() -> None:
+        with torch.cuda.graph(graph):
+            dist.all_reduce(data)
+
+    message = failure(capture)
+    data.fill_(1.0)
+    dist.all_reduce(data)
+    assert torch.equal(data, torch.full_like(data, float(dist.get_world_size())))
+    return message
+
+
+@on("staged")
+def test_a_way_through_the_host_says_that_it_cannot_be_captured(two_ranks: RankPool) -> None:
+    for message in two_ranks.run(_captured):
+        assert "graph" in message

@@ -1,0 +1,27 @@
+"""Random operations, compared exactly: pytest test_torture.py --torture-operations 100000 --torture-seed 7"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from devices import on_every_path
+from pool import RankPool
+from torture import Torture
+
+# Unless the command line says otherwise. A CPU has few cores here, and other tests.
+OPERATIONS = {"cpu": 1000, "cuda": 2000, "staged": 500}
+
+
+def _torture(seed: int, num_operations: int) -> None:
+    Torture(seed).run(num_operations)
+
+
+@on_every_path
+def test_random_operations(ranks: RankPool, request: pytest.FixtureRequest) -> None:
+    seed = request.config.getoption("--torture-seed", None)
+    num_operations = request.config.getoption("--torture-operations", None) or OPERATIONS[ranks.device]
+    if seed is None:
+        seed = random.randrange(1 << 32)
+    print(f"--torture-operations {num_operations} --torture-seed {seed}")  # shown where it fails
+    ranks.run(_torture, seed, num_operations, timeout_s=60 + num_operations / 50)
