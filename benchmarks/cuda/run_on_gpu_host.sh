@@ -1,42 +1,136 @@
 #!/bin/bash
-# Everything that needs a GPU, in one go on a host that has some: device tests, sanitizer, benchmark, the sides to beat.
+# Everything that needs a GPU, in one go on a host that has some, without a network.
 #
-#   benchmarks/cuda/run_on_gpu_host.sh BINARIES RESULTS
+#   benchmarks/cuda/run_on_gpu_host.sh BUNDLE RESULTS [STEP…]
 #
-# BINARIES holds device_tests and packet_bench, linked statically against cudart so that they run where they were not built.
-# Each step has a deadline; logs and JSON lines go to RESULTS, a table to stdout.
+# BUNDLE holds the wheels of torch_axon and libucx, a file `commit` that names what was built, and in bin/ the C++ tests
+# (*_test) and benchmarks (*_bench), linked statically against cudart so that they run where they were not built.
+# Without STEPs all run, in the order of the table below, until DEADLINE (default 520) seconds are over. Each step has a
+# deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
+#
+#   TORTURE=100000 sets the operations of the step torture, SIZES and OPERATIONS those of the benchmark.
 set -u
-binaries=$1 results=$2
-here=$(dirname "$0")
-mkdir -p "$results"
-export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
+bundle=$(realpath "$1")
+mkdir -p "$2"
+results=$(realpath "$2")
+shift 2
+wanted=" $* "
+here=$(realpath "$(dirname "$0")")
+tests=$here/../../tests/python
+scratch=$(mktemp -d)
+deadline=$((SECONDS + ${DEADLINE:-520}))
 num_gpus=$(nvidia-smi -L | wc -l)
+commit=$(cat "$bundle/commit" 2>/dev/null || echo unknown)
+export bundle results here tests commit
+table=()
 
-step() {  # step NAME SECONDS COMMAND…: its output to NAME.log
-  local name=$1 seconds=$2
+# Multicast can put a host's GPUs out of service where they are shared.
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
+export PYTHONPATH=$scratch/site OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
+cd "$scratch" || exit 1 # not the sources, whose torch_axon is not built
+
+step() { # step NAME SECONDS COMMAND…
+  local name=$1 seconds=$2 left=$((deadline - SECONDS))
   shift 2
-  local began=$SECONDS
-  timeout "$seconds" "$@" >"$results/$name.log" 2>&1
-  echo "$name: exit status $? after $((SECONDS - began)) s"
+  [[ $wanted == "  " || $wanted == *" $name "* ]] || return 0
+  if ((left < 10)); then
+    table+=("$(printf '%-22s no time left' "$name")")
+    return 0
+  fi
+  local began=$SECONDS log=$scratch/$name.log status=0
+  timeout -k 10 $((seconds < left ? seconds : left)) bash -c '"$@"' step "$@" >"$log" 2>&1 || status=$?
+  { echo "=== $name: $*"; cat "$log"; } >>"$results/log.txt"
+  ((status == 0)) || { echo "=== $name: exit status $status"; tail -n 40 "$log" | cut -c1-300; }
+  table+=("$(printf '%-22s %4s %4d s  %s' "$name" "$( ((status)) && echo "$status" || echo ok)" $((SECONDS - began)) \
+    "$(grep -vE '^\s*$' "$log" | tail -n 1 | cut -c1-90)")")
 }
 
+all_of() { # all_of SUFFIX ARGUMENT…: runs the bundle's programs named so, one after the other
+  local suffix=$1 status=0 program
+  shift
+  for program in "$bundle"/bin/*"$suffix"; do
+    echo "--- $(basename "$program")"
+    "$program" "$@" || status=1
+  done
+  return $status
+}
+
+sanitize() { # sanitize TOOL [OPTION…]
+  local program status=0
+  for program in "$bundle"/bin/*_test; do
+    compute-sanitizer --tool "$@" --error-exitcode 9 "$program" --gtest_brief=1 \
+      --gtest_filter="${SANITIZED:-*in_place*gpu_each_2*:*any_grid*gpu_each_2*:*mismatch*gpu_each_2*}" || status=1
+  done
+  return $status
+}
+
+python_tests() { # python_tests SELECTION FILE…: on GPUs only
+  local selection=$1
+  shift
+  python3 -m pytest -p no:cacheprovider -m gpu -k "$selection" --tb=short "${@/#/$tests/}"
+}
+
+bench() { # bench RANKS eager|graph
+  local graph=()
+  [[ $2 == graph ]] && graph=(--graph)
+  torchrun --standalone --nproc-per-node "$1" -m torch_axon.bench \
+    "${OPERATIONS:-all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,ring}" --device cuda "${graph[@]}" \
+    --vs nccl,symm_mem --dtype bfloat16 --sizes "${SIZES:-8,1K,8K,32K,128K,512K,1M,4M,16M,64M,256M,1G}" \
+    --seconds 0.05 --commit "$commit" --json "$results/bench.jsonl" --plot "$results/bench_$1_$2.png"
+}
+
+costs() { # costs RANKS
+  torchrun --standalone --nproc-per-node "$1" -m torch_axon.bench --groups 10 --device cuda --vs nccl
+}
+
+kernels() { # kernels RANKS
+  all_of _bench "$1" | tee >(grep '^{' >>"$results/kernels.jsonl")
+  python3 "$here/table.py" "$results/kernels.jsonl"
+}
+
+export -f all_of sanitize python_tests bench costs kernels
+
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
-step tests 100 "$binaries/device_tests" --gtest_brief=1
-grep -vE "Skipped|^needs" "$results/tests.log" | tail -n 25
-CUDA_DEVICE_MAX_CONNECTIONS=1 step tests_one_connection 60 "$binaries/device_tests" --gtest_brief=1 \
-  --gtest_filter='*gpu_each_*'
-grep -vE "Skipped|^needs" "$results/tests_one_connection.log" | tail -n 5
-for tool in "memcheck --report-api-errors no" racecheck; do
-  # shellcheck disable=SC2086  # the tool's options are words of their own
-  step "${tool%% *}" 60 compute-sanitizer --tool $tool "$binaries/device_tests" --gtest_brief=1 \
-    --gtest_filter='*in_place*gpu_each_2:*any_grid*gpu_each_2:*times_out*gpu_each_2:*mismatch*gpu_each_2'
-  tail -n 4 "$results/${tool%% *}.log"
-done
-for ranks in $(printf '2\n%s\n' "$num_gpus" | sort -nu); do
-  step "bench_$ranks" 100 "$binaries/packet_bench" "$ranks"
-  step "torch_$ranks" 120 torchrun --standalone --nproc-per-node "$ranks" "$here/compare_torch.py"
-  grep -hE '^\S*error' -i "$results/torch_$ranks.log" | head -n 3
-  cat "$results/bench_$ranks.log" "$results/torch_$ranks.log" | grep '^{' >"$results/times_$ranks.jsonl"
-  python3 "$here/table.py" "$results/times_$ranks.jsonl"
-done
-rm -f "$results"/torch_*.log
+python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$scratch/site" "$bundle"/*.whl || exit 1
+python3 -c 'import torch_axon._native as n; n.load(); print("torch_axon", n._build.VERSION, "loads")' || exit 1
+
+few='not staged and not one_connection and not 3ranks and not 4ranks'
+all_steps() {
+  step cpp 120 all_of _test --gtest_brief=1
+  CUDA_DEVICE_MAX_CONNECTIONS=1 step cpp_one_connection 60 all_of _test --gtest_brief=1 --gtest_filter='*gpu_each_*'
+  step memcheck 90 sanitize memcheck --report-api-errors no
+  step racecheck 90 sanitize racecheck
+  step synccheck 90 sanitize synccheck
+  step operations 120 python_tests "$few" test_reductions.py test_movements.py test_point_to_point.py test_groups.py
+  step streams 120 python_tests "$few" test_cuda_streams.py
+  step graphs 120 python_tests "$few" test_cuda_graphs.py
+  step failures 240 python_tests "$few" test_cuda_failures.py test_mismatches.py test_timeouts.py test_deaths.py
+  step settings 120 python_tests "$few" test_cuda_settings.py
+  step training 180 python_tests "$few" test_cuda_training.py test_training.py
+  PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
+  step bench_2_graph 200 bench 2 graph
+  step bench_2_eager 200 bench 2 eager
+  step costs_2 100 costs 2
+  step kernels_2 100 kernels 2
+  step operations_4 200 python_tests "${few/ and not 4ranks/ and 4ranks}" test_reductions.py test_movements.py \
+    test_point_to_point.py test_groups.py
+  step cuda_4 300 python_tests "${few/ and not 4ranks/ and 4ranks}" test_cuda_streams.py test_cuda_graphs.py \
+    test_cuda_settings.py test_cuda_training.py test_mismatches.py test_torture.py
+  step staged 300 python_tests "staged and not 3ranks and not 4ranks" test_reductions.py test_movements.py \
+    test_point_to_point.py test_cuda_failures.py test_cuda_training.py test_cuda_settings.py test_torture.py
+  step one_connection 120 python_tests "one_connection and not 3ranks and not 4ranks" test_cuda_streams.py
+  step odd 300 python_tests "3ranks and not staged and not one_connection" test_reductions.py test_movements.py \
+    test_point_to_point.py test_cuda_graphs.py test_torture.py
+  step bench_tests 200 python_tests test test_bench.py
+  if ((num_gpus >= 4)); then
+    step bench_4_graph 200 bench 4 graph
+    step bench_4_eager 200 bench 4 eager
+    step costs_4 100 costs 4
+    step kernels_4 100 kernels 4
+  fi
+}
+all_steps
+
+[[ -s $results/bench.jsonl ]] && python3 -m torch_axon.bench.report "$results/bench.jsonl" >"$results/tables.md"
+printf '%s\n' "" "$commit on $num_gpus GPUs" "${table[@]}"
+rm -rf "$scratch"
