@@ -117,7 +117,7 @@ all_steps() {
   step cuda_4 300 python_tests "${few/ and not 4ranks/ and 4ranks}" test_cuda_streams.py test_cuda_graphs.py \
     test_cuda_settings.py test_cuda_training.py test_mismatches.py test_torture.py
   step staged 300 python_tests "staged and not 3ranks and not 4ranks" test_reductions.py test_movements.py \
-    test_point_to_point.py test_cuda_failures.py test_cuda_training.py test_cuda_settings.py test_torture.py
+    test_point_to_point.py test_cuda_streams.py test_cuda_failures.py test_cuda_training.py test_cuda_settings.py test_torture.py
   step one_connection 120 python_tests "one_connection and not 3ranks and not 4ranks" test_cuda_streams.py
   step odd 300 python_tests "3ranks and not staged and not one_connection" test_reductions.py test_movements.py \
     test_point_to_point.py test_cuda_graphs.py test_torture.py

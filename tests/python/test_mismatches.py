@@ -93,7 +93,7 @@ def test_a_disagreement_raises_on_every_rank(name: str, ranks: RankPool) -> None
     for message, seconds in ranks.run(_disagree, name):
         assert seconds < 5, message
         assert "mismatch" in message
-        assert re.search(r"#\d", message)
+        assert ranks.device != "cpu" or re.search(r"#\d", message)
         assert re.search(rf"rank {ranks.size - 1}\b", message) or ranks.size > 2
         for part in _DISAGREEMENTS[name][2]:
             assert part in message
