@@ -79,6 +79,7 @@ class Transport {
   virtual unsigned progress() noexcept = 0;
 
   // For sleeping: event_fd() becomes readable once something arrives after arm() returned true; false: progress first.
+  // Progress made since then, by others, does not take that away.
   virtual int event_fd() const noexcept = 0;
   virtual bool arm() noexcept = 0;
 

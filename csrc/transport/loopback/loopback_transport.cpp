@@ -139,7 +139,6 @@ unsigned LoopbackTransport::progress() noexcept {
   {
     const std::lock_guard lock(fabric_.mutex_);
     if (mailbox_.dead) return 0;
-    mailbox_.silence();
     post_outgoing(ended);
     do_fetches(ended);
     due = mailbox_.take_due(kMostParcelsARound);
@@ -199,6 +198,7 @@ void LoopbackTransport::deliver(LostProcess lost) noexcept {
 bool LoopbackTransport::arm() noexcept {
   const std::lock_guard lock(fabric_.mutex_);
   if (mailbox_.dead) return true;
+  mailbox_.silence();  // not in progress(): others may make it while a sleeper relies on the descriptor
   mailbox_.armed = !has_work();
   return mailbox_.armed;
 }

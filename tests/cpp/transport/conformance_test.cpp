@@ -185,6 +185,24 @@ TEST_P(TransportConformance, event_descriptor_wakes_a_sleeper) {
   }
 }
 
+// Whoever armed it may come to sleep, or stay asleep, after another thread has made progress.
+TEST_P(TransportConformance, event_descriptor_wakes_a_sleeper_though_progress_was_made_since_it_armed) {
+  const PeerId peer = to_second();
+  first.send(peer, pattern(8, 0));
+  ASSERT_TRUE(run([&] { return second.num_complete() == 1 && first.all_sends_finished(); }));
+  for (size_t round = 0; round < 20; ++round) {
+    while (!second.transport().arm()) second.transport().progress();
+    const size_t num_before = second.num_complete();
+    first.send(peer, pattern(8, 1));
+    ASSERT_TRUE(run([&] { return second.num_complete() == num_before + 1 && first.all_sends_finished(); }));
+    first.send(peer, pattern(8, 2));
+    drive({&first}, [&] { return first.sends.back().finished(); }, std::chrono::milliseconds(5));
+    pollfd set{.fd = second.transport().event_fd(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&set, 1, 1000), 1) << "nothing woke it in round " << round;
+    ASSERT_TRUE(run([&] { return second.num_complete() == num_before + 2 && first.all_sends_finished(); }));
+  }
+}
+
 TEST_P(TransportConformance, does_not_arm_while_something_waits) {
   const PeerId peer = to_second();
   first.send(peer, pattern(8, 0));
