@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "cuda/device.hpp"
@@ -34,6 +35,19 @@ inline void require(cudaError_t error) {
 // Ranks that share a GPU need a hardware queue each: behind a kernel that waits, a shared queue stands still. Set
 // before CUDA starts, unless the caller has set it.
 inline const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+
+inline std::string describe(const DeviceDescriptor& descriptor) {
+  return "(operation " + std::to_string(descriptor.operation) + ", dtype " + std::to_string(descriptor.dtype) +
+         ", reduction " + std::to_string(descriptor.reduction) + ", root " + std::to_string(descriptor.root) + ", " +
+         std::to_string(descriptor.num_bytes) + " bytes)";
+}
+
+inline std::string describe(const FaultReport& report) {
+  return "fault " + std::to_string(static_cast<int>(report.code)) + " with peer " + std::to_string(report.peer) +
+         " at sequence " + std::to_string(report.sequence) + ": ours " + describe(report.ours) + " tag " +
+         std::to_string(report.our_tag) + ", theirs " + describe(report.theirs) + " tag " +
+         std::to_string(report.their_tag);
+}
 
 struct TeamOptions {
   size_t block_bytes = size_t{4} << 20;
@@ -78,6 +92,14 @@ class DeviceRanks {
     for_each([this](int rank) { require(stream(rank).synchronize()); });
   }
 
+  // After synchronize().
+  void expect_no_faults() const {
+    for (int rank = 0; rank < size(); ++rank) {
+      const FaultReport& report = ranks_[rank].team.mailbox->report;
+      EXPECT_EQ(report.code, FaultCode::kNone) << "rank " << rank << " of " << size() << " " << describe(report);
+    }
+  }
+
  private:
   struct Rank {
     DeviceMemory block;
@@ -119,6 +141,11 @@ struct Layout {
     std::vector<int> devices(num_ranks, 0);
     for (int rank = 0; rank < num_ranks; ++rank) devices[rank] = placement == Placement::kGpuEach ? rank : 0;
     return devices;
+  }
+
+  // All kernels of all ranks must fit on the GPU at once: where many share one, fewer lanes, hence smaller grids.
+  size_t block_bytes() const {
+    return placement == Placement::kGpuEach ? size_t{16} << 20 : num_ranks <= 3 ? size_t{2} << 20 : kMinBlockBytes;
   }
 };
 

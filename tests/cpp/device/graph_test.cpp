@@ -1,7 +1,8 @@
-// Packet collectives captured in CUDA graphs.
+// Collectives over packets and lines captured in CUDA graphs.
 #include <numeric>
 
 #include "device/device_ranks.hpp"
+#include "device/line_collectives.hpp"
 #include "device/packet_collectives.hpp"
 
 namespace axon::testing {
@@ -27,22 +28,37 @@ int32_t expected_total(int num_ranks, int replay, size_t index) {
   return total;
 }
 
-PacketCollective in_place(const RankTables& tables) {
-  return {.input = tables.slot.data(),
-          .output = tables.slot.data(),
-          .num_elements = kElements,
-          .dtype = DataType::kInt32,
-          .reduction = Reduction::kSum};
+using AllReduce = Status (*)(const DeviceTeam&, std::byte* tensor, StreamView);
+
+template <Status (*kAlgorithm)(const DeviceTeam&, const PacketCollective&, StreamView)>
+Status by_packets(const DeviceTeam& team, std::byte* tensor, StreamView stream) {
+  return kAlgorithm(team,
+                    {.input = tensor,
+                     .output = tensor,
+                     .num_elements = kElements,
+                     .dtype = DataType::kInt32,
+                     .reduction = Reduction::kSum},
+                    stream);
 }
 
-class PacketGraphs : public LayoutTest {
+Status by_lines(const DeviceTeam& team, std::byte* tensor, StreamView stream) {
+  return all_reduce_lines(team,
+                          {.input = tensor,
+                           .output = tensor,
+                           .num_elements = kElements,
+                           .dtype = DataType::kInt32,
+                           .reduction = Reduction::kSum},
+                          stream);
+}
+
+class DeviceGraphs : public LayoutTest {
  protected:
   void SetUp() override {
     LayoutTest::SetUp();
     if (IsSkipped()) return;
-    ranks_ = std::make_unique<DeviceRanks>(GetParam().devices());
+    ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), TeamOptions{.block_bytes = GetParam().block_bytes()});
     ranks_->for_each([this](int rank) {
-      require(load_packet_kernels(ranks_->size()));
+      require(load_kernels(ranks_->size()));
       tables_.push_back(RankTables{});
       std::vector<int32_t> values(kReplays * kElements);
       for (size_t at = 0; at < values.size(); ++at) {
@@ -68,6 +84,7 @@ class PacketGraphs : public LayoutTest {
 
   void expect_all_right() {
     ranks_->synchronize();
+    ranks_->expect_no_faults();
     ranks_->for_each([&](int rank) {
       std::vector<int32_t> found(kReplays * kElements);
       require(cudaMemcpy(found.data(), tables_[rank].outputs.data(), found.size() * 4, cudaMemcpyDeviceToHost));
@@ -79,44 +96,46 @@ class PacketGraphs : public LayoutTest {
     });
   }
 
-  std::unique_ptr<Graph> capture(int rank,
-                                 Status (*algorithm)(const DeviceTeam&, const PacketCollective&, StreamView)) {
-    return std::make_unique<Graph>(ranks_->stream(rank), [&] {
-      require(algorithm(ranks_->team(rank), in_place(tables_[rank]), ranks_->stream(rank)));
+  void enqueue(int rank, AllReduce algorithm) {
+    require(algorithm(ranks_->team(rank), tables_[rank].slot.data(), ranks_->stream(rank)));
+  }
+
+  std::vector<std::unique_ptr<Graph>> capture(AllReduce algorithm) {
+    std::vector<std::unique_ptr<Graph>> graphs;
+    ranks_->for_each([&](int rank) {
+      graphs.push_back(std::make_unique<Graph>(ranks_->stream(rank), [&] { enqueue(rank, algorithm); }));
     });
+    return graphs;
   }
 
   std::unique_ptr<DeviceRanks> ranks_;
   std::vector<RankTables> tables_;
 };
 
-TEST_P(PacketGraphs, a_thousand_replays_with_changing_inputs) {
-  std::vector<std::unique_ptr<Graph>> graphs;
-  ranks_->for_each([&](int rank) { graphs.push_back(capture(rank, all_reduce_one_shot)); });
-  for (int number = 0; number < kReplays; ++number) {
-    replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
+TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
+  for (const AllReduce algorithm : {by_packets<all_reduce_one_shot>, by_lines}) {
+    const auto graphs = capture(algorithm);
+    for (int number = 0; number < kReplays; ++number) {
+      replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
+    }
+    expect_all_right();
   }
-  expect_all_right();
 }
 
-TEST_P(PacketGraphs, two_graphs_and_eager_calls_take_turns) {
-  std::vector<std::unique_ptr<Graph>> one_shot, two_shot;
-  ranks_->for_each([&](int rank) {
-    one_shot.push_back(capture(rank, all_reduce_one_shot));
-    two_shot.push_back(capture(rank, all_reduce_two_shot));
-  });
+TEST_P(DeviceGraphs, two_graphs_and_eager_calls_take_turns) {
+  const auto packets = capture(by_packets<all_reduce_two_shot>), lines = capture(by_lines);
   for (int number = 0; number < kReplays; ++number) {
     replay(number, [&](int rank) {
       const StreamView stream = ranks_->stream(rank);
-      if (number % 3 == 0) return one_shot[rank]->launch(stream);
-      if (number % 3 == 1) return two_shot[rank]->launch(stream);
-      require(all_reduce_one_shot(ranks_->team(rank), in_place(tables_[rank]), stream));
+      if (number % 4 == 0) return packets[rank]->launch(stream);
+      if (number % 4 == 1) return lines[rank]->launch(stream);
+      enqueue(rank, number % 4 == 2 ? by_lines : by_packets<all_reduce_one_shot>);
     });
   }
   expect_all_right();
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, PacketGraphs, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, DeviceGraphs, kLayouts, name_of);
 
 }  // namespace
 }  // namespace axon::testing

@@ -1,0 +1,362 @@
+// Time of the device's collectives: one process, a GPU a rank, every result checked.
+//
+//   device_bench [--ranks N] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--shapes LxW,LxW,…]
+//
+// JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (lanes an edge x
+// warps a block; for packets blocks x threads). Sizes of all_gather, reduce_scatter and all_to_all are totals. A sample
+// is a run of operations that wait for each other across the GPUs, in one graph launch or launched one by one, timed by
+// events; what counts is the rank launched last, since the others' time includes waiting for its launch. Medians.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <string>
+
+#include "device/device_ranks.hpp"
+#include "device/line_collectives.hpp"
+#include "device/packet_collectives.hpp"
+
+namespace {
+
+using namespace axon;
+using axon::testing::DeviceRanks;
+using axon::testing::Graph;
+using axon::testing::require;
+
+struct Shape {
+  int first = 0, second = 0;
+};
+
+struct Options {
+  int num_ranks = num_devices();
+  bool in_graph = true;
+  std::string works;
+  size_t from = 1 << 10;
+  size_t to = size_t{256} << 20;
+  std::vector<Shape> shapes;
+};
+
+// One operation of one rank.
+struct Call {
+  const DeviceTeam& team;
+  StreamView stream;
+  std::byte* input;
+  std::byte* output;
+  size_t num_bytes;
+  Shape shape;
+
+  int rank() const { return team.rank; }
+  int num_ranks() const { return team.num_ranks; }
+  size_t shard() const { return num_bytes / num_ranks(); }
+  LineShape line_shape() const { return {.num_lanes = shape.first, .warps_per_block = shape.second}; }
+};
+
+PacketCollective packets(const Call& call, size_t num_bytes) {
+  return {.input = call.input,
+          .output = call.output,
+          .num_elements = num_bytes / 2,
+          .dtype = DataType::kBFloat16,
+          .reduction = Reduction::kSum,
+          .shape = {call.shape.first, call.shape.second}};
+}
+
+Status one_shot(const Call& call) {
+  return all_reduce_one_shot(call.team, packets(call, call.num_bytes), call.stream);
+}
+Status two_shot(const Call& call) {
+  return all_reduce_two_shot(call.team, packets(call, call.num_bytes), call.stream);
+}
+Status gather_packets(const Call& call) {
+  return all_gather_packets(call.team, packets(call, call.shard()), call.stream);
+}
+
+Status reduce_lines(const Call& call) {
+  return all_reduce_lines(call.team,
+                          {.input = call.input,
+                           .output = call.output,
+                           .num_elements = call.num_bytes / 2,
+                           .dtype = DataType::kBFloat16,
+                           .reduction = Reduction::kSum,
+                           .shape = call.line_shape()},
+                          call.stream);
+}
+
+Status scatter_sums(const Call& call) {
+  LineReduceScatter what{
+      .output = call.output, .dtype = DataType::kBFloat16, .reduction = Reduction::kSum, .shape = call.line_shape()};
+  for (int rank = 0; rank < call.num_ranks(); ++rank) {
+    what.inputs[rank] = {call.input + rank * call.shard(), call.shard()};
+  }
+  return reduce_scatter_lines(call.team, what, call.stream);
+}
+
+Status gather_lines(const Call& call) {
+  LineExchange what{.operation = DeviceOperation::kAllGather, .shape = call.line_shape()};
+  for (int rank = 0; rank < call.num_ranks(); ++rank) {
+    what.sends[rank] = {call.input, call.shard()};
+    what.receives[rank] = {call.output + rank * call.shard(), call.shard()};
+  }
+  return exchange_lines(call.team, what, call.stream);
+}
+
+Status all_to_all(const Call& call) {
+  LineExchange what{.operation = DeviceOperation::kAllToAll, .shape = call.line_shape()};
+  for (int rank = 0; rank < call.num_ranks(); ++rank) {
+    what.sends[rank] = {call.input + rank * call.shard(), call.shard()};
+    what.receives[rank] = {call.output + rank * call.shard(), call.shard()};
+  }
+  return exchange_lines(call.team, what, call.stream);
+}
+
+Status broadcast(const Call& call) {
+  std::byte* data = call.rank() == 0 ? call.input : call.output;
+  return broadcast_lines(call.team, {.data = data, .num_bytes = call.num_bytes, .root = 0, .shape = call.line_shape()},
+                         call.stream);
+}
+
+Status broadcast_directly(const Call& call) {
+  LineExchange what{.operation = DeviceOperation::kBroadcast, .root = 0, .shape = call.line_shape()};
+  if (call.rank() == 0) {
+    for (int rank = 1; rank < call.num_ranks(); ++rank) what.sends[rank] = {call.input, call.num_bytes};
+  } else {
+    what.receives[0] = {call.output, call.num_bytes};
+  }
+  return exchange_lines(call.team, what, call.stream);
+}
+
+Status send_around(const Call& call) {
+  const int next = (call.rank() + 1) % call.num_ranks(),
+            previous = (call.rank() + call.num_ranks() - 1) % call.num_ranks();
+  LineExchange what{.channel = Channel::kPointToPoint,
+                    .operation = DeviceOperation::kPointToPoint,
+                    .sends_to = 1u << next,
+                    .receives_from = 1u << previous,
+                    .shape = call.line_shape()};
+  what.sends[next] = {call.input, call.num_bytes};
+  what.receives[previous] = {call.output, call.num_bytes};
+  return exchange_lines(call.team, what, call.stream);
+}
+
+// What every rank must find in element `index` of its output; inputs are (index % 7) + rank.
+enum class Result16 { kSum, kSumOfShard, kGathered, kShuffled, kFromRoot, kFromPrevious };
+
+struct Work {
+  const char* name;
+  Status (*enqueue)(const Call&);
+  Result16 result;
+  double bus_factor(int n) const {
+    if (result == Result16::kSum) return 2.0 * (n - 1) / n;
+    return result == Result16::kFromRoot || result == Result16::kFromPrevious ? 1 : 1.0 * (n - 1) / n;
+  }
+  size_t most_bytes(const DeviceTeam& team) const {
+    const size_t packets = team.layout.region_packets - team.num_ranks;
+    if (enqueue == one_shot) return packets / team.num_ranks * 8;
+    if (enqueue == two_shot) return packets / 2 * 8 - 8 * team.num_ranks;
+    if (enqueue == gather_packets) return packets * 8;
+    return SIZE_MAX;
+  }
+};
+
+constexpr Work kWorks[] = {{"all_reduce_one_shot", one_shot, Result16::kSum},
+                           {"all_reduce_two_shot", two_shot, Result16::kSum},
+                           {"all_reduce_lines", reduce_lines, Result16::kSum},
+                           {"all_gather_packets", gather_packets, Result16::kGathered},
+                           {"all_gather_lines", gather_lines, Result16::kGathered},
+                           {"reduce_scatter_lines", scatter_sums, Result16::kSumOfShard},
+                           {"all_to_all_lines", all_to_all, Result16::kShuffled},
+                           {"broadcast_lines", broadcast, Result16::kFromRoot},
+                           {"broadcast_direct", broadcast_directly, Result16::kFromRoot},
+                           {"send_recv_ring", send_around, Result16::kFromPrevious}};
+
+uint16_t bfloat16_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return static_cast<uint16_t>(bits >> 16);  // exact for small integers
+}
+
+float input_element(size_t index, int rank) {
+  return static_cast<float>(index % 7) + static_cast<float>(rank);
+}
+
+float expected(Result16 result, size_t index, size_t shard, int rank, int num_ranks) {
+  const auto sum = [num_ranks](size_t at) {
+    return static_cast<float>(num_ranks) * input_element(at, 0) + static_cast<float>(num_ranks * (num_ranks - 1) / 2);
+  };
+  switch (result) {
+    case Result16::kSum:
+      return sum(index);
+    case Result16::kSumOfShard:
+      return sum(rank * shard + index);
+    case Result16::kGathered:
+      return input_element(index % shard, static_cast<int>(index / shard));
+    case Result16::kShuffled:
+      return input_element(rank * shard + index % shard, static_cast<int>(index / shard));
+    case Result16::kFromPrevious:
+      return input_element(index, (rank + num_ranks - 1) % num_ranks);
+    default:
+      return input_element(index, 0);
+  }
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options), ranks_(devices(options), {.block_bytes = size_t{16} << 20}) {
+    std::vector<uint16_t> elements(options.to / 2);
+    ranks_.for_each([&](int rank) {
+      require(load_kernels(ranks_.size()));
+      buffers_.push_back({require(DeviceMemory::allocate(options.to)), require(DeviceMemory::allocate(options.to)),
+                          require(Event::create()), require(Event::create())});
+      for (size_t at = 0; at < elements.size(); ++at) elements[at] = bfloat16_of(input_element(at, rank));
+      require(cudaMemcpy(buffers_[rank].input.data(), elements.data(), options.to, cudaMemcpyHostToDevice));
+    });
+    ranks_.for_each([](int) { require(cudaDeviceSynchronize()); });
+  }
+
+  void report(const Work& work, size_t num_bytes) {
+    const float by_default = measure(work, num_bytes, {});
+    const size_t num_wrong = count_wrong(work, num_bytes);
+    float best = by_default;
+    Shape best_shape{};
+    for (const Shape shape : options_.shapes) {
+      const float microseconds = measure(work, num_bytes, shape);
+      if (microseconds < 0) continue;
+      std::fprintf(stderr, "%s %zu %dx%d %.2f\n", work.name, num_bytes, shape.first, shape.second, microseconds);
+      if (microseconds < best) best = microseconds, best_shape = shape;
+    }
+    std::printf(
+        "{\"work\": \"%s\", \"num_ranks\": %d, \"num_bytes\": %zu, \"dtype\": \"bfloat16\", \"mode\": \"%s\", \"us\": "
+        "%.2f, \"best_us\": %.2f, \"best_grid\": \"%dx%d\", \"busbw\": %.1f, \"num_wrong\": %zu}\n",
+        work.name, ranks_.size(), num_bytes, options_.in_graph ? "graph" : "eager", by_default, best, best_shape.first,
+        best_shape.second, work.bus_factor(ranks_.size()) * static_cast<double>(num_bytes) / best / 1000, num_wrong);
+    std::fflush(stdout);
+  }
+
+  void run() {
+    for (const Work& work : kWorks) {
+      if (!options_.works.empty() &&
+          ("," + options_.works + ",").find("," + std::string(work.name) + ",") == std::string::npos)
+        continue;
+      for (size_t num_bytes = options_.from; num_bytes <= options_.to; num_bytes *= 4) {
+        const size_t rounded = num_bytes / (2 * ranks_.size()) * (2 * ranks_.size());
+        if (rounded <= work.most_bytes(ranks_.team(0))) report(work, rounded);
+      }
+    }
+    ranks_.synchronize();
+    ranks_.expect_no_faults();
+  }
+
+ private:
+  struct Buffers {
+    DeviceMemory input, output;
+    Event start, end;
+  };
+
+  static std::vector<int> devices(const Options& options) {
+    std::vector<int> devices(options.num_ranks);
+    std::iota(devices.begin(), devices.end(), 0);
+    return devices;
+  }
+
+  void check_faults() {
+    for (int rank = 0; rank < ranks_.size(); ++rank) {
+      const FaultReport& fault = ranks_.mailbox(rank).report;
+      if (fault.code != FaultCode::kNone)
+        throw std::runtime_error("rank " + std::to_string(rank) + ": " + axon::testing::describe(fault));
+    }
+  }
+
+  Status enqueue(const Work& work, size_t num_bytes, Shape shape, int rank) {
+    return work.enqueue({.team = ranks_.team(rank),
+                         .stream = ranks_.stream(rank),
+                         .input = buffers_[rank].input.data(),
+                         .output = buffers_[rank].output.data(),
+                         .num_bytes = num_bytes,
+                         .shape = shape});
+  }
+
+  // Microseconds an operation; negative: not for this shape.
+  float measure(const Work& work, size_t num_bytes, Shape shape) {
+    const int num_kernels = static_cast<int>(std::clamp<size_t>((size_t{1} << 30) / num_bytes, 4, 50));
+    const int num_samples = num_bytes < (size_t{16} << 20) ? 21 : 7;
+    std::vector<std::unique_ptr<Graph>> graphs;
+    bool is_served = true;
+    const auto enqueue_all = [&](int rank) {
+      for (int kernel = 0; kernel < num_kernels; ++kernel) is_served &= enqueue(work, num_bytes, shape, rank).ok();
+    };
+    if (options_.in_graph) {
+      ranks_.for_each([&](int rank) {
+        graphs.push_back(std::make_unique<Graph>(ranks_.stream(rank), [&] { enqueue_all(rank); }));
+      });
+    }
+    std::vector<float> samples;
+    for (int sample = -2; sample < num_samples && is_served; ++sample) {  // two to warm up
+      ranks_.for_each([&](int rank) {
+        require(ranks_.stream(rank).record(buffers_[rank].start));
+        options_.in_graph ? graphs[rank]->launch(ranks_.stream(rank)) : enqueue_all(rank);
+        require(ranks_.stream(rank).record(buffers_[rank].end));
+      });
+      ranks_.synchronize();
+      check_faults();
+      float shortest = 1e9f;
+      ranks_.for_each([&](int rank) {
+        shortest = std::min(shortest, require(buffers_[rank].end.view().microseconds_since(buffers_[rank].start)));
+      });
+      if (sample >= 0) samples.push_back(shortest / static_cast<float>(num_kernels));
+    }
+    if (!is_served) return -1;
+    std::nth_element(samples.begin(), samples.begin() + num_samples / 2, samples.end());
+    return samples[num_samples / 2];
+  }
+
+  // From a clean output; of large ones every 61st element.
+  size_t count_wrong(const Work& work, size_t num_bytes) {
+    ranks_.for_each([&](int rank) { require(cudaMemset(buffers_[rank].output.data(), 0xFF, num_bytes)); });
+    ranks_.for_each([](int) { require(cudaDeviceSynchronize()); });
+    ranks_.for_each([&](int rank) { require(enqueue(work, num_bytes, {}, rank)); });
+    ranks_.synchronize();
+    check_faults();
+    const size_t shard = num_bytes / 2 / ranks_.size();
+    const size_t num_elements = work.result == Result16::kSumOfShard ? shard : num_bytes / 2;
+    const size_t step = num_elements < (size_t{4} << 20) ? 1 : 61;
+    size_t num_wrong = 0;
+    ranks_.for_each([&](int rank) {
+      if (work.result == Result16::kFromRoot && rank == 0) return;
+      std::vector<uint16_t> found(num_elements);
+      require(cudaMemcpy(found.data(), buffers_[rank].output.data(), num_elements * 2, cudaMemcpyDeviceToHost));
+      for (size_t at = 0; at < num_elements; at += step) {
+        num_wrong += found[at] != bfloat16_of(expected(work.result, at, shard, rank, ranks_.size()));
+      }
+    });
+    return num_wrong;
+  }
+
+  Options options_;
+  DeviceRanks ranks_;
+  std::vector<Buffers> buffers_;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int at = 1; at + 1 < argc; at += 2) {
+    const std::string name = argv[at], value = argv[at + 1];
+    if (name == "--ranks") options.num_ranks = std::stoi(value);
+    if (name == "--mode") options.in_graph = value == "graph";
+    if (name == "--works") options.works = value;
+    if (name == "--from") options.from = std::stoull(value);
+    if (name == "--to") options.to = std::stoull(value);
+    if (name != "--shapes") continue;
+    for (size_t begin = 0; begin < value.size(); begin = value.find(',', begin) + 1) {
+      options.shapes.push_back({std::stoi(value.substr(begin)), std::stoi(value.substr(value.find('x', begin) + 1))});
+      if (value.find(',', begin) == std::string::npos) break;
+    }
+  }
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Bench(parse(argc, argv)).run();
+  return 0;
+}
