@@ -1,6 +1,6 @@
 // Time of the device's collectives: one process, a GPU a rank, every result checked.
 //
-//   device_bench [--ranks N] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--shapes LxW,LxW,…]
+//   device_bench [RANKS] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--shapes LxW,LxW,…]
 //
 // JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (lanes an edge x
 // warps a block; for packets blocks x threads). Sizes of all_gather, reduce_scatter and all_to_all are totals. A sample
@@ -338,9 +338,10 @@ class Bench {
 
 Options parse(int argc, char** argv) {
   Options options;
-  for (int at = 1; at + 1 < argc; at += 2) {
+  int at = 1;
+  if (at < argc && argv[at][0] != '-') options.num_ranks = std::stoi(argv[at++]);
+  for (; at + 1 < argc; at += 2) {
     const std::string name = argv[at], value = argv[at + 1];
-    if (name == "--ranks") options.num_ranks = std::stoi(value);
     if (name == "--mode") options.in_graph = value == "graph";
     if (name == "--works") options.works = value;
     if (name == "--from") options.from = std::stoull(value);

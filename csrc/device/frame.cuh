@@ -34,13 +34,15 @@ struct Share {
   }
 };
 
-// By a whole warp.
+// By a whole warp, and by all its threads in one instruction: a line that leaves in two parts may show its flag before
+// its payload, and one that is loaded in two, old payload beside the new flag. Hence __syncwarp right before.
 __device__ __forceinline__ void store_frame(std::byte* slot, Share share, uint64_t flag) {
   if (holds_flag()) {
     share.second = {share.first.high, flag};
     share.first.high = flag;
   }
   std::byte* lines = slot + 16 * thread_of_warp();
+  __syncwarp();
   store_line(lines, share.first);
   store_line(lines + kHalfFrameBytes, share.second);
 }
@@ -48,7 +50,9 @@ __device__ __forceinline__ void store_frame(std::byte* slot, Share share, uint64
 // A frame as it lies in the ring, maybe not all there yet.
 __device__ __forceinline__ Share load_frame(const std::byte* slot) {
   const std::byte* lines = slot + 16 * thread_of_warp();
-  return {load_line(lines), load_line(lines + kHalfFrameBytes)};
+  __syncwarp();
+  const Granule first = load_line(lines);
+  return {first, load_line(lines + kHalfFrameBytes)};
 }
 
 // By a whole warp; the vote comes after every thread's loads.
