@@ -26,9 +26,11 @@ def _run_all() -> list[dict[str, object]]:
 
 
 def _summary(row: dict[str, object]) -> dict[str, object]:
-    """Without times and addresses, which differ from run to run."""
-    last = str(row["detail"]).strip().splitlines()[-1:] if row["outcome"] != "passed" else []
-    return {"name": row["name"], "outcome": row["outcome"], "why": re.sub(r"0x[0-9a-f]+", "0x…", "".join(last))[:160]}
+    """Without times and addresses, which differ from run to run. Of a traceback, the rank's own last exception."""
+    lines = str(row["detail"]).strip().splitlines() if row["outcome"] != "passed" else []
+    exceptions = [line for line in lines if re.match(r"\w*(Error|Exception): ", line)]
+    why = "".join((exceptions or lines)[-1:])
+    return {"name": row["name"], "outcome": row["outcome"], "why": re.sub(r"0x[0-9a-f]+", "0x…", why)[:160]}
 
 
 def main() -> int:
