@@ -1,0 +1,107 @@
+// What the driver offers beyond the runtime: memory that processes share, words that streams write and wait for. On a
+// machine without a driver: that its absence is an error and nothing worse.
+#include "cuda/driver.hpp"
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "cuda/memops.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/shared_memory.hpp"
+
+namespace axon {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+template <typename T>
+T value(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().message());
+  return std::move(result).value();
+}
+
+void check(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+TEST(Driver, absence_is_an_error) {
+  if (num_devices() != 0) GTEST_SKIP() << "there is one";
+  for (int again = 0; again < 2; ++again) {
+    Result<const Driver*> driver = load_driver();
+    ASSERT_FALSE(driver.ok());
+    EXPECT_NE(driver.status().message().find("CUDA driver"), std::string::npos) << driver.status().message();
+  }
+  EXPECT_FALSE(SharedMemory::allocate(0, kMiB).ok());
+  EXPECT_FALSE(uuid_of(0).ok());
+  std::atomic<uint32_t> word{0};
+  EXPECT_FALSE(write_word(StreamView(nullptr), &word, 1).ok());
+}
+
+class Gpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (num_devices() == 0) GTEST_SKIP() << "needs a GPU, found none";
+  }
+};
+
+TEST_F(Gpu, memory_is_shared_through_a_descriptor) {
+  const SharedMemory mine = value(SharedMemory::allocate(0, 3 * kMiB));
+  EXPECT_EQ(mine.num_bytes() % (2 * kMiB), 0u);
+  const FileDescriptor descriptor = value(mine.share());
+  const SharedMemory theirs = value(SharedMemory::import(0, descriptor, mine.num_bytes()));
+  EXPECT_NE(mine.data(), theirs.data());
+  check(mine.grant(0));
+  const Stream stream = value(Stream::create());
+  const std::vector<uint32_t> sent{1, 2, 3, 4};
+  std::vector<uint32_t> received(sent.size());
+  check(copy_async(mine.data() + kMiB, sent.data(), 16, stream));
+  check(copy_async(received.data(), theirs.data() + kMiB, 16, stream));
+  check(stream.view().synchronize());
+  EXPECT_EQ(received, sent);
+}
+
+TEST_F(Gpu, streams_wait_for_the_host_and_tell_it) {
+  const PinnedMemory pinned = value(PinnedMemory::allocate(64));
+  auto* words = reinterpret_cast<std::atomic<uint32_t>*>(pinned.data());
+  const Stream stream = value(Stream::create());
+  check(wait_for_word(stream, &words[0], 7));
+  check(write_word(stream, &words[1], 9));
+  EXPECT_EQ(words[1].load(std::memory_order_acquire), 0u);
+  words[0].store(7, std::memory_order_release);
+  check(stream.view().synchronize());
+  EXPECT_EQ(words[1].load(std::memory_order_acquire), 9u);
+}
+
+// Torch captures in global mode, which forbids others to allocate; a relaxed thread may.
+TEST_F(Gpu, relaxed_calls_do_not_spoil_a_capture) {
+  const Stream stream = value(Stream::create());
+  EXPECT_FALSE(value(is_capturing(stream)));
+  EXPECT_EQ(value(capture_of(stream)), 0u);
+  ASSERT_EQ(cudaStreamBeginCapture(stream.view().get(), cudaStreamCaptureModeGlobal), cudaSuccess);
+  EXPECT_TRUE(value(is_capturing(stream)));
+  EXPECT_NE(value(capture_of(stream)), 0u);
+  {
+    const RelaxedCapture relaxed;
+    value(SharedMemory::allocate(0, kMiB));
+    value(PinnedMemory::allocate(64));
+    const Stream other = value(Stream::create());
+    check(other.view().synchronize());
+  }
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream.view().get(), &graph), cudaSuccess);
+  cudaGraphDestroy(graph);
+  EXPECT_FALSE(value(is_capturing(stream)));
+}
+
+TEST_F(Gpu, is_named_by_uuid_and_bus) {
+  EXPECT_NE(value(uuid_of(0)), DeviceUuid{});
+  EXPECT_EQ(value(pci_bus_id_of(0)).find(':'), 4u);
+}
+
+}  // namespace
+}  // namespace axon

@@ -1,0 +1,146 @@
+// Groups between processes that do much, come and go, fill the arena, and fail.
+#include "stream/device_calls.hpp"
+
+namespace axon::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupTest,
+                         ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2},
+                                           Layout{Placement::kGpuEach, 4}),
+                         name_of);
+
+// Without a word from the host in between, on streams that take turns: their kernels share rings and epochs.
+TEST_P(DeviceGroupTest, a_thousand_small_operations_on_changing_streams) {
+  on_ranks([](DeviceProcess& self) {
+    Party party = self.form("thousand");
+    meet_all(party);
+    constexpr size_t kLength = 256;
+    constexpr int kNumCalls = 1000;
+    const std::vector<Stream> streams = [] {
+      std::vector<Stream> made;
+      for (int i = 0; i < 3; ++i) made.push_back(require(Stream::create()));
+      return made;
+    }();
+    const Tensor tensor(Words(kLength, 1));
+    auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, kLength);
+    call->reduce_with(Reduction::kMax).write(tensor.data(), tensor.num_bytes());
+    auto barrier = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
+    for (int i = 0; i < kNumCalls; ++i) {
+      const StreamView stream = streams[static_cast<size_t>(i * i % 7 % 3)];
+      launch(party, i % 10 == 9 ? *barrier : *call, stream);
+    }
+    for (const Stream& stream : streams) finish(party, stream);
+    tensor.expect_contents(bytes_of(Words(kLength, 1)), "after " + std::to_string(kNumCalls) + " operations");
+    all_reduce(self, party, kLength);
+  });
+}
+
+TEST_P(DeviceGroupTest, graphs_are_replayed_between_eager_operations) {
+  on_ranks([](DeviceProcess& self) {
+    Party party = self.form("graph");
+    meet_all(party);
+    constexpr size_t kLength = 4096;
+    const Tensor tensor(kLength);
+    auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, kLength);
+    call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
+    const Graph graph(self.stream(), [&] { launch(party, *call, self.stream()); });
+    for (int round = 0; round < 20; ++round) {
+      tensor.upload(bytes_of(contribution(self.rank(), kLength, round)));
+      graph.launch(self.stream());
+      finish(party, self.stream());
+      tensor.expect_contents(bytes_of(sum_of_contributions(self.size(), kLength, round)),
+                             "replay " + std::to_string(round));
+      all_reduce(self, party, 100, round);
+    }
+  });
+}
+
+// An arena has room for 33 groups at a time: blocks must come back, without anybody having to wait for it.
+TEST_P(DeviceGroupTest, a_hundred_groups_come_and_go) {
+  on_ranks([](DeviceProcess& self) {
+    for (int i = 0; i < 100; ++i) {
+      Party party = self.form("group " + std::to_string(i));
+      meet_all(party);
+      all_reduce(self, party, 1000, i);
+    }
+  });
+}
+
+// Every group that finds the arena full works, through the host; once others are gone, new ones have room again.
+TEST_P(DeviceGroupTest, a_full_arena_is_no_error) {
+  on_ranks([](DeviceProcess& self) {
+    constexpr int kRoom = 33;
+    std::vector<Party> parties;
+    for (int i = 0; i < kRoom; ++i) {
+      parties.push_back(self.form("resident " + std::to_string(i)));
+      meet_all(parties.back());
+    }
+    {
+      Party late = self.form("late");
+      EXPECT_FALSE(require(late.group->has_all_edges()));
+      EXPECT_FALSE(require(late.group->has_edge((self.rank() + 1) % self.size())));
+    }
+    for (Party& party : parties) all_reduce(self, party, 10);
+    parties.clear();
+    self.barrier();
+    Party again = self.form("again");
+    meet_all(again);
+    all_reduce(self, again, 1'000'000);
+  });
+}
+
+void expect_mismatch(DeviceProcess& self, Party& party) {
+  const Tensor tensor(contribution(self.rank(), 64));
+  auto call = DeviceCall::collective(self.rank() == 0 ? OperationKind::kAllReduce : OperationKind::kBarrier,
+                                     DataType::kInt32, 64);
+  if (self.rank() == 0) call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
+  launch(party, *call, self.stream());
+  require(self.stream().synchronize());
+  const Status fault = party.group->fault();
+  ASSERT_FALSE(fault.ok());
+  EXPECT_EQ(fault.code(), ErrorCode::kMismatch) << fault.message();
+  EXPECT_NE(fault.message().find("all_reduce"), std::string::npos) << fault.message();
+  EXPECT_NE(fault.message().find("barrier"), std::string::npos) << fault.message();
+}
+
+// On rank 0 alone.
+void expect_timeout(DeviceProcess& self, Party& party) {
+  auto call = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
+  call->timeout = 300ms;
+  launch(party, *call, self.stream());
+  require(self.stream().synchronize());
+  const Status fault = party.group->fault();
+  ASSERT_FALSE(fault.ok());
+  EXPECT_EQ(fault.code(), ErrorCode::kTimeout) << fault.message();
+  EXPECT_NE(fault.message().find("barrier: Timed out"), std::string::npos) << fault.message();
+}
+
+void expect_abort(DeviceProcess& self, Party& party) {
+  launch(party, *DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0), self.stream());
+  party.communicator->abort("enough");
+  require(self.stream().synchronize());
+  const Status fault = party.group->fault();
+  ASSERT_FALSE(fault.ok());
+  EXPECT_EQ(fault.code(), ErrorCode::kAborted) << fault.message();
+  EXPECT_NE(fault.message().find("enough"), std::string::npos) << fault.message();
+}
+
+// Each ends its own group; the device and the next group are as good as new.
+TEST_P(DeviceGroupTest, what_goes_wrong_is_named_and_the_next_group_works) {
+  on_ranks([](DeviceProcess& self) {
+    for (const auto expect : {expect_mismatch, expect_timeout, expect_abort}) {
+      Party party = self.form("unlucky");
+      meet_all(party);
+      if (self.rank() == 0 || expect == expect_mismatch) expect(self, party);
+      self.barrier();
+    }
+    Party party = self.form("lucky");
+    meet_all(party);
+    all_reduce(self, party, 1000);
+  });
+}
+
+}  // namespace
+}  // namespace axon::testing

@@ -1,0 +1,59 @@
+#include "stream/fault_text.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace axon {
+namespace {
+
+DeviceDescriptor descriptor(DeviceOperation operation, Reduction reduction, uint64_t num_bytes) {
+  return {.operation = static_cast<uint64_t>(operation),
+          .dtype = static_cast<uint64_t>(DataType::kFloat32),
+          .reduction = static_cast<uint64_t>(reduction),
+          .root = kNoRoot,
+          .num_bytes = num_bytes};
+}
+
+TEST(FaultText, no_fault_is_ok) {
+  EXPECT_TRUE(fault_in({}, 0).ok());
+}
+
+TEST(FaultText, a_timeout_names_operation_and_rank) {
+  TeamMailbox mailbox{};
+  mailbox.report.code = FaultCode::kTimeout;
+  mailbox.report.peer = 3;
+  mailbox.report.ours = descriptor(DeviceOperation::kAllReduceTwoShot, Reduction::kSum, 4096);
+  const Status fault = fault_in(mailbox, 0);
+  EXPECT_EQ(fault.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(fault.message(),
+            "all_reduce (float32, 4096 bytes, SUM): Timed out on the GPU. Still awaited here: rank 3.");
+}
+
+TEST(FaultText, a_mismatch_names_both_sides) {
+  TeamMailbox mailbox{};
+  mailbox.report.code = FaultCode::kMismatch;
+  mailbox.report.peer = 1;
+  mailbox.report.ours = descriptor(DeviceOperation::kAllReduce, Reduction::kMax, 8);
+  mailbox.report.theirs = descriptor(DeviceOperation::kBarrier, Reduction::kNone, 0);
+  const Status fault = fault_in(mailbox, 2);
+  EXPECT_EQ(fault.code(), ErrorCode::kMismatch);
+  EXPECT_EQ(fault.message(),
+            "mismatched operations: rank 1 called barrier, rank 2 called all_reduce (float32, 8 bytes, MAX)");
+}
+
+TEST(FaultText, messages_are_told_apart_by_their_tags) {
+  TeamMailbox mailbox{};
+  mailbox.report.code = FaultCode::kMismatch;
+  mailbox.report.peer = 1;
+  mailbox.report.ours = descriptor(DeviceOperation::kPointToPoint, Reduction::kNone, 8);
+  mailbox.report.theirs = mailbox.report.ours;
+  mailbox.report.our_tag = 5;
+  mailbox.report.their_tag = 6;
+  const std::string text = fault_in(mailbox, 0).message();
+  EXPECT_NE(text.find("tag 5"), std::string::npos) << text;
+  EXPECT_NE(text.find("tag 6"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace axon
