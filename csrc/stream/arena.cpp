@@ -6,11 +6,13 @@
 #include <array>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/config.hpp"
 #include "base/log.hpp"
 #include "comm/peer_card.hpp"
+#include "comm/progress.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/error.hpp"
 #include "device/line_collectives.hpp"
@@ -23,6 +25,10 @@ namespace {
 constexpr size_t kTableBytes = BlockAllocator::kUnit;
 using Row = std::array<uint32_t, kMaxTeamRanks>;
 constexpr uint32_t kLeft = 1;
+
+// How long a full arena is looked through for blocks that come back.
+constexpr std::chrono::milliseconds kLongestSearch{100};
+constexpr std::chrono::milliseconds kSearchInterval{1};
 
 constexpr size_t row_of(const Block& block) noexcept {
   return block.offset / BlockAllocator::kUnit;
@@ -125,8 +131,9 @@ Result<Block> Arena::take() {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
-  AXON_TRY(collect());
-  const std::optional<Block> block = blocks_.take();
+  Result<std::optional<Block>> found = find_room();
+  if (!found.ok()) return std::move(found.status());
+  const std::optional<Block>& block = found.value();
   if (!block) {
     const Status full(
         ErrorCode::kResourceExhausted,
@@ -141,6 +148,17 @@ Result<Block> Arena::take() {
   AXON_TRY(clear(block->offset, block->num_bytes));
   AXON_TRY(upkeep_->view().synchronize());
   return *block;
+}
+
+// A group that has just been destroyed on all ranks may not have been left by the last kernel of all.
+Result<std::optional<Block>> Arena::find_room() {
+  const Clock::time_point deadline = Clock::now() + kLongestSearch;
+  while (true) {
+    AXON_TRY(collect());
+    const std::optional<Block> block = blocks_.take();
+    if (block || retired_.empty() || Clock::now() >= deadline) return block;
+    std::this_thread::sleep_for(kSearchInterval);
+  }
 }
 
 void Arena::retire(Block block, std::vector<Resident> residents) {

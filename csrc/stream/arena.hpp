@@ -45,7 +45,7 @@ class Arena {
   // Loads the kernels for groups of so many ranks.
   Status prepare(int num_ranks);
 
-  // Zeros; fails with kResourceExhausted when the arena is full.
+  // Zeros; fails with kResourceExhausted when the arena is full, after a tenth of a second if blocks are to come back.
   Result<Block> take();
 
   // As soon as all these have left the group, the block may go to another one.
@@ -74,6 +74,7 @@ class Arena {
   Status open();
   Result<ArenaView> view_of(const DeviceCard& card) const;
   Status clear(size_t offset, size_t num_bytes) const;
+  Result<std::optional<Block>> find_room();
   Status collect();
 
   const int device_;

@@ -109,7 +109,8 @@ Status launch_reduction(const DeviceTeam& team, Kernel kernel, const Operation& 
                               .output = output,
                               .num_elements = operation.num_elements,
                               .dtype = arguments.dtype,
-                              .reduction = arguments.reduction};
+                              .reduction = arguments.reduction,
+                              .premul_factor = arguments.premul_factor};
   return kernel == Kernel::kOneShotPackets ? all_reduce_one_shot(team, call, stream)
                                            : all_reduce_two_shot(team, call, stream);
 }
