@@ -50,11 +50,12 @@ Result<std::string> pci_bus_id_of(int device) {
 // A failure here shows at the next call on the device, which the caller checks.
 DeviceGuard::DeviceGuard(int device) noexcept {
   (void)cudaGetDevice(&former_);
-  if (former_ != device) (void)cudaSetDevice(device);
+  changed_ = former_ != device;
+  if (changed_) (void)cudaSetDevice(device);
 }
 
 DeviceGuard::~DeviceGuard() {
-  (void)cudaSetDevice(former_);
+  if (changed_) (void)cudaSetDevice(former_);
 }
 
 }  // namespace axon

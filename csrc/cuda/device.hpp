@@ -33,6 +33,7 @@ class DeviceGuard {
 
  private:
   int former_ = 0;
+  bool changed_ = false;
 };
 
 }  // namespace axon

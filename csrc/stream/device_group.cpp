@@ -1,7 +1,6 @@
 #include "stream/device_group.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,6 +101,7 @@ void DeviceGroup::connect(int rank, Reach reach) {
     if (team > reach) continue;
     teams_[index_of(team)].blocks[rank] = resident.arena->data() + resident.block.offset + part_of_block(team).offset;
   }
+  connected_.fetch_or(1u << rank, std::memory_order_relaxed);
 }
 
 Result<bool> DeviceGroup::has_edge(int peer) {
@@ -213,7 +213,8 @@ void DeviceGroup::on_failed(const Status& reason) noexcept {
   abort(reason.clone());
 }
 
-void DeviceGroup::on_rank_lost(int, const Status& reason) noexcept {
+void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
+  if (rank >= kMaxTeamRanks || (connected_.load(std::memory_order_relaxed) >> rank & 1) == 0) return;
   const std::lock_guard lock(fate_mutex_);
   if (!loss_.ok()) return;
   loss_ = reason.clone();

@@ -15,12 +15,15 @@
 // but those to (or from) one peer are to be launched in order on one stream, or ordered by the caller. Streams outlive
 // the group.
 //
-// Destroying it ends nothing: kernels that are queued run to their end, or until their timeout. abort() ends them.
+// Destroying it ends nothing: kernels that are queued run to their end, or until their timeout. abort() ends them, and
+// so does the loss of a rank that they may be waiting for. A fault of one kernel ends all of the group, of collectives
+// and messages alike.
 //
 // Threads: any, but collectives are launched one at a time, in the order in which the other ranks launch them.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -100,6 +103,8 @@ class DeviceGroup final : public Companion {
   std::array<DeviceTeam, kNumTeams> teams_{};                // by Reach, from kSmall
   std::array<std::optional<Reach>, kMaxTeamRanks> reaches_;  // agreed with each rank
   std::optional<Reach> reach_of_all_;
+  // A bit a rank that kernels may wait for. Relaxed: set before the first of them is launched, read once it is lost.
+  std::atomic<uint32_t> connected_{0};
 
   // Guards these; held for moments only, since the holder of the progress token takes it, too.
   std::mutex fate_mutex_;
