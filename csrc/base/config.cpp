@@ -25,6 +25,10 @@ static bool is_arena_size(std::string_view value) noexcept {
   return error == std::errc() && end == value.data() + value.size() && num_mebibytes <= 16384;
 }
 
+static bool is_list_of_transports(std::string_view value) noexcept {
+  return value == "ucx" || value == "ucx,cuda" || value == "cuda,ucx";
+}
+
 static constexpr Setting kSettings[] = {
     {"AXON_ALGO", ReadBy::kEngine, "", "operation=algorithm, several separated by semicolons",
      "Runs these operations with these algorithms, whatever the size. Must be the same on all ranks.", nullptr},
@@ -34,6 +38,10 @@ static constexpr Setting kSettings[] = {
      is_arena_size},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "What goes to stderr: this level and those before it.", is_log_level},
+    {"AXON_TRANSPORTS", ReadBy::kEngine, "ucx,cuda", "ucx, or ucx,cuda",
+     "How data moves. Without cuda, kernels between GPUs of one host are not used, and CUDA tensors go through host "
+     "memory.",
+     is_list_of_transports},
     {"AXON_UCX_ROOT", ReadBy::kBuild, "", "a folder",
      "Prefix of a UCX installation to build against and load, in place of the libucx wheel.", nullptr},
     {"AXON_CUDA", ReadBy::kBuild, "1", "0 or 1", "Whether the device code is compiled.", nullptr},

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/config.hpp"
 #include "base/log.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/device.hpp"
@@ -53,6 +54,9 @@ Status DeviceGroup::take_block() {
   const int num_ranks = communicator_.size();
   if (num_ranks < 2 || num_ranks > kMaxTeamRanks) {
     return {ErrorCode::kInvalidArgument, "kernels serve groups of 2 to " + std::to_string(kMaxTeamRanks) + " ranks"};
+  }
+  if (config::text("AXON_TRANSPORTS").find("cuda") == std::string::npos) {
+    return {ErrorCode::kInvalidArgument, "AXON_TRANSPORTS does not name cuda"};
   }
   Result<Arena*> arena = Arena::of(device_);
   if (!arena.ok()) return std::move(arena.status());

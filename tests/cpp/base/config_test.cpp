@@ -41,6 +41,18 @@ TEST(Config, a_bad_value_names_the_variable_the_value_and_what_is_allowed) {
   }
 }
 
+TEST(Config, values_of_other_kinds_are_refused) {
+  for (const auto& [name, value] :
+       {std::pair{"AXON_ARENA_MB", ""}, std::pair{"AXON_ARENA_MB", "64MB"}, std::pair{"AXON_ARENA_MB", "-1"},
+        std::pair{"AXON_ARENA_MB", "16385"}, std::pair{"AXON_TRANSPORTS", ""}, std::pair{"AXON_TRANSPORTS", "cuda"},
+        std::pair{"AXON_TRANSPORTS", "ucx,nccl"}}) {
+    const ScopedVariable variable(name, value);
+    EXPECT_FALSE(config::check_environment().ok()) << name << "=" << value;
+  }
+  const ScopedVariable variable("AXON_ARENA_MB", "0");
+  EXPECT_TRUE(config::check_environment().ok());
+}
+
 TEST(Config, an_unknown_name_is_found_and_no_error) {
   const ScopedVariable variable("AXON_LOGG", "info");
   EXPECT_TRUE(std::ranges::count(config::unknown_names(), "AXON_LOGG"));
