@@ -4,18 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "comm/engines.hpp"
-#include "transport/ucx/ucx.hpp"
+#include "transport/loopback/loopback.hpp"
 
 namespace axon {
 namespace {
 
 using namespace std::chrono_literals;
-
-std::vector<std::unique_ptr<Transport>> open_transports(size_t count) {
-  std::vector<std::unique_ptr<Transport>> transports;
-  for (size_t i = 0; i < count; ++i) transports.push_back(open_ucx_transport().value());
-  return transports;
-}
 
 class EdgesTest : public testing::Test {
  protected:
@@ -31,7 +25,8 @@ class EdgesTest : public testing::Test {
     }
   }
 
-  Engines engines{open_transports(kNumRanks)};
+  LoopbackFabric fabric;
+  Engines engines{loopback_transports(fabric, kNumRanks)};
   std::vector<std::unique_ptr<Communicator>> communicators = engines.form("edges");
   std::array<std::shared_ptr<Edges>, kNumRanks> edges;
 };
