@@ -25,6 +25,7 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 
 // A Work::wait() under way keeps the communicator: it ends now, with an error, rather than wait for what never comes.
 AxonBackend::~AxonBackend() {
+  cuda_side_.reset();  // what is enqueued comes to its end first
   communicator_->close();
 }
 
@@ -46,15 +47,31 @@ Part& AxonBackend::add_part(AxonWork& work, OperationKind kind, const at::Tensor
 AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode) {
   if (C10_UNLIKELY(coalesced_ != nullptr)) return nullptr;
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
-  start(*work, call, unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
+  work->set_timeout(unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
+  if (C10_LIKELY(!at::hasCallbacks())) {
+    start(*work, mode.asynchronous);
+  } else {
+    // For profilers and execution traces: the record spans the start, as NCCL's does.
+    start_recorded(*work, call, mode.asynchronous);
+  }
   if (mode.asynchronous) return work;
-  work->wait();
+  if (work->device().is_cpu()) work->wait();
   return nullptr;
 }
 
-void AxonBackend::start(AxonWork& work, const Call& call, std::chrono::milliseconds timeout) {
-  if (C10_LIKELY(!at::hasCallbacks())) return work.start(*communicator_, timeout);
-  start_recorded(work, call, timeout);
+void AxonBackend::start(AxonWork& work, bool asynchronous) {
+  if (C10_LIKELY(work.device().is_cpu())) return work.start(*communicator_);
+  const auto mode = asynchronous ? CudaSide::Mode::kAsynchronous : CudaSide::Mode::kSynchronous;
+  cuda_side(work.device()).enqueue(work, mode);
+}
+
+CudaSide& AxonBackend::cuda_side(at::Device device) {
+  if (C10_UNLIKELY(!cuda_side_)) {
+    cuda_side_ = std::make_unique<CudaSide>(communicator_, device, timeout_.load(std::memory_order_relaxed));
+  }
+  if (C10_LIKELY(cuda_side_->device() == device)) return *cuda_side_;
+  throw_value_error("axon: tensors are on " + device.str() + "; allowed: " + cuda_side_->device().str() +
+                    ", which this rank has used in the group before");
 }
 
 static int64_t count(const TensorList& tensors) {
@@ -63,8 +80,7 @@ static int64_t count(const TensorList& tensors) {
   return num_elements;
 }
 
-// For profilers and execution traces: the record spans the start, as NCCL's does.
-void AxonBackend::start_recorded(AxonWork& work, const Call& call, std::chrono::milliseconds timeout) {
+void AxonBackend::start_recorded(AxonWork& work, const Call& call, bool asynchronous) {
   const TensorList inputs = work.inputs();
   const TensorList outputs = work.outputs();
   const TensorList& described = inputs.empty() ? outputs : inputs;
@@ -72,10 +88,10 @@ void AxonBackend::start_recorded(AxonWork& work, const Call& call, std::chrono::
   const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
   const int first = ranks.empty() ? 0 : static_cast<int>(ranks.front());
   const int stride = ranks.size() < 2 ? 1 : static_cast<int>(ranks[1] - ranks[0]);
-  RECORD_PARAM_COMMS_DATA(static_cast<int64_t>(communicator_->num_started()) + 1, std::make_tuple(pg_uid_, pg_desc_),
+  RECORD_PARAM_COMMS_DATA(static_cast<int64_t>(getSequenceNumberForGroup()) + 1, std::make_tuple(pg_uid_, pg_desc_),
                           inputs, outputs, rank_, call.name(), count(inputs), count(outputs), dtype,
                           std::vector<int64_t>(), std::vector<int64_t>(), first, stride, size_);
-  work.start(*communicator_, timeout);
+  start(work, asynchronous);
 }
 
 static constexpr const char* kCoalescedTitle = "axon:coalesced";
@@ -98,6 +114,10 @@ void AxonBackend::setTimeout(std::chrono::milliseconds timeout) {
   timeout_.store(timeout, std::memory_order_relaxed);
 }
 
+uint64_t AxonBackend::getSequenceNumberForGroup() {
+  return communicator_->num_started() + (cuda_side_ ? cuda_side_->num_launched() : 0);
+}
+
 c10d::ErrorType AxonBackend::getError() {
   const Status failure = communicator_->failure();
   if (failure.ok()) return c10d::ErrorType::SUCCESS;
@@ -118,13 +138,16 @@ void AxonBackend::abort() {
 
 // Nothing is asked of the others, who may be gone.
 void AxonBackend::shutdown() {
+  if (cuda_side_) cuda_side_->drain();
   communicator_->close();
 }
 
 AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   static constexpr Call kCall{c10d::OpType::BARRIER, "axon:barrier"};
   auto work = make_work(kCall, {});
-  work->add_part().arguments.kind = OperationKind::kBarrier;
+  Part& part = work->add_part();
+  part.arguments.kind = OperationKind::kBarrier;
+  if (cuda_side_) cuda_side_->gate(part);  // as with NCCL: behind all that the current stream has
   return run(std::move(work), kCall, mode_of(options));
 }
 

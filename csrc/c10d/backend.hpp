@@ -14,6 +14,7 @@
 
 #include "c10d/check.hpp"
 #include "c10d/convert.hpp"
+#include "c10d/cuda_side.hpp"
 #include "c10d/work.hpp"
 #include "comm/communicator.hpp"
 
@@ -83,7 +84,7 @@ class AxonBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // counted from the group's start on every rank
-  uint64_t getSequenceNumberForGroup() override { return communicator_->num_started(); }
+  uint64_t getSequenceNumberForGroup() override;
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
@@ -109,8 +110,9 @@ class AxonBackend final : public c10d::Backend {
   c10::intrusive_ptr<AxonWork> make_work(const Call& call, const TensorList& tensors) const;
   Part& add_part(AxonWork& work, OperationKind kind, const at::Tensor& representative) const;
   WorkPtr run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode);
-  void start(AxonWork& work, const Call& call, std::chrono::milliseconds timeout);
-  void start_recorded(AxonWork& work, const Call& call, std::chrono::milliseconds timeout);
+  CudaSide& cuda_side(at::Device device);
+  void start(AxonWork& work, bool asynchronous);
+  void start_recorded(AxonWork& work, const Call& call, bool asynchronous);
   WorkPtr point_to_point(const Call& call, const TensorList& tensors, Direction direction, int peer, int tag);
 
   void add_all_reduce(AxonWork& work, const at::Tensor& tensor, const ReductionSpecification& reduction) const;
@@ -125,6 +127,7 @@ class AxonBackend final : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
+  std::unique_ptr<CudaSide> cuda_side_;             // from the first CUDA tensor on
 };
 
 }  // namespace axon

@@ -22,7 +22,7 @@ static std::string name_of(at::ScalarType type) {
 }
 
 [[noreturn]] static void reject(Argument argument, const at::Tensor& tensor) {
-  static const std::string allowed = "strided tensors on the CPU";
+  static const std::string allowed = "strided tensors on the CPU or on CUDA devices";
   if (!tensor.defined()) throw_type_error(complaint(argument, "is an undefined tensor", allowed));
   if (tensor.layout() != at::kStrided) {
     std::ostringstream layout;
@@ -33,7 +33,8 @@ static std::string name_of(at::ScalarType type) {
 }
 
 void check_tensor(Argument argument, const at::Tensor& tensor) {
-  if (C10_UNLIKELY(!tensor.defined() || !tensor.is_cpu() || tensor.layout() != at::kStrided)) reject(argument, tensor);
+  const bool fits = tensor.defined() && tensor.layout() == at::kStrided && (tensor.is_cpu() || tensor.is_cuda());
+  if (C10_UNLIKELY(!fits)) reject(argument, tensor);
 }
 
 void check_type(Argument argument, const at::Tensor& tensor, at::ScalarType type) {

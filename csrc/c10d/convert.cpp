@@ -92,7 +92,9 @@ ReductionSpecification to_reduction(const c10d::ReduceOp& op, const char* operat
 }
 
 Buffer to_buffer(const at::Tensor& tensor) noexcept {
-  return {.data = static_cast<std::byte*>(tensor.data_ptr()), .num_bytes = tensor.nbytes(), .kind = MemoryKind::kHost};
+  return {.data = static_cast<std::byte*>(tensor.data_ptr()),
+          .num_bytes = tensor.nbytes(),
+          .kind = tensor.is_cpu() ? MemoryKind::kHost : MemoryKind::kCuda};
 }
 
 }  // namespace axon

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "c10d/convert.hpp"
+#include "c10d/shelf.hpp"
 #include "c10d/work.hpp"
 
 namespace axon {
@@ -15,12 +16,13 @@ static bool needs_staging(const at::Tensor& tensor) {
 
 // Where the engine finds the tensor's elements in order.
 Buffer Part::claim(const at::Tensor& tensor, Access access) {
+  work_.claim_device(tensor.device(), name_of(arguments.kind));
   if (C10_LIKELY(!needs_staging(tensor))) return to_buffer(tensor);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::Tensor staged = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   if (access != Access::kWrite) staged.copy_(tensor);
   if (access == Access::kRead) {
-    staging_.push_back(staged);
+    temporaries_.push_back(staged);
   } else {
     copies_back_.push_back({.staged = staged, .target = tensor});
   }
@@ -30,7 +32,7 @@ Buffer Part::claim(const at::Tensor& tensor, Access access) {
 void Part::copy_back() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const CopyBack& copy : copies_back_) copy.target.copy_(copy.staged);
-  copies_back_.clear();
+  if (work_.device().is_cpu()) copies_back_.clear();  // a device may not have come to the copy yet
 }
 
 template <typename Blocks>
@@ -104,9 +106,11 @@ void Part::separate_inputs() {
   if (inputs_.empty() || outputs_.empty() || !overlap(hull(inputs_), hull(outputs_))) return;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (!is_disturbed(i)) continue;
-    const at::Tensor copy = at::empty({static_cast<int64_t>(inputs_[i].num_bytes)}, at::kByte);
-    std::copy_n(inputs_[i].data, inputs_[i].num_bytes, static_cast<std::byte*>(copy.data_ptr()));
-    staging_.push_back(copy);
+    const at::Tensor copy =
+        at::from_blob(const_cast<std::byte*>(inputs_[i].data), {static_cast<int64_t>(inputs_[i].num_bytes)},
+                      at::device(work_.device()).dtype(at::kByte))
+            .clone();
+    temporaries_.push_back(copy);
     inputs_[i] = to_buffer(copy);
   }
 }
@@ -117,12 +121,18 @@ void Part::seal() {
   arguments.outputs = {outputs_.data(), outputs_.size()};
 }
 
+void Part::start(Communicator& communicator) {
+  engines_reference_ = c10::intrusive_ptr<AxonWork>::unsafe_reclaim_from_nonowning(&work_);
+  communicator.start(*this);
+}
+
 void Part::on_finished() noexcept {
   work_.on_part_finished(*this);
 }
 
 void Part::on_released() noexcept {
-  const c10::intrusive_ptr<AxonWork> last_touch = std::move(engines_reference_);
+  c10::intrusive_ptr<AxonWork> last_touch = std::move(engines_reference_);
+  if (!work_.device().is_cpu()) Shelf::instance().discard(std::move(last_touch));
 }
 
 }  // namespace axon

@@ -31,35 +31,39 @@ void AxonWork::for_each_part(Visitor visit) {
   for (const auto& part : others_) visit(*part);
 }
 
-void AxonWork::start(Communicator& communicator, std::chrono::milliseconds timeout) {
-  for_each_part([&](Part& part) {
-    part.seal();
-    part.timeout = timeout;
-  });
+std::vector<Part*> AxonWork::parts() {
+  std::vector<Part*> parts;
+  for_each_part([&](Part& part) { parts.push_back(&part); });
+  return parts;
+}
+
+void AxonWork::set_timeout(std::chrono::milliseconds timeout) {
+  for_each_part([&](Part& part) { part.timeout = timeout; });
+}
+
+void AxonWork::start(Communicator& communicator) {
+  for_each_part([](Part& part) { part.seal(); });
   if (num_parts_ == 0) return complete();
   num_unfinished_.store(num_parts_, std::memory_order_relaxed);  // the submission publishes it
-  for_each_part([&](Part& part) {
-    part.engines_reference_ = c10::intrusive_ptr<AxonWork>::unsafe_reclaim_from_nonowning(this);
-    communicator.start(part);
-  });
+  for_each_part([&](Part& part) { part.start(communicator); });
 }
 
 void AxonWork::on_part_finished(Part& part) noexcept {
-  std::exception_ptr failure;
   if (!part.status().ok()) {
-    failure = to_exception(part.status());
-  } else {
+    note_failure(to_exception(part.status()));
+  } else if (device_.is_cpu()) {
     try {
       part.copy_back();
     } catch (...) {
-      failure = std::current_exception();
+      note_failure(std::current_exception());
     }
   }
-  if (failure) {
-    const std::lock_guard lock(outcome_mutex_);
-    if (!failure_) failure_ = failure;
-  }
-  if (num_unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
+  if (device_.is_cpu() && num_unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
+}
+
+void AxonWork::note_failure(std::exception_ptr failure) noexcept {
+  const std::lock_guard lock(outcome_mutex_);
+  if (!failure_) failure_ = std::move(failure);
 }
 
 void AxonWork::complete() noexcept {
@@ -70,11 +74,14 @@ void AxonWork::complete() noexcept {
     future = future_;
   }
   completed_.notify_all();
-  if (recordFunctionEndCallback_) {
-    recordFunctionEndCallback_();
-    recordFunctionEndCallback_ = nullptr;
-  }
+  call_end_of_record();
   if (future) mark(*future);
+}
+
+void AxonWork::call_end_of_record() noexcept {
+  if (!recordFunctionEndCallback_) return;
+  recordFunctionEndCallback_();
+  recordFunctionEndCallback_ = nullptr;
 }
 
 // Runs the callbacks that wait for the future.
@@ -90,14 +97,17 @@ c10::intrusive_ptr<c10::ivalue::Future> AxonWork::getFuture() {
   {
     const std::lock_guard lock(outcome_mutex_);
     if (future_) return future_;
-    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    if (!completed_.load(std::memory_order_relaxed)) return future_;
+    std::vector<c10::Device> devices;
+    if (enqueued_) devices.push_back(device_);
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
+    if (!enqueued_ && !completed_.load(std::memory_order_relaxed)) return future_;
   }
-  mark(*future_);
+  enqueued_ ? mark_on_device(*future_) : mark(*future_);
   return future_;
 }
 
 bool AxonWork::wait(std::chrono::milliseconds timeout) {
+  if (enqueued_) return wait_on_device(timeout);
   if (!isCompleted()) {
     const auto deadline = Clock::now() + (timeout > kNoTimeout ? Clock::duration(timeout) : Clock::duration(kNever));
     if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
@@ -119,12 +129,18 @@ void AxonWork::await(Communicator& communicator, Part& part, Clock::time_point d
   }
 }
 
+bool AxonWork::isCompleted() {
+  return enqueued_ ? has_passed() : completed_.load(std::memory_order_acquire);
+}
+
 bool AxonWork::isSuccess() const {
-  return completed_.load(std::memory_order_acquire) && !failure_;
+  return (enqueued_ ? has_passed() : completed_.load(std::memory_order_acquire)) && !exception();
 }
 
 std::exception_ptr AxonWork::exception() const {
-  return completed_.load(std::memory_order_acquire) ? failure_ : nullptr;
+  if (!enqueued_) return completed_.load(std::memory_order_acquire) ? failure_ : nullptr;
+  const std::lock_guard lock(outcome_mutex_);
+  return failure_;
 }
 
 int AxonWork::sourceRank() const {

@@ -4,19 +4,26 @@
 //   Part& part = work->add_part();                 // one operation of the engine; coalesced calls have several
 //   part.arguments.kind = OperationKind::kAllReduce;
 //   part.add_output(tensor, Access::kReadWrite);
-//   work->start(*communicator, timeout);           // returns at once
+//   work->set_timeout(timeout);
+//   work->start(*communicator);                    // returns at once
 //   work->wait();                                  // drives the engine until it is done; throws what went wrong
 //
 // Ownership: the caller, and the engine from start() until the last part is released, hold a reference. The tensors
 // live as long as the Work. The group may be destroyed meanwhile: that ends the Work with an error.
 // Completion, on whichever thread drives: staged outputs are copied back, the Work is complete, its future is marked.
+//
+// On CUDA tensors CudaSide enqueues the parts instead, and streams take the place of the engine: the Work is complete
+// when its stream has come past it, wait() makes the current stream wait, and the future is marked from the start.
 #pragma once
 
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 #include <c10/util/SmallVector.h>
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -26,6 +33,7 @@
 namespace axon {
 
 class AxonWork;
+class Staging;
 
 enum class Access : uint8_t { kRead, kWrite, kReadWrite };
 
@@ -46,6 +54,11 @@ class Part final : public Operation {
 
   // Once all blocks are there.
   void seal();
+  void start(Communicator& communicator);
+  // To tensors with gaps, whose elements are in staging memory.
+  void copy_back();
+
+  std::shared_ptr<Staging> staging;  // of CUDA blocks that go through the host
 
  private:
   friend class AxonWork;
@@ -59,7 +72,6 @@ class Part final : public Operation {
   void separate_inputs();
   bool is_disturbed(size_t input) const noexcept;
   bool may_alias(size_t input, size_t output) const noexcept;
-  void copy_back();
 
   void on_finished() noexcept override;
   void on_released() noexcept override;
@@ -69,7 +81,7 @@ class Part final : public Operation {
   c10::SmallVector<ConstBuffer, 4> inputs_;
   c10::SmallVector<Buffer, 4> outputs_;
   std::vector<CopyBack> copies_back_;
-  std::vector<at::Tensor> staging_;
+  std::vector<at::Tensor> temporaries_;
 };
 
 class AxonWork final : public c10d::Work {
@@ -85,11 +97,22 @@ class AxonWork final : public c10d::Work {
   AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs);
 
   Part& add_part();
+  std::vector<Part*> parts();
+  // Where its tensors are, all of them; the CPU if it has none.
+  at::Device device() const noexcept { return device_; }
   // For calls that need no operation: what result() shows.
   void add_result(const at::Tensor& tensor) { outputs_.push_back(tensor); }
-  void start(Communicator& communicator, std::chrono::milliseconds timeout);
+  void start(Communicator& communicator);
+  void set_timeout(std::chrono::milliseconds timeout);
 
-  bool isCompleted() override { return completed_.load(std::memory_order_acquire); }
+  // On CUDA tensors: the stream that the parts of an asynchronous call have been enqueued on, to its present end.
+  struct Place {
+    c10::Stream stream;
+    bool captured = false;  // in a graph
+  };
+  void run_on(const Place& place);
+
+  bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   int sourceRank() const override;
@@ -110,7 +133,13 @@ class AxonWork final : public c10d::Work {
   template <typename Visitor>
   void for_each_part(Visitor visit);
   void await(Communicator& communicator, Part& part, Clock::time_point deadline);
+  void claim_device(at::Device device, const char* operation);
   void on_part_finished(Part& part) noexcept;
+  void note_failure(std::exception_ptr failure) noexcept;
+  void call_end_of_record() noexcept;
+  bool wait_on_device(std::chrono::milliseconds timeout);
+  bool has_passed() const;
+  void mark_on_device(c10::ivalue::Future& future);
   void complete() noexcept;
   void mark(c10::ivalue::Future& future) const;
 
@@ -121,6 +150,13 @@ class AxonWork final : public c10d::Work {
   size_t num_parts_ = 0;
   c10::SmallVector<at::Tensor, 2> inputs_;
   c10::SmallVector<at::Tensor, 2> outputs_;
+  at::Device device_ = at::kCPU;
+
+  struct Enqueued {
+    Place place;
+    c10::Event passed;
+  };
+  std::optional<Enqueued> enqueued_;
 
   std::atomic<size_t> num_unfinished_{0};
   std::atomic<bool> completed_{false};  // release in complete(), acquire by whoever looks at the outcome

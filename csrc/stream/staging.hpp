@@ -1,40 +1,45 @@
 // CUDA blocks on their way through the host engine: for pairs of ranks, types and operations that no kernel serves.
 //
-//   Result<Staging> staging = Staging::open(access, blocks…);
 //   AXON_TRY(staging.copy_in(stream));       // what is read, to pinned memory; then the gate opens
 //   operation.gate = &staging.gate();        // the host engine starts when the stream has come that far …
-//   communicator.start(operation);           // … on staging.inputs() and staging.outputs()
-//   AXON_TRY(staging.copy_out(stream));      // the stream waits for host_done(), then copies what was written
+//   operation.done_word = &staging.done();   // … on staging.inputs() and staging.outputs()
+//   communicator.start(operation);
+//   AXON_TRY(staging.copy_out(stream));      // the stream waits for the operation, then copies what was written
 //
 // No host thread waits for a stream, and no stream for anything but the engine, whose operations always end. A graph
 // would replay the copies but not the operation, so none of this can be captured.
 #pragma once
 
 #include <atomic>
-#include <memory>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "base/status.hpp"
-#include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "memory/buffer.hpp"
+#include "stream/pinned_pool.hpp"
 
 namespace axon {
 
-// What happens to the outputs of an operation.
+// What an operation does with its outputs, beside what their name says.
 struct OutputAccess {
   bool read = false;  // before it starts
   bool written = true;
 };
 
+// The device blocks of an operation; borrowed until the Staging is gone.
+struct DeviceBlocks {
+  std::span<const ConstBuffer> inputs;
+  std::span<const Buffer> outputs;
+  OutputAccess access;
+};
+
 class Staging {
  public:
-  // Takes pinned memory for copies of all blocks, from a pool that the process keeps.
-  static Result<Staging> open(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
-                              OutputAccess access);
-  // Gives the memory back, for reuse once the stream of copy_out() has come past it. By then the engine must have let
-  // go of it (Operation::on_released).
+  // Takes pinned memory for copies of all blocks.
+  static Result<Staging> open(const DeviceBlocks& blocks);
+  // Gives the memory back. By then the engine must have let go of it (Operation::on_released).
   ~Staging();
   Staging(Staging&&) noexcept = default;
   Staging& operator=(Staging&&) = delete;
@@ -42,11 +47,10 @@ class Staging {
   std::span<const ConstBuffer> inputs() const noexcept { return host_inputs_; }
   std::span<const Buffer> outputs() const noexcept { return host_outputs_; }
   const std::atomic<uint32_t>& gate() const noexcept { return words().gate; }
+  std::atomic<uint32_t>& done() const noexcept { return words().done; }
 
   Status copy_in(StreamView stream);
   Status copy_out(StreamView stream);
-  // The operation has ended, well or not: the stream goes on. From any thread; no CUDA call.
-  void host_done() noexcept { words().done.store(1, std::memory_order_release); }
 
  private:
   // At the front of the pinned memory.
@@ -55,17 +59,13 @@ class Staging {
     std::atomic<uint32_t> done;  // by the engine, for the stream
   };
 
-  Staging(PinnedMemory memory, size_t num_bytes) noexcept : memory_(std::move(memory)), num_bytes_(num_bytes) {}
-  Words& words() const noexcept { return *reinterpret_cast<Words*>(memory_.data()); }
+  Staging(PinnedPool::Block block, const DeviceBlocks& blocks);
+  Words& words() const noexcept { return *reinterpret_cast<Words*>(block_.memory.data()); }
 
-  PinnedMemory memory_;  // empty after a move
-  size_t num_bytes_;
-  OutputAccess access_;
-  std::span<const ConstBuffer> inputs_;  // on the device; as the operation's owner keeps them
-  std::span<const Buffer> outputs_;
+  PinnedPool::Block block_;  // no memory after a move
+  DeviceBlocks device_;
   std::vector<ConstBuffer> host_inputs_;
   std::vector<Buffer> host_outputs_;
-  std::optional<Event> passed_;  // recorded by copy_out()
 };
 
 }  // namespace axon

@@ -1,0 +1,76 @@
+// A backend's operations on CUDA tensors: on which stream they run, and by which way.
+//
+// By a kernel where the GPUs of the group reach each other and there is one for the operation
+// (stream/device_group.hpp), else through pinned memory and the host engine (stream/staging.hpp). All ranks decide
+// alike; neither blocks the host.
+//
+//   synchronous collectives    on the current stream
+//   asynchronous collectives   on a stream of the group's, which waits for the current one
+//   sends and receives         on a stream for each peer and direction, so that their order does not matter to others
+//
+// Knows torch's streams by their generic interface only, so that the extension needs no CUDA library of torch's. A
+// build without CUDA has a CudaSide too (without_cuda/), whose constructor throws.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "c10d/work.hpp"
+#include "comm/communicator.hpp"
+
+namespace axon {
+
+class DeviceGroup;
+
+class CudaSide {
+ public:
+  // At the group's first CUDA tensor. Throws when the device cannot be used.
+  CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds timeout);
+  // Drains first.
+  ~CudaSide();
+
+  at::Device device() const noexcept { return device_; }
+  uint64_t num_launched() const noexcept { return num_launched_.load(std::memory_order_relaxed); }
+
+  enum class Mode : uint8_t { kSynchronous, kAsynchronous };
+
+  // Enqueues all parts of the work, whose timeouts are set. Throws if the group is broken, and in a capture what cannot
+  // be captured.
+  void enqueue(AxonWork& work, Mode mode);
+
+  // Blocks the host until all that has been enqueued on the device is done.
+  void drain() noexcept;
+
+  // The part, of a host operation, starts when the current stream has come this far.
+  void gate(Part& part);
+
+ private:
+  using Parts = std::vector<Part*>;
+  // A peer and a direction.
+  using Edge = std::pair<int, Direction>;
+
+  void check_health();
+  c10::Stream current_stream() const;
+  c10::Stream stream_for(const Parts& parts, Mode mode);
+  c10::Stream stream_of(Edge edge);
+  bool has_kernel(const Part& part);
+  void enqueue_parts(const Parts& parts, c10::Stream stream);
+  void launch(const Parts& parts, c10::Stream stream);
+  void stage(Part& part, c10::Stream stream);
+
+  const std::shared_ptr<Communicator> communicator_;
+  const at::Device device_;
+  const c10::Stream own_stream_;
+  std::mutex mutex_;  // calls of several threads are put in one order
+  std::map<Edge, c10::Stream> edge_streams_;
+  std::unique_ptr<DeviceGroup> group_;
+  std::atomic<uint64_t> num_launched_{0};  // relaxed: a statistic
+};
+
+}  // namespace axon

@@ -1,0 +1,47 @@
+#include "c10d/shelf.hpp"
+
+#include "c10d/work.hpp"
+
+namespace axon {
+
+// Never destroyed: at exit CUDA may be gone before, and tensors need it.
+Shelf& Shelf::instance() {
+  static auto* shelf = new Shelf;
+  return *shelf;
+}
+
+void Shelf::keep(c10::intrusive_ptr<AxonWork> work) {
+  const std::lock_guard lock(mutex_);
+  AxonWork* const key = work.get();
+  kept_.emplace(key, std::move(work));
+}
+
+void Shelf::take_off(AxonWork& work) {
+  c10::intrusive_ptr<AxonWork> last_reference;  // let go outside the lock
+  const std::lock_guard lock(mutex_);
+  const auto found = kept_.find(&work);
+  if (found == kept_.end()) return;
+  last_reference = std::move(found->second);
+  kept_.erase(found);
+}
+
+void Shelf::discard(c10::intrusive_ptr<AxonWork> work) {
+  const std::lock_guard lock(mutex_);
+  discarded_.push_back(std::move(work));
+}
+
+void Shelf::clear() {
+  Works gone;  // destroyed outside the lock
+  const std::lock_guard lock(mutex_);
+  gone.swap(discarded_);
+  for (auto entry = kept_.begin(); entry != kept_.end();) {
+    if (entry->second->isCompleted()) {
+      gone.push_back(std::move(entry->second));
+      entry = kept_.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+}
+
+}  // namespace axon

@@ -1,0 +1,21 @@
+// What a build with AXON_CUDA=0 has in place of cuda/cuda_side.cpp.
+#include "c10d/cuda_side.hpp"
+
+#include "c10d/errors.hpp"
+
+namespace axon {
+
+class DeviceGroup {};
+
+CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds)
+    : communicator_(std::move(communicator)), device_(device), own_stream_(c10::Stream(c10::Stream::DEFAULT, device)) {
+  throw_value_error("torch_axon was built without CUDA (AXON_CUDA=0), and the tensors are on " + device.str() +
+                    "; allowed: tensors on the CPU");
+}
+
+CudaSide::~CudaSide() = default;
+void CudaSide::enqueue(AxonWork&, Mode) {}
+void CudaSide::gate(Part&) {}
+void CudaSide::drain() noexcept {}
+
+}  // namespace axon

@@ -1,0 +1,61 @@
+// A Work on CUDA tensors: what the streams' side of it is to callers.
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <thread>
+
+#include "c10d/errors.hpp"
+#include "c10d/shelf.hpp"
+#include "c10d/signals.hpp"
+#include "c10d/work.hpp"
+
+namespace axon {
+
+// How often a host thread that waits with a timeout looks at the device.
+static constexpr std::chrono::microseconds kLookInterval{100};
+
+void AxonWork::claim_device(at::Device device, const char* operation) {
+  if (inputs_.empty() && outputs_.empty()) device_ = device;
+  if (device == device_) return;
+  throw_value_error(std::string(operation) + ": tensors are on " + device_.str() + " and on " + device.str() +
+                    "; allowed: one device in a call");
+}
+
+void AxonWork::run_on(const Place& place) {
+  enqueued_.emplace(Enqueued{.place = place, .passed = c10::Event(device_.type())});
+  enqueued_->passed.record(place.stream);
+  if (!place.captured) Shelf::instance().keep(c10::intrusive_ptr<AxonWork>::unsafe_reclaim_from_nonowning(this));
+  call_end_of_record();
+}
+
+// A captured one passes with each replay of its graph: to the host it is done.
+bool AxonWork::has_passed() const {
+  return enqueued_->place.captured || enqueued_->passed.query();
+}
+
+bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
+  if (const std::exception_ptr failure = exception()) std::rethrow_exception(failure);
+  enqueued_->passed.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  Shelf::instance().take_off(*this);
+  if (timeout == kNoTimeout) return true;
+  const auto deadline = Clock::now() + timeout;
+  while (!isCompleted()) {
+    if (Clock::now() >= deadline) {
+      throw_failure(Status(ErrorCode::kTimeout, first_.describe() + ": Timed out in wait(timeout) after " +
+                                                    std::to_string(timeout.count()) +
+                                                    " ms; the operation goes on until its own timeout"));
+    }
+    check_signals();
+    std::this_thread::sleep_for(kLookInterval);
+  }
+  if (const std::exception_ptr failure = exception()) std::rethrow_exception(failure);
+  return true;
+}
+
+// Complete from the start: whoever uses it waits on a stream.
+void AxonWork::mark_on_device(c10::ivalue::Future& future) {
+  const c10::StreamGuard on_stream(enqueued_->place.stream);
+  mark(future);
+}
+
+}  // namespace axon

@@ -1,0 +1,36 @@
+// Pinned host memory, kept for reuse: allocating it takes the driver's locks and may wait for a busy device.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "base/status.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+
+namespace axon {
+
+class PinnedPool {
+ public:
+  struct Block {
+    PinnedMemory memory;
+    size_t num_bytes;  // a power of two
+    Event last_use;    // to be recorded behind the last copy from or to the block
+  };
+
+  static PinnedPool& instance();
+
+  // Any thread, like give_back().
+  Result<Block> take(size_t num_bytes);
+  // May be handed out again once `last_use` has passed.
+  void give_back(Block block);
+
+ private:
+  static constexpr size_t kSmallestBlock = 4096;
+
+  std::mutex mutex_;
+  std::multimap<size_t, Block> resting_;  // by size; guarded by mutex_
+};
+
+}  // namespace axon
