@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 #include "cuda/error.hpp"
 
 namespace axon {
@@ -17,6 +19,22 @@ Result<bool> is_capturing(StreamView stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   AXON_CUDA_TRY(cudaStreamIsCapturing(stream.get(), &status));
   return status != cudaStreamCaptureStatusNone;
+}
+
+Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept) {
+  using Kept = std::shared_ptr<void>;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaGraph_t graph = nullptr;
+  AXON_CUDA_TRY(cudaStreamGetCaptureInfo(capturing.get(), &status, nullptr, &graph));
+  auto owned = std::make_unique<Kept>(std::move(kept));
+  cudaUserObject_t object = nullptr;
+  AXON_CUDA_TRY(cudaUserObjectCreate(
+      &object, owned.get(), [](void* data) { delete static_cast<Kept*>(data); }, 1, cudaUserObjectNoDestructorSync));
+  (void)owned.release();  // to the object
+  const cudaError_t error = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
+  if (error == cudaSuccess) return Status();
+  (void)cudaUserObjectRelease(object, 1);
+  return cuda_failure(error, "cudaGraphRetainUserObject");
 }
 
 RelaxedCapture::RelaxedCapture() noexcept {

@@ -4,6 +4,7 @@
 #include <driver_types.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
@@ -15,6 +16,10 @@ namespace axon {
 Result<uint64_t> capture_of(StreamView stream);
 
 Result<bool> is_capturing(StreamView stream);
+
+// The graph that the stream is being captured into, and whatever is instantiated from it, keep this until they are gone
+// and no launch of them runs. It is let go on a thread of CUDA's, so its destruction must not call CUDA.
+Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept);
 
 // In its scope this thread may allocate, map and synchronise although somebody captures in global mode, as torch does:
 // such calls would fail and spoil the capture.

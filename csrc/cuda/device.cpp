@@ -51,7 +51,7 @@ Result<std::string> pci_bus_id_of(int device) {
 DeviceGuard::DeviceGuard(int device) noexcept {
   (void)cudaGetDevice(&former_);
   changed_ = former_ != device;
-  if (changed_) (void)cudaSetDevice(device);
+  (void)cudaSetDevice(device);  // a thread that has not called CUDA yet has a device, but no context
 }
 
 DeviceGuard::~DeviceGuard() {

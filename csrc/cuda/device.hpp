@@ -23,7 +23,7 @@ Result<DeviceUuid> uuid_of(int device);
 // "0000:1b:00.0"
 Result<std::string> pci_bus_id_of(int device);
 
-// Makes `device` current for this thread, and the former one again at the end of the scope.
+// Makes `device` and its context current for this thread, and the former device again at the end of the scope.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) noexcept;

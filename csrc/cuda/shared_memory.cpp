@@ -1,11 +1,9 @@
 #include "cuda/shared_memory.hpp"
 
-#include <cuda_runtime_api.h>
-
 #include <utility>
 
+#include "cuda/device.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/error.hpp"
 
 namespace axon {
 
@@ -21,7 +19,7 @@ Result<SharedMemory> SharedMemory::allocate(int device, size_t num_bytes) {
   Result<const Driver*> loaded = load_driver();
   if (!loaded.ok()) return std::move(loaded.status());
   const Driver* driver = loaded.value();
-  AXON_CUDA_TRY(cudaInitDevice(device, 0, 0));
+  const DeviceGuard guard(device);
   const CUmemAllocationProp properties = properties_on(device);
   size_t granularity = 0;
   AXON_DRIVER_TRY(driver, mem_get_allocation_granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
@@ -36,7 +34,7 @@ Result<SharedMemory> SharedMemory::import(int device, const FileDescriptor& shar
   Result<const Driver*> loaded = load_driver();
   if (!loaded.ok()) return std::move(loaded.status());
   const Driver* driver = loaded.value();
-  AXON_CUDA_TRY(cudaInitDevice(device, 0, 0));
+  const DeviceGuard guard(device);
   SharedMemory memory;
   void* descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(shared.get()));
   AXON_DRIVER_TRY(
@@ -55,6 +53,7 @@ Status SharedMemory::map(int device, size_t num_bytes) {
 }
 
 Status SharedMemory::grant(int device) const {
+  const DeviceGuard guard(device);
   const Driver* driver = load_driver().value();
   const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
                                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

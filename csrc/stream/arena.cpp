@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -32,6 +33,10 @@ constexpr std::chrono::milliseconds kSearchInterval{1};
 
 constexpr size_t row_of(const Block& block) noexcept {
   return block.offset / BlockAllocator::kUnit;
+}
+
+bool has_graphs(const Departure& departure) noexcept {
+  return departure.graphs.use_count() > 1;
 }
 
 // A process's arenas, or why there is none. Never destroyed: kernels and peers may use them to the very end.
@@ -156,47 +161,61 @@ Result<std::optional<Block>> Arena::find_room() {
   while (true) {
     AXON_TRY(collect());
     const std::optional<Block> block = blocks_.take();
-    if (block || retired_.empty() || Clock::now() >= deadline) return block;
+    if (block || left_.empty() || Clock::now() >= deadline) return block;
     std::this_thread::sleep_for(kSearchInterval);
   }
 }
 
-void Arena::retire(Block block, std::vector<Resident> residents) {
-  const std::lock_guard lock(mutex_);
-  retired_.push_back({block, std::move(residents)});
-}
-
-// Takes back what all residents have left.
+// Tells of the groups whose graphs are gone, then takes back the blocks that all guests have left. A departure that
+// cannot be told is forgotten: what it would have given back stays taken.
 Status Arena::collect() {
-  if (retired_.empty()) return Status();
+  const auto told = std::ranges::partition(lingering_, has_graphs);
+  for (Departure& departure : told) {
+    if (tell(departure).ok()) left_.push_back(std::move(departure));
+  }
+  lingering_.erase(told.begin(), told.end());
+  if (left_.empty()) return Status();
   std::vector<Row> table(memory_.num_bytes() / BlockAllocator::kUnit);
   AXON_TRY(copy_async(table.data(), memory_.data(), table.size() * sizeof(Row), *upkeep_));
   AXON_TRY(upkeep_->view().synchronize());
-  std::erase_if(retired_, [&](Retired& retired) {
-    const Row& row = table[row_of(retired.block)];
-    std::erase_if(retired.residents, [&](const Resident& resident) {
-      return row[static_cast<size_t>(resident.rank)] == kLeft || resident.arena->is_gone();
+  for (Departure& departure : left_) {
+    const Row& row = table[row_of(departure.block)];
+    std::erase_if(departure.guests, [&](const Resident& guest) {
+      return row[static_cast<size_t>(guest.rank)] == kLeft || guest.arena->is_gone();
     });
-    if (!retired.residents.empty()) return false;
-    blocks_.give_back(retired.block);
-    return true;
-  });
+    if (departure.guests.empty()) blocks_.give_back(departure.block);
+  }
+  std::erase_if(left_, [](const Departure& departure) { return departure.guests.empty(); });
   return Status();
 }
 
-Status Arena::leave(int rank, std::span<const StreamView> streams, std::span<const Resident> owners) {
+void Arena::leave(Departure departure, std::span<const StreamView> streams) {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
-  const std::lock_guard lock(mutex_);  // one rank's words follow its own streams alone
+  const std::lock_guard lock(mutex_);
+  if (!follow(streams).ok()) return;
+  if (has_graphs(departure)) return lingering_.push_back(std::move(departure));
+  if (tell(departure).ok()) left_.push_back(std::move(departure));
+}
+
+// What is told from here on is told behind what the streams hold. A stream that is being captured holds no more than
+// its graph will.
+Status Arena::follow(std::span<const StreamView> streams) {
   Result<Event> event = Event::create_untimed();
   if (!event.ok()) return std::move(event.status());
   for (const StreamView stream : streams) {
+    const Result<uint64_t> capture = capture_of(stream);
+    if (!capture.ok() || capture.value() != 0) continue;
     AXON_TRY(stream.record(event.value()));
     AXON_TRY(departures_->view().wait(event.value()));
   }
-  for (const Resident& owner : owners) {
-    std::byte* word =
-        owner.arena->data() + row_of(owner.block) * sizeof(Row) + static_cast<size_t>(rank) * sizeof kLeft;
+  return Status();
+}
+
+Status Arena::tell(const Departure& departure) {
+  for (const Resident& owner : departure.owners) {
+    Row* const table = reinterpret_cast<Row*>(owner.arena->data());
+    uint32_t* const word = &table[row_of(owner.block)][static_cast<size_t>(departure.rank)];
     AXON_TRY(copy_async(word, memory_.data(), sizeof kLeft, *departures_));
   }
   return Status();

@@ -9,7 +9,7 @@
 // A block comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
 // its last kernel, by a word that its stream stores into our table of departures (the arena's first MiB: a row a block,
 // a word a rank). So leaving waits for nobody and sends no message. A peer that ends without a word takes its kernels
-// with it. Whose block is never left stays without it: a block that is used again too early would be overwritten.
+// with it, and CUDA graphs that hold such kernels leave with the last of them. A block that is never left stays taken.
 //
 // Lives as long as the process, as do its views. Any thread.
 #pragma once
@@ -38,6 +38,15 @@ struct Resident {
   Block block;                       // of theirs
 };
 
+// A rank leaves a group.
+struct Departure {
+  int rank = -1;
+  Block block;                   // its own
+  std::vector<Resident> owners;  // of the blocks that it may have written into, its own too
+  std::vector<Resident> guests;  // who may still write into its own
+  std::shared_ptr<void> graphs;  // shared with CUDA graphs that hold its kernels, and nobody else
+};
+
 class Arena {
  public:
   static Result<Arena*> of(int device);
@@ -48,11 +57,9 @@ class Arena {
   // Zeros; fails with kResourceExhausted when the arena is full, after a tenth of a second if blocks are to come back.
   Result<Block> take();
 
-  // As soon as all these have left the group, the block may go to another one.
-  void retire(Block block, std::vector<Resident> residents);
-
-  // This rank leaves: behind what these streams hold now, the owners of these blocks are told. Waits for nobody.
-  Status leave(int rank, std::span<const StreamView> streams, std::span<const Resident> owners);
+  // The owners are told behind what these streams hold now, and once the graphs are gone. The rank's own block comes
+  // back as soon as all guests have left. Waits for nobody.
+  void leave(Departure departure, std::span<const StreamView> streams);
 
   DeviceCard card(Block block) const;
   // The arena of a peer, of this process or another, as kernels of this device see it.
@@ -63,11 +70,6 @@ class Arena {
   TeamMailbox* mailboxes(Block block) const noexcept;
 
  private:
-  struct Retired {
-    Block block;
-    std::vector<Resident> residents;  // that have not left
-  };
-
   Arena(int device, SharedMemory memory, PinnedMemory mailboxes);
   static Result<std::unique_ptr<Arena>> create(int device);
   static const Arena* find(uint64_t incarnation);
@@ -76,6 +78,8 @@ class Arena {
   Status clear(size_t offset, size_t num_bytes) const;
   Result<std::optional<Block>> find_room();
   Status collect();
+  Status follow(std::span<const StreamView> streams);
+  Status tell(const Departure& departure);
 
   const int device_;
   const SharedMemory memory_;
@@ -89,7 +93,8 @@ class Arena {
   std::mutex mutex_;  // guards all below
   std::set<int> prepared_;
   BlockAllocator blocks_;
-  std::vector<Retired> retired_;
+  std::vector<Departure> lingering_;     // wait for their graphs
+  std::vector<Departure> left_;          // wait for their guests
   std::map<uint64_t, ArenaView> views_;  // by incarnation
   bool has_told_ = false;                // that it is full
 };

@@ -90,13 +90,12 @@ DeviceGroup::~DeviceGroup() {
   communicator_.accompany(nullptr);
   edges_->close();
   if (block_.num_bytes == 0) return;
-  if (order_.has_captured()) {
-    log::info("group '" + communicator_.name() + "' was part of CUDA graphs, which may outlive it: its " +
-              std::to_string(block_.num_bytes >> 20) + " MiB of GPU memory stay taken");
-    return;
-  }
-  const Status left = arena_->leave(communicator_.rank(), order_.streams(), edges_->owners());
-  if (left.ok()) arena_->retire(block_, edges_->guests());
+  arena_->leave({.rank = communicator_.rank(),
+                 .block = block_,
+                 .owners = edges_->owners(),
+                 .guests = edges_->guests(),
+                 .graphs = order_.take_graphs()},
+                order_.streams());
 }
 
 void DeviceGroup::connect(int rank, Reach reach) {

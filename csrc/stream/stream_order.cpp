@@ -10,7 +10,9 @@ namespace axon {
 Result<uint64_t> StreamOrder::remember(StreamView stream) {
   Result<uint64_t> capture = capture_of(stream);
   if (!capture.ok()) return capture;
-  if (capture.value() != 0) has_captured_ = true;
+  if (capture.value() != 0 && std::exchange(last_capture_, capture.value()) != capture.value()) {
+    AXON_TRY(keep_with_graph(stream, graphs_));
+  }
   const bool known = std::ranges::any_of(streams_, [&](StreamView other) { return other.get() == stream.get(); });
   if (!known) streams_.push_back(stream);
   return capture;

@@ -3,7 +3,10 @@
 //   AXON_TRY(order.follow(stream));   // what is launched on it now runs after what was launched before
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/status.hpp"
@@ -24,8 +27,9 @@ class StreamOrder {
 
   // Streams that have held kernels, each once.
   const std::vector<StreamView>& streams() const noexcept { return streams_; }
-  // Some kernel is part of a graph, which may be launched at any time.
-  bool has_captured() const noexcept { return has_captured_; }
+  // Once nothing more is launched: shared with the graphs that hold kernels, which may be launched as long as they
+  // live.
+  std::shared_ptr<void> take_graphs() noexcept { return std::move(graphs_); }
 
  private:
   Result<uint64_t> remember(StreamView stream);
@@ -33,7 +37,8 @@ class StreamOrder {
   Event event_;
   std::optional<StreamView> last_;
   std::vector<StreamView> streams_;
-  bool has_captured_ = false;
+  std::shared_ptr<void> graphs_ = std::make_shared<char>();  // beside the graphs: whether there are any
+  uint64_t last_capture_ = 0;
 };
 
 }  // namespace axon

@@ -5,7 +5,10 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "cuda/capture.hpp"
@@ -96,6 +99,24 @@ TEST_F(Gpu, relaxed_calls_do_not_spoil_a_capture) {
   EXPECT_EQ(cudaStreamEndCapture(stream.view().get(), &graph), cudaSuccess);
   cudaGraphDestroy(graph);
   EXPECT_FALSE(value(is_capturing(stream)));
+}
+
+TEST_F(Gpu, graphs_keep_what_they_are_given) {
+  const Stream stream = value(Stream::create());
+  auto given = std::make_shared<int>(7);
+  const std::weak_ptr<int> kept = given;
+  ASSERT_EQ(cudaStreamBeginCapture(stream.view().get(), cudaStreamCaptureModeGlobal), cudaSuccess);
+  check(keep_with_graph(stream, std::move(given)));
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream.view().get(), &graph), cudaSuccess);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  cudaGraphDestroy(graph);
+  EXPECT_FALSE(kept.expired());
+  cudaGraphExecDestroy(executable);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!kept.expired() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(kept.expired());
 }
 
 TEST_F(Gpu, is_named_by_uuid_and_bus) {

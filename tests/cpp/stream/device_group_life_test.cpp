@@ -57,13 +57,21 @@ TEST_P(DeviceGroupTest, graphs_are_replayed_between_eager_operations) {
   });
 }
 
-// An arena has room for 33 groups at a time: blocks must come back, without anybody having to wait for it.
+// An arena has room for 33 groups at a time: blocks must come back, without anybody having to wait for it, and graphs
+// must not keep them longer than they live.
 TEST_P(DeviceGroupTest, a_hundred_groups_come_and_go) {
   on_ranks([](DeviceProcess& self) {
+    std::optional<Graph> graph;
+    auto barrier = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
     for (int i = 0; i < 100; ++i) {
       Party party = self.form("group " + std::to_string(i));
       meet_all(party);
       all_reduce(self, party, 1000, i);
+      if (i % 2 == 0) continue;
+      graph.reset();  // the one of a group that is gone
+      graph.emplace(self.stream(), [&] { launch(party, *barrier, self.stream()); });
+      graph->launch(self.stream());
+      finish(party, self.stream());
     }
   });
 }
