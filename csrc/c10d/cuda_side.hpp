@@ -70,6 +70,7 @@ class CudaSide {
   std::mutex mutex_;  // calls of several threads are put in one order
   std::map<Edge, c10::Stream> edge_streams_;
   std::unique_ptr<DeviceGroup> group_;
+  const std::shared_ptr<LateFailure> late_failure_ = std::make_shared<LateFailure>();
   std::atomic<uint64_t> num_launched_{0};  // relaxed: a statistic
 };
 

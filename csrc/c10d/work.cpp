@@ -62,6 +62,7 @@ void AxonWork::on_part_finished(Part& part) noexcept {
 }
 
 void AxonWork::note_failure(std::exception_ptr failure) noexcept {
+  if (late_failure_) late_failure_->note(failure);
   const std::lock_guard lock(outcome_mutex_);
   if (!failure_) failure_ = std::move(failure);
 }

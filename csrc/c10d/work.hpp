@@ -35,6 +35,17 @@ namespace axon {
 class AxonWork;
 class Staging;
 
+// The first that went wrong after the calls had returned, for the next call to tell. Any thread.
+class LateFailure {
+ public:
+  void note(const std::exception_ptr& failure) noexcept;
+  void rethrow();
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
 enum class Access : uint8_t { kRead, kWrite, kReadWrite };
 
 // One operation of a Work.
@@ -111,6 +122,8 @@ class AxonWork final : public c10d::Work {
     bool captured = false;  // in a graph
   };
   void run_on(const Place& place);
+  // Who hears of a failure beside those who wait: on a device nobody needs to.
+  void report_to(std::shared_ptr<LateFailure> listener) { late_failure_ = std::move(listener); }
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -157,6 +170,7 @@ class AxonWork final : public c10d::Work {
     c10::Event passed;
   };
   std::optional<Enqueued> enqueued_;
+  std::shared_ptr<LateFailure> late_failure_;
 
   std::atomic<size_t> num_unfinished_{0};
   std::atomic<bool> completed_{false};  // release in complete(), acquire by whoever looks at the outcome

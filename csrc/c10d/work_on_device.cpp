@@ -14,6 +14,16 @@ namespace axon {
 // How often a host thread that waits with a timeout looks at the device.
 static constexpr std::chrono::microseconds kLookInterval{100};
 
+void LateFailure::note(const std::exception_ptr& failure) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = failure;
+}
+
+void LateFailure::rethrow() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
 void AxonWork::claim_device(at::Device device, const char* operation) {
   if (inputs_.empty() && outputs_.empty()) device_ = device;
   if (device == device_) return;

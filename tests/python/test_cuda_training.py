@@ -32,7 +32,7 @@ def _model() -> nn.Sequential:
 def _train(model: nn.Module, share: slice = slice(None)) -> list[torch.Tensor]:
     """The loss of every step, of this rank's share of each batch."""
     images, labels = _digits()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)  # DTensors beside tensors
     losses = []
     for step in range(STEPS):
         batch = slice(step * BATCH % 1200, step * BATCH % 1200 + BATCH)

@@ -80,8 +80,9 @@ c10::Stream CudaSide::current_stream() const {
   return torch_cuda().getStream(device_);
 }
 
-// A kernel cannot throw: what went wrong since the last call is told now.
+// Neither a kernel nor the engine can throw: what went wrong since the last call is told now.
 void CudaSide::check_health() {
+  late_failure_->rethrow();
   check(group_->fault());
   if (communicator_->is_broken()) check(communicator_->failure());
 }
@@ -89,6 +90,7 @@ void CudaSide::check_health() {
 void CudaSide::enqueue(AxonWork& work, Mode mode) {
   const std::lock_guard lock(mutex_);
   check_health();
+  work.report_to(late_failure_);
   const Parts parts = work.parts();
   const c10::Stream current = current_stream();
   const bool captured = value_of(is_capturing(view_of(current)));
