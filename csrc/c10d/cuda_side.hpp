@@ -19,7 +19,6 @@
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "c10d/work.hpp"
 #include "comm/communicator.hpp"
@@ -51,17 +50,16 @@ class CudaSide {
   void gate(Part& part);
 
  private:
-  using Parts = std::vector<Part*>;
   // A peer and a direction.
   using Edge = std::pair<int, Direction>;
 
   void check_health();
   c10::Stream current_stream() const;
-  c10::Stream stream_for(const Parts& parts, Mode mode);
+  c10::Stream stream_for(const PartList& parts, Mode mode);
   c10::Stream stream_of(Edge edge);
   bool has_kernel(const Part& part);
-  void enqueue_parts(const Parts& parts, c10::Stream stream);
-  void launch(const Parts& parts, c10::Stream stream);
+  void enqueue_parts(const PartList& parts, c10::Stream stream);
+  void launch(const PartList& parts, c10::Stream stream);
   void stage(Part& part, c10::Stream stream);
 
   const std::shared_ptr<Communicator> communicator_;

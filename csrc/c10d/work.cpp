@@ -31,8 +31,8 @@ void AxonWork::for_each_part(Visitor visit) {
   for (const auto& part : others_) visit(*part);
 }
 
-std::vector<Part*> AxonWork::parts() {
-  std::vector<Part*> parts;
+PartList AxonWork::parts() {
+  PartList parts;
   for_each_part([&](Part& part) { parts.push_back(&part); });
   return parts;
 }

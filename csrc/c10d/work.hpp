@@ -95,6 +95,8 @@ class Part final : public Operation {
   std::vector<at::Tensor> temporaries_;
 };
 
+using PartList = c10::SmallVector<Part*, 4>;
+
 class AxonWork final : public c10d::Work {
  public:
   // A call's names: "axon:all_reduce" for the profiler.
@@ -108,7 +110,7 @@ class AxonWork final : public c10d::Work {
   AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs);
 
   Part& add_part();
-  std::vector<Part*> parts();
+  PartList parts();
   // Where its tensors are, all of them; the CPU if it has none.
   at::Device device() const noexcept { return device_; }
   // For calls that need no operation: what result() shows.

@@ -91,7 +91,7 @@ void CudaSide::enqueue(AxonWork& work, Mode mode) {
   const std::lock_guard lock(mutex_);
   check_health();
   work.report_to(late_failure_);
-  const Parts parts = work.parts();
+  const PartList parts = work.parts();
   const c10::Stream current = current_stream();
   const bool captured = value_of(is_capturing(view_of(current)));
   if (!captured) {
@@ -107,7 +107,7 @@ void CudaSide::enqueue(AxonWork& work, Mode mode) {
   if (mode == Mode::kAsynchronous) work.run_on({.stream = stream, .captured = captured});
 }
 
-c10::Stream CudaSide::stream_for(const Parts& parts, Mode mode) {
+c10::Stream CudaSide::stream_for(const PartList& parts, Mode mode) {
   const Part& first = *parts.front();
   if (first.direction != Direction::kCollective) return stream_of({first.peer, first.direction});
   return mode == Mode::kAsynchronous ? own_stream_ : current_stream();
@@ -132,9 +132,9 @@ bool CudaSide::has_kernel(const Part& part) {
   return value_of(group_->has_edge(part.peer)) && group_->serves(part);
 }
 
-void CudaSide::enqueue_parts(const Parts& parts, c10::Stream stream) {
-  Parts launched;
-  Parts staged;
+void CudaSide::enqueue_parts(const PartList& parts, c10::Stream stream) {
+  PartList launched;
+  PartList staged;
   for (Part* part : parts) {
     part->seal();
     (has_kernel(*part) ? launched : staged).push_back(part);
@@ -151,9 +151,9 @@ void CudaSide::enqueue_parts(const Parts& parts, c10::Stream stream) {
   for (Part* part : parts) part->copy_back();
 }
 
-void CudaSide::launch(const Parts& parts, c10::Stream stream) {
-  std::vector<const Operation*> messages;
-  std::vector<c10::Stream> others;  // of the other edges, whose earlier messages come first
+void CudaSide::launch(const PartList& parts, c10::Stream stream) {
+  c10::SmallVector<const Operation*, 4> messages;
+  c10::SmallVector<c10::Stream, 4> others;  // of the other edges, whose earlier messages come first
   for (const Part* part : parts) {
     if (part->direction == Direction::kCollective) {
       check(group_->launch(*part, view_of(stream)));
@@ -168,7 +168,7 @@ void CudaSide::launch(const Parts& parts, c10::Stream stream) {
   // Within a graph the edges of its own launches are in order anyway, and nothing outside may be waited for.
   if (value_of(is_capturing(view_of(stream)))) others.clear();
   for (const c10::Stream other : others) order(other, stream);
-  check(group_->launch_batch(messages, view_of(stream)));
+  check(group_->launch_batch({messages.data(), messages.size()}, view_of(stream)));
   for (const c10::Stream other : others) order(stream, other);
 }
 
