@@ -4,7 +4,8 @@
 #   benchmarks/cuda/run_on_gpu_host.sh BUNDLE RESULTS [STEP…]
 #
 # BUNDLE holds the wheels of torch_axon and libucx, a file `commit` that names what was built, and in bin/ the C++ tests
-# (*_test) and benchmarks (*_bench), linked statically against cudart so that they run where they were not built.
+# (*_test) and benchmarks (*_bench), linked statically against cudart so that they run where they were not built;
+# UCX they find in its wheel.
 # Without STEPs all run, in the order of the table below, until DEADLINE (default 520) seconds are over. Each step has a
 # deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
 #
@@ -50,7 +51,7 @@ all_of() { # all_of SUFFIX ARGUMENT…: runs the bundle's programs named so, one
   shift
   for program in "$bundle"/bin/*"$suffix"; do
     echo "--- $(basename "$program")"
-    "$program" "$@" || status=1
+    LD_LIBRARY_PATH=$PYTHONPATH/libucx/lib "$program" "$@" || status=1
   done
   return $status
 }
