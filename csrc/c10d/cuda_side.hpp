@@ -46,7 +46,7 @@ class CudaSide {
   // Blocks the host until all that has been enqueued on the device is done.
   void drain() noexcept;
 
-  // The part, of a host operation, starts when the current stream has come this far.
+  // The part, of a host operation, starts when the current stream has come this far. Throws if the group is broken.
   void gate(Part& part);
 
  private:

@@ -22,7 +22,7 @@ __device__ __forceinline__ void verify(const Turn& turn) {
   const int peer = threadIdx.x % 32;
   if (peer >= team.num_ranks || peer == team.rank) return;
   Receipt<1> receipt{{turn.descriptors(team.rank) + peer}, {}};
-  FaultCode fault = receipt.await(turn);
+  FaultCode fault = receipt.await(turn, 0);
   const Payload theirs = receipt.payloads[0];
   const Payload ours = *reinterpret_cast<const Payload*>(&turn.ours);
   if (fault == FaultCode::kNone && (theirs.low != ours.low || theirs.high != ours.high)) fault = FaultCode::kMismatch;

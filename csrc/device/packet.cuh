@@ -137,8 +137,8 @@ struct Receipt {
   Payload payloads[kCount];
   uint32_t arrived = 0;  // a bit a packet, as last polled
 
-  __device__ __forceinline__ FaultCode await(const Turn& turn) {
-    Patience patience(turn.team);
+  __device__ __forceinline__ FaultCode await(const Turn& turn, uint64_t grace_ns = Patience::kGraceForData) {
+    Patience patience(turn.team, grace_ns);
     for (;;) {
       poll(turn.epoch);
       if (arrived == kAll) return FaultCode::kNone;

@@ -40,9 +40,15 @@ __device__ __noinline__ inline void report_fault(const DeviceTeam& team, const F
 // Decides how long a spinning thread goes on. Polls cost nothing extra but a counter: the rank's own fault word is
 // looked at every kPollsPerFaultCheck, the host's abort word (over PCIe, about 1 us) and the clock every
 // kPollsPerHostCheck.
+//
+// The ranks of a collective meet, and whoever waits there knows who is missing; a wait for data may be for a rank that
+// itself waits. Hence a grace for data: the meeting is the first to give up.
 class Patience {
  public:
-  __device__ explicit Patience(const DeviceTeam& team) : team_(team) {}
+  static constexpr uint64_t kGraceForData = 100'000'000;  // ns
+
+  __device__ explicit Patience(const DeviceTeam& team, uint64_t grace_ns = kGraceForData)
+      : team_(team), grace_ns_(grace_ns) {}
 
   // To be called after each poll that found nothing; anything but kNone ends the wait.
   __device__ __forceinline__ FaultCode after_poll() {
@@ -61,10 +67,11 @@ class Patience {
     if (load_relaxed(&team_.mailbox->abort) != 0) return FaultCode::kAborted;
     const uint64_t now = global_timer();
     if (first_look_ == 0) first_look_ = now;
-    return now - first_look_ > team_.timeout_ns ? FaultCode::kTimeout : FaultCode::kNone;
+    return now - first_look_ > team_.timeout_ns + grace_ns_ ? FaultCode::kTimeout : FaultCode::kNone;
   }
 
   const DeviceTeam& team_;
+  const uint64_t grace_ns_;
   uint32_t num_polls_ = 0;
   uint64_t first_look_ = 0;
 };

@@ -19,7 +19,7 @@ static std::string describe(const DeviceDescriptor& call, uint32_t tag) {
   std::string text = name_of(operation);
   if (operation == DeviceOperation::kBarrier) return text;
   const auto dtype = static_cast<DataType>(call.dtype);
-  text += std::string(" (") + name_of(dtype) + "[" + std::to_string(call.num_bytes / size_of(dtype)) + "]";
+  text += std::string(" (") + name_of(dtype) + ", " + std::to_string(call.num_bytes / size_of(dtype)) + " elements";
   const auto reduction = static_cast<Reduction>(call.reduction);
   if (reduction != Reduction::kNone) text += std::string(", ") + name_of(reduction);
   if (call.root != kNoRoot) text += ", root " + std::to_string(call.root);

@@ -112,7 +112,7 @@ def test_abort_from_another_thread_ends_a_wait(two_ranks: RankPool) -> None:
 
 
 def _destroy_with_work_in_flight() -> None:
-    group = dist.new_group()
+    group = dist.new_group(timeout=timedelta(seconds=2))  # a GPU has until then to end what is enqueued
     dist.all_reduce(torch.ones(1), group=group)
     dist.barrier(group)
     pending = [dist.irecv(torch.ones(10), (dist.get_rank() + 1) % 2, group=group)]

@@ -185,6 +185,7 @@ void CudaSide::stage(Part& part, c10::Stream stream) {
 }
 
 void CudaSide::gate(Part& part) {
+  check_health();
   part.staging = std::make_shared<Staging>(value_of(Staging::open({})));
   check(part.staging->copy_in(view_of(current_stream())));
   part.gate = &part.staging->gate();

@@ -14,15 +14,15 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupTest,
 // Without a word from the host in between, on streams that take turns: their kernels share rings and epochs.
 TEST_P(DeviceGroupTest, a_thousand_small_operations_on_changing_streams) {
   on_ranks([](DeviceProcess& self) {
-    Party party = self.form("thousand");
-    meet_all(party);
-    constexpr size_t kLength = 256;
-    constexpr int kNumCalls = 1000;
     const std::vector<Stream> streams = [] {
       std::vector<Stream> made;
       for (int i = 0; i < 3; ++i) made.push_back(require(Stream::create()));
       return made;
     }();
+    Party party = self.form("thousand");  // dies before its streams
+    meet_all(party);
+    constexpr size_t kLength = 256;
+    constexpr int kNumCalls = 1000;
     const Tensor tensor(Words(kLength, 1));
     auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, kLength);
     call->reduce_with(Reduction::kMax).write(tensor.data(), tensor.num_bytes());

@@ -27,7 +27,7 @@ TEST(FaultText, a_timeout_names_operation_and_rank) {
   const Status fault = fault_in(mailbox, 0);
   EXPECT_EQ(fault.code(), ErrorCode::kTimeout);
   EXPECT_EQ(fault.message(),
-            "all_reduce (float32[1024], SUM): Timed out on the GPU. Still awaited here: rank 3.");
+            "all_reduce (float32, 1024 elements, SUM): Timed out on the GPU. Still awaited here: rank 3.");
 }
 
 TEST(FaultText, a_mismatch_names_both_sides) {
@@ -39,7 +39,7 @@ TEST(FaultText, a_mismatch_names_both_sides) {
   const Status fault = fault_in(mailbox, 2);
   EXPECT_EQ(fault.code(), ErrorCode::kMismatch);
   EXPECT_EQ(fault.message(),
-            "mismatched operations: rank 1 called barrier, rank 2 called all_reduce (float32[2], MAX)");
+            "mismatched operations: rank 1 called barrier, rank 2 called all_reduce (float32, 2 elements, MAX)");
 }
 
 TEST(FaultText, messages_are_told_apart_by_their_tags) {
