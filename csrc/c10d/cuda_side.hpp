@@ -54,6 +54,7 @@ class CudaSide {
   using Edge = std::pair<int, Direction>;
 
   void check_health();
+  void note_fault();
   c10::Stream current_stream() const;
   c10::Stream stream_for(const PartList& parts, Mode mode);
   c10::Stream stream_of(Edge edge);

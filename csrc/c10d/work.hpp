@@ -153,6 +153,7 @@ class AxonWork final : public c10d::Work {
   void note_failure(std::exception_ptr failure) noexcept;
   void call_end_of_record() noexcept;
   bool wait_on_device(std::chrono::milliseconds timeout);
+  void throw_failure_if_known();
   bool has_passed() const;
   void mark_on_device(c10::ivalue::Future& future);
   void complete() noexcept;

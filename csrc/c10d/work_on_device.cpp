@@ -44,7 +44,7 @@ bool AxonWork::has_passed() const {
 }
 
 bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
-  if (const std::exception_ptr failure = exception()) std::rethrow_exception(failure);
+  throw_failure_if_known();
   enqueued_->passed.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   Shelf::instance().take_off(*this);
   if (timeout == kNoTimeout) return true;
@@ -58,8 +58,13 @@ bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
     check_signals();
     std::this_thread::sleep_for(kLookInterval);
   }
-  if (const std::exception_ptr failure = exception()) std::rethrow_exception(failure);
+  throw_failure_if_known();
   return true;
+}
+
+void AxonWork::throw_failure_if_known() {
+  if (const std::exception_ptr failure = exception()) std::rethrow_exception(failure);
+  late_failure_->rethrow();
 }
 
 // Complete from the start: whoever uses it waits on a stream.

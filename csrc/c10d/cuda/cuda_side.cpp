@@ -70,6 +70,7 @@ CudaSide::~CudaSide() {
 void CudaSide::drain() noexcept {
   try {
     torch_cuda().synchronizeDevice(device_.index());
+    note_fault();
     Shelf::instance().clear();
   } catch (const std::exception&) {
     log::info("CUDA has failed, or is gone since the process exits: what was enqueued is lost");
@@ -82,9 +83,14 @@ c10::Stream CudaSide::current_stream() const {
 
 // Neither a kernel nor the engine can throw: what went wrong since the last call is told now.
 void CudaSide::check_health() {
+  note_fault();
   late_failure_->rethrow();
-  check(group_->fault());
   if (communicator_->is_broken()) check(communicator_->failure());
+}
+
+void CudaSide::note_fault() {
+  const Status fault = group_->fault();
+  if (!fault.ok()) late_failure_->note(to_exception(fault));
 }
 
 void CudaSide::enqueue(AxonWork& work, Mode mode) {
