@@ -15,6 +15,12 @@ int num_devices() noexcept {
   return 0;
 }
 
+int current_device() noexcept {
+  int device = 0;
+  (void)cudaGetDevice(&device);
+  return device;
+}
+
 Status enable_peer_access(int device, int peer) {
   if (device == peer) return Status();
   DeviceGuard guard(device);

@@ -13,6 +13,8 @@
 namespace axon {
 
 int num_devices() noexcept;
+// Of this thread; 0 where there is none.
+int current_device() noexcept;
 
 // Lets kernels on `device` use memory of `peer`; fine to repeat, and for a device and itself.
 Status enable_peer_access(int device, int peer);

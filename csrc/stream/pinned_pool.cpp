@@ -4,27 +4,39 @@
 #include <bit>
 
 #include "cuda/capture.hpp"
+#include "cuda/device.hpp"
 
 namespace axon {
 
 // Never destroyed: when the process exits, CUDA may be gone before.
-PinnedPool& PinnedPool::instance() {
-  static auto* pool = new PinnedPool;
-  return *pool;
+PinnedPool& PinnedPool::current() {
+  static auto* mutex = new std::mutex;
+  static auto* pools = new std::map<int, PinnedPool>;
+  const std::lock_guard lock(*mutex);
+  return (*pools)[current_device()];
+}
+
+// A block of this size that is free, or, when there is plenty, the one that will be so first.
+std::optional<PinnedPool::Block> PinnedPool::find(size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto [first, last] = resting_.equal_range(num_bytes);
+  auto found = std::find_if(first, last, [](const auto& entry) { return entry.second.last_use.view().has_passed(); });
+  if (found == last && num_bytes_pinned_ + num_bytes > kPlenty) found = first;
+  if (found == last) {
+    num_bytes_pinned_ += num_bytes;  // to be allocated by the caller
+    return std::nullopt;
+  }
+  Block block = std::move(found->second);
+  resting_.erase(found);
+  return block;
 }
 
 Result<PinnedPool::Block> PinnedPool::take(size_t num_bytes) {
   const RelaxedCapture beside_captures;
   const size_t rounded = std::bit_ceil(std::max(num_bytes, kSmallestBlock));
-  {
-    const std::lock_guard lock(mutex_);
-    const auto [first, last] = resting_.equal_range(rounded);
-    for (auto candidate = first; candidate != last; ++candidate) {
-      if (!candidate->second.last_use.view().has_passed()) continue;
-      Block block = std::move(candidate->second);
-      resting_.erase(candidate);
-      return block;
-    }
+  if (std::optional<Block> block = find(rounded)) {
+    AXON_TRY(block->last_use.view().synchronize());
+    return *std::move(block);
   }
   Result<PinnedMemory> memory = PinnedMemory::allocate(rounded);
   if (!memory.ok()) return std::move(memory.status());

@@ -22,12 +22,14 @@ Result<Staging> Staging::open(const DeviceBlocks& blocks) {
   size_t num_bytes = kAlignment;
   for (const ConstBuffer& input : blocks.inputs) num_bytes += aligned(input.num_bytes);
   for (const Buffer& output : blocks.outputs) num_bytes += aligned(output.num_bytes);
-  Result<PinnedPool::Block> block = PinnedPool::instance().take(num_bytes);
+  PinnedPool& pool = PinnedPool::current();
+  Result<PinnedPool::Block> block = pool.take(num_bytes);
   if (!block.ok()) return std::move(block.status());
-  return Staging(std::move(block).value(), blocks);
+  return Staging(pool, std::move(block).value(), blocks);
 }
 
-Staging::Staging(PinnedPool::Block block, const DeviceBlocks& blocks) : block_(std::move(block)), device_(blocks) {
+Staging::Staging(PinnedPool& pool, PinnedPool::Block block, const DeviceBlocks& blocks)
+    : pool_(pool), block_(std::move(block)), device_(blocks) {
   static_assert(sizeof(Words) <= kAlignment);
   new (block_.memory.data()) Words{};
   std::byte* next = block_.memory.data() + kAlignment;
@@ -41,7 +43,7 @@ Staging::Staging(PinnedPool::Block block, const DeviceBlocks& blocks) : block_(s
 }
 
 Staging::~Staging() {
-  if (block_.memory.data() != nullptr) PinnedPool::instance().give_back(std::move(block_));
+  if (block_.memory.data() != nullptr) pool_.give_back(std::move(block_));
 }
 
 Status Staging::copy_in(StreamView stream) {
@@ -53,7 +55,8 @@ Status Staging::copy_in(StreamView stream) {
       AXON_TRY(copy(device_.outputs[i], host_outputs_[i].data, stream));
     }
   }
-  return write_word(stream, &words().gate, 1);
+  AXON_TRY(write_word(stream, &words().gate, 1));
+  return stream.record(block_.last_use);  // copy_out() may never be called
 }
 
 Status Staging::copy_out(StreamView stream) {

@@ -37,7 +37,7 @@ struct DeviceBlocks {
 
 class Staging {
  public:
-  // Takes pinned memory for copies of all blocks.
+  // Takes pinned memory for copies of all blocks, which are on the current device.
   static Result<Staging> open(const DeviceBlocks& blocks);
   // Gives the memory back. By then the engine must have let go of it (Operation::on_released).
   ~Staging();
@@ -59,9 +59,10 @@ class Staging {
     std::atomic<uint32_t> done;  // by the engine, for the stream
   };
 
-  Staging(PinnedPool::Block block, const DeviceBlocks& blocks);
+  Staging(PinnedPool& pool, PinnedPool::Block block, const DeviceBlocks& blocks);
   Words& words() const noexcept { return *reinterpret_cast<Words*>(block_.memory.data()); }
 
+  PinnedPool& pool_;
   PinnedPool::Block block_;  // no memory after a move
   DeviceBlocks device_;
   std::vector<ConstBuffer> host_inputs_;

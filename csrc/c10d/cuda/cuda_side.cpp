@@ -192,8 +192,9 @@ void CudaSide::stage(Part& part, c10::Stream stream) {
 
 void CudaSide::gate(Part& part) {
   check_health();
+  const c10::StreamGuard on_stream(current_stream());  // and its device
   part.staging = std::make_shared<Staging>(value_of(Staging::open({})));
-  check(part.staging->copy_in(view_of(current_stream())));
+  check(part.staging->copy_in(view_of(on_stream.current_stream())));
   part.gate = &part.staging->gate();
 }
 
