@@ -1,6 +1,7 @@
 // Time of the device's collectives: one process, a GPU a rank, every result checked.
 //
-//   device_bench [RANKS] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--shapes LxW,LxW,…]
+//   device_bench [RANKS] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--block BYTES]
+//                       [--misalignment BYTES] [--shapes LxW,LxW,…]
 //
 // JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (lanes an edge x
 // warps a block; for packets blocks x threads). Sizes of all_gather, reduce_scatter and all_to_all are totals. A sample
@@ -33,6 +34,8 @@ struct Options {
   std::string works;
   size_t from = 1 << 10;
   size_t to = size_t{256} << 20;
+  size_t block_bytes = size_t{16} << 20;
+  size_t misalignment = 0;
   std::vector<Shape> shapes;
 };
 
@@ -201,14 +204,15 @@ float expected(Result16 result, size_t index, size_t shard, int rank, int num_ra
 class Bench {
  public:
   explicit Bench(const Options& options)
-      : options_(options), ranks_(devices(options), {.block_bytes = size_t{16} << 20}) {
+      : options_(options), ranks_(devices(options), {.block_bytes = options.block_bytes}) {
     std::vector<uint16_t> elements(options.to / 2);
     ranks_.for_each([&](int rank) {
       require(load_kernels(ranks_.size()));
-      buffers_.push_back({require(DeviceMemory::allocate(options.to)), require(DeviceMemory::allocate(options.to)),
+      const size_t num_bytes = options.to + options.misalignment;
+      buffers_.push_back({require(DeviceMemory::allocate(num_bytes)), require(DeviceMemory::allocate(num_bytes)),
                           require(Event::create()), require(Event::create())});
       for (size_t at = 0; at < elements.size(); ++at) elements[at] = bfloat16_of(input_element(at, rank));
-      require(cudaMemcpy(buffers_[rank].input.data(), elements.data(), options.to, cudaMemcpyHostToDevice));
+      require(cudaMemcpy(input(rank), elements.data(), options.to, cudaMemcpyHostToDevice));
     });
     ranks_.for_each([](int) { require(cudaDeviceSynchronize()); });
   }
@@ -252,6 +256,9 @@ class Bench {
     Event start, end;
   };
 
+  std::byte* input(int rank) const { return buffers_[rank].input.data() + options_.misalignment; }
+  std::byte* output(int rank) const { return buffers_[rank].output.data() + options_.misalignment; }
+
   static std::vector<int> devices(const Options& options) {
     std::vector<int> devices(options.num_ranks);
     std::iota(devices.begin(), devices.end(), 0);
@@ -269,8 +276,8 @@ class Bench {
   Status enqueue(const Work& work, size_t num_bytes, Shape shape, int rank) {
     return work.enqueue({.team = ranks_.team(rank),
                          .stream = ranks_.stream(rank),
-                         .input = buffers_[rank].input.data(),
-                         .output = buffers_[rank].output.data(),
+                         .input = input(rank),
+                         .output = output(rank),
                          .num_bytes = num_bytes,
                          .shape = shape});
   }
@@ -311,7 +318,7 @@ class Bench {
 
   // From a clean output; of large ones every 61st element.
   size_t count_wrong(const Work& work, size_t num_bytes) {
-    ranks_.for_each([&](int rank) { require(cudaMemset(buffers_[rank].output.data(), 0xFF, num_bytes)); });
+    ranks_.for_each([&](int rank) { require(cudaMemset(output(rank), 0xFF, num_bytes)); });
     ranks_.for_each([](int) { require(cudaDeviceSynchronize()); });
     ranks_.for_each([&](int rank) { require(enqueue(work, num_bytes, {}, rank)); });
     ranks_.synchronize();
@@ -323,7 +330,7 @@ class Bench {
     ranks_.for_each([&](int rank) {
       if (work.result == Result16::kFromRoot && rank == 0) return;
       std::vector<uint16_t> found(num_elements);
-      require(cudaMemcpy(found.data(), buffers_[rank].output.data(), num_elements * 2, cudaMemcpyDeviceToHost));
+      require(cudaMemcpy(found.data(), output(rank), num_elements * 2, cudaMemcpyDeviceToHost));
       for (size_t at = 0; at < num_elements; at += step) {
         num_wrong += found[at] != bfloat16_of(expected(work.result, at, shard, rank, ranks_.size()));
       }
@@ -346,6 +353,8 @@ Options parse(int argc, char** argv) {
     if (name == "--works") options.works = value;
     if (name == "--from") options.from = std::stoull(value);
     if (name == "--to") options.to = std::stoull(value);
+    if (name == "--misalignment") options.misalignment = std::stoull(value);
+    if (name == "--block") options.block_bytes = std::stoull(value);
     if (name != "--shapes") continue;
     for (size_t begin = 0; begin < value.size(); begin = value.find(',', begin) + 1) {
       options.shapes.push_back({std::stoi(value.substr(begin)), std::stoi(value.substr(value.find('x', begin) + 1))});

@@ -29,44 +29,64 @@ struct ExchangeArguments {
   ExchangeBlock blocks[kMaxTeamRanks];
 };
 
+// Of each message.
+__host__ __device__ constexpr uint32_t num_header_lanes(Channel channel) {
+  return channel == Channel::kPointToPoint ? 1 : 0;
+}
+
 __device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArguments& call, uint64_t num_bytes) {
   DeviceDescriptor descriptor = call.descriptor;
   descriptor.num_bytes = num_bytes;
   return descriptor;
 }
 
-// At the head of a point-to-point message: what it is, in thread 0's first granule.
-__device__ __forceinline__ bool send_header(OutLanes& out, const Site& site, int peer, uint32_t tag) {
+// Before a point-to-point message, on a lane and by a warp of its own: what it is, in thread 0's first granule.
+__device__ __forceinline__ void send_header(const Site& site, int peer, uint32_t tag) {
+  OutLanes out(site, 1u << peer, 0);
   Share header[1]{};
   if (thread_of_warp() == 0) header[0].first = {*reinterpret_cast<const uint64_t*>(&site.ours), tag};
-  if (!out.await_room(1)) return false;
+  if (!site.is_sound() || !out.await_room(1)) return;
   out.send(peer, 1, header);
-  return true;
+  out.finish();
 }
 
-__device__ __forceinline__ bool receive_header(InLanes& in, const Site& site, int peer, uint32_t tag) {
+__device__ __forceinline__ void receive_header(const Site& site, int peer, uint32_t tag) {
+  InLanes in(site, 1u << peer, 0);
   Share header[1];
-  if (!in.receive(peer, 1, header)) return false;
-  const uint64_t theirs = __shfl_sync(kWholeWarp, header[0].first.low, 0);
-  const uint64_t their_tag = __shfl_sync(kWholeWarp, header[0].first.high, 0);
-  if (theirs == *reinterpret_cast<const uint64_t*>(&site.ours) && their_tag == tag) return true;
-  if (thread_of_warp() == 0) {
-    report_fault(site.team, {.code = FaultCode::kMismatch,
-                             .peer = peer,
-                             .sequence = 0,
-                             .ours = site.ours,
-                             .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs),
-                             .our_tag = tag,
-                             .their_tag = static_cast<uint32_t>(their_tag)});
-  }
-  return false;
+  in.poll(peer, 1, header);
+  if (!site.is_sound() || !in.await(peer, 1, header)) return;
+  in.finish();
+  const Granule& word = header[0].first;
+  if (thread_of_warp() != 0 || (word.low == *reinterpret_cast<const uint64_t*>(&site.ours) && word.high == tag)) return;
+  report_fault(site.team, {.code = FaultCode::kMismatch,
+                           .peer = peer,
+                           .sequence = 0,
+                           .ours = site.ours,
+                           .theirs = *reinterpret_cast<const DeviceDescriptor*>(&word.low),
+                           .our_tag = tag,
+                           .their_tag = static_cast<uint32_t>(word.high)});
+}
+
+// `part` of the message, on lane `lane`.
+__device__ __forceinline__ void send_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t lane,
+                                          const Job& part) {
+  OutLanes out(site, 1u << peer, lane);
+  Sender sender(out, InputMessage(block.send, block.send_bytes), part);
+  if (site.is_sound()) sender.run(peer);
+}
+
+__device__ __forceinline__ void receive_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t lane,
+                                             const Job& part) {
+  InLanes in(site, 1u << peer, lane);
+  Receiver receiver(in, OutputMessage(block.receive, block.receive_bytes), peer, part);
+  if (site.is_sound()) receiver.run();
 }
 
 __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& job) {
   const InputMessage input(block.send, block.send_bytes);
   const OutputMessage output(block.receive, block.receive_bytes);
-  for (Stride<kMaxBatch> stride(input.num_frames(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
-    Share shares[kMaxBatch];
+  for (Stride<kBatchFrames> stride(input.num_frames(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
+    Share shares[kBatchFrames];
     load(input, stride, shares);
     store(output, stride, shares);
   }
@@ -74,28 +94,25 @@ __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& 
 
 __global__ void __launch_bounds__(32 * kMaxWarps)
     exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
+  const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
-  if (!find_job(call.jobs, job) || load_relaxed(&team.state->fault) != 0) return;
+  if (!find_job(call.jobs, job)) return;
   if (job.group == kOwnGroup) return copy_own(call.blocks[team.rank], job);
   if (job.group == kControlGroup) {
     const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
-    return meet(team, descriptor_of(call, block.send_bytes), descriptor_of(call, block.receive_bytes));
+    return meet(team, fault, descriptor_of(call, block.send_bytes), descriptor_of(call, block.receive_bytes));
   }
   const bool sends = job.group < kInGroups;
   const int peer = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
   const ExchangeBlock& block = call.blocks[peer];
   const DeviceDescriptor ours = descriptor_of(call, sends ? block.send_bytes : block.receive_bytes);
-  const Site site{team, team.layout.channels[static_cast<int>(call.channel)], ours};
-  const bool has_header = call.channel == Channel::kPointToPoint && job.lane == 0;
-  if (sends) {
-    OutLanes out(site, 1u << peer, job.lane);
-    if (has_header && !send_header(out, site, peer, block.send_tag)) return;
-    send_message(out, InputMessage(block.send, block.send_bytes), peer, job);
-  } else {
-    InLanes in(site, 1u << peer, job.lane);
-    if (has_header && !receive_header(in, site, peer, block.receive_tag)) return;
-    receive_message(in, OutputMessage(block.receive, block.receive_bytes), peer, job);
+  const Site site{team, team.layout.channels[static_cast<int>(call.channel)], ours, fault};
+  const uint32_t header_lanes = num_header_lanes(call.channel);
+  if (job.lane < header_lanes) {
+    return sends ? send_header(site, peer, block.send_tag) : receive_header(site, peer, block.receive_tag);
   }
+  const Job part{job.group, job.lane - header_lanes, job.num_lanes - header_lanes};
+  sends ? send_part(site, block, peer, job.lane, part) : receive_part(site, block, peer, job.lane, part);
 }
 
 ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call) {
@@ -118,10 +135,10 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call)
   return arguments;
 }
 
-// A point-to-point message has a lane even when it is empty: for its header.
-JobPlan plan_jobs(const DeviceTeam& team, const LineExchange& call, uint32_t num_lanes) {
-  JobPlan plan(team.rank, num_lanes);
+JobPlan plan_jobs(const DeviceTeam& team, const LineExchange& call, LaneLimits limits) {
+  JobPlan plan(team.rank, limits);
   const bool is_collective = call.channel == Channel::kCollective;
+  const uint32_t header_lanes = num_header_lanes(call.channel);
   if (is_collective) plan.add_control();
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     const SendBlock& send = call.sends[rank];
@@ -130,12 +147,11 @@ JobPlan plan_jobs(const DeviceTeam& team, const LineExchange& call, uint32_t num
       if (send.data != receive.data) plan.add_own(plan.lanes_for(send.num_bytes));
       continue;
     }
-    const uint32_t fewest = is_collective ? 0 : 1;
     if (is_collective || (call.sends_to >> rank & 1) != 0) {
-      plan.add_send(rank, std::max(plan.lanes_for(send.num_bytes), fewest));
+      plan.add_send(rank, header_lanes + plan.lanes_for(send.num_bytes));
     }
     if (is_collective || (call.receives_from >> rank & 1) != 0) {
-      plan.add_receive(rank, std::max(plan.lanes_for(receive.num_bytes), fewest));
+      plan.add_receive(rank, header_lanes + plan.lanes_for(receive.num_bytes));
     }
   }
   return plan;
@@ -155,15 +171,13 @@ Status exchange_lines(const DeviceTeam& team, const LineExchange& call, StreamVi
                   "a rank sends itself " + std::to_string(call.sends[team.rank].num_bytes) + " bytes but takes " +
                       std::to_string(call.receives[team.rank].num_bytes));
   }
-  // One message alone may fill the link, so point-to-point lanes are all used.
-  const uint32_t available = team.layout.channels[static_cast<int>(call.channel)].num_lanes;
-  uint32_t num_lanes = available;
-  if (call.channel == Channel::kCollective || call.shape.num_lanes != 0) {
-    Result<uint32_t> chosen = device::choose_lanes(team, available, call.shape);
-    if (!chosen.ok()) return std::move(chosen.status());
-    num_lanes = chosen.value();
-  }
-  const device::JobPlan plan = device::plan_jobs(team, call, num_lanes);
+  // A point-to-point message may be alone, and is to fill the link then.
+  const bool is_collective = call.channel == Channel::kCollective;
+  Result<device::LaneLimits> limits = device::choose_lanes(
+      team.layout.channels[static_cast<int>(call.channel)].num_lanes - device::num_header_lanes(call.channel),
+      is_collective ? static_cast<uint32_t>(team.num_ranks - 1) : 1, call.shape);
+  if (!limits.ok()) return std::move(limits.status());
+  const device::JobPlan plan = device::plan_jobs(team, call, limits.value());
   Result<LaunchShape> grid = plan.grid(call.shape);
   if (!grid.ok()) return std::move(grid.status());
   device::ExchangeArguments arguments = device::arguments_of(team, call);

@@ -74,10 +74,10 @@ struct Sums {
   __device__ __forceinline__ static Compute combine(const FoldPlan&, Compute a, Compute b) {
     return wrapping_sum(a, b);
   }
-  __device__ __forceinline__ static T finish(const FoldPlan& plan, Compute total) {
-    if (plan.reduction == Reduction::kAverage) total = total / static_cast<Compute>(plan.num_ranks);
-    return ElementTraits<T>::round(total);
+  __device__ __forceinline__ static Compute average(const FoldPlan& plan, Compute total) {
+    return total / static_cast<Compute>(plan.num_ranks);
   }
+  __device__ __forceinline__ static T finish(Compute total) { return ElementTraits<T>::round(total); }
 };
 
 template <typename T>
@@ -107,9 +107,10 @@ struct AnyReduction {
     }
   }
 
-  __device__ __forceinline__ static T finish(const FoldPlan& plan, Compute total) {
-    return Sums<T>::finish(plan, total);
+  __device__ __forceinline__ static Compute average(const FoldPlan& plan, Compute total) {
+    return Sums<T>::average(plan, total);
   }
+  __device__ __forceinline__ static T finish(Compute total) { return Sums<T>::finish(total); }
 };
 
 // Of whole words: kBitAnd, kBitOr, kBitXor. Of bytes 0 and 1 these are all the reductions of bool.
@@ -128,7 +129,8 @@ struct Bits {
         return a ^ b;
     }
   }
-  __device__ __forceinline__ static uint64_t finish(const FoldPlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t average(const FoldPlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t finish(uint64_t word) { return word; }
 };
 
 // What only one rank has, passed on as it is.
@@ -138,7 +140,8 @@ struct Relay {
 
   __device__ __forceinline__ static uint64_t begin(const FoldPlan&, uint64_t word) { return word; }
   __device__ __forceinline__ static uint64_t combine(const FoldPlan&, uint64_t a, uint64_t) { return a; }
-  __device__ __forceinline__ static uint64_t finish(const FoldPlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t average(const FoldPlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t finish(uint64_t word) { return word; }
 };
 
 // The elements of one piece, reduced over the ranks in the order they are added.
@@ -159,10 +162,15 @@ class Accumulator {
     }
   }
 
-  __device__ __forceinline__ Piece result(const FoldPlan& plan) const {
+  // The total, used up. One branch for all elements: a division each in line would be most of a kernel's code.
+  __device__ __forceinline__ Piece result(const FoldPlan& plan) {
+    if (plan.reduction == Reduction::kAverage) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) totals_[k] = Arithmetic::average(plan, totals_[k]);
+    }
     Elements elements{Piece{}};
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) elements.values[k] = Arithmetic::finish(plan, totals_[k]);
+    for (int k = 0; k < kCount; ++k) elements.values[k] = Arithmetic::finish(totals_[k]);
     return elements.piece;
   }
 

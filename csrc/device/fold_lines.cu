@@ -43,11 +43,12 @@ FoldArguments arguments_of(DeviceOperation operation, DataType dtype, Reduction 
 Status launch_fold(const DeviceTeam& team, const void* kernel, FoldArguments& call, LineShape shape,
                    StreamView stream) {
   const uint32_t all_lanes = team.layout.channels[static_cast<int>(Channel::kCollective)].num_lanes;
-  Result<uint32_t> num_lanes = choose_lanes(team, call.receivers == 0 ? all_lanes : all_lanes / 2, shape);
-  if (!num_lanes.ok()) return std::move(num_lanes.status());
-  call.first_total_lane = num_lanes.value();
+  const uint32_t available = call.receivers == 0 ? all_lanes : all_lanes / 2;
+  Result<LaneLimits> limits = choose_lanes(available, static_cast<uint32_t>(team.num_ranks - 1), shape);
+  if (!limits.ok()) return std::move(limits.status());
+  call.first_total_lane = available;
 
-  JobPlan plan(team.rank, num_lanes.value());
+  JobPlan plan(team.rank, limits.value());
   plan.add_control();
   const bool contributes = (call.contributors >> team.rank & 1) != 0;
   const bool receives = (call.receivers >> team.rank & 1) != 0;

@@ -24,89 +24,142 @@ struct FoldArguments {
   uint64_t shard_bytes[kMaxTeamRanks];
 };
 
-// Totals take registers: fewer frames at a time where they are wider than what travels.
-template <typename Arithmetic>
-inline constexpr uint32_t kFoldBatch = sizeof(typename Arithmetic::Element) < 4 ? 2 : 4;
+inline constexpr uint32_t kFoldFrames = 2;  // at a time
 
 // The parts of a batch of frames, folded.
-template <typename Arithmetic, uint32_t kBatch>
+template <typename Arithmetic>
 class Fold {
  public:
   __device__ __forceinline__ explicit Fold(const FoldPlan& plan) : plan_(plan) {}
 
-  __device__ __forceinline__ void take(const Share (&parts)[kBatch]) {
+  __device__ __forceinline__ void set(const Share (&part)[kFoldFrames]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kBatch; ++k) {
-      if (is_first_) {
-        totals_[k][0].set(plan_, parts[k].first);
-        totals_[k][1].set(plan_, parts[k].second);
-      } else {
-        totals_[k][0].add(plan_, parts[k].first);
-        totals_[k][1].add(plan_, parts[k].second);
-      }
+    for (uint32_t k = 0; k < kFoldFrames; ++k) {
+      totals_[k][0].set(plan_, part[k].first);
+      totals_[k][1].set(plan_, part[k].second);
     }
-    is_first_ = false;
   }
 
-  __device__ __forceinline__ void result(Share (&totals)[kBatch]) const {
+  __device__ __forceinline__ void add(const Share (&part)[kFoldFrames]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kBatch; ++k) totals[k] = {totals_[k][0].result(plan_), totals_[k][1].result(plan_)};
+    for (uint32_t k = 0; k < kFoldFrames; ++k) {
+      totals_[k][0].add(plan_, part[k].first);
+      totals_[k][1].add(plan_, part[k].second);
+    }
+  }
+
+  __device__ __forceinline__ void result(Share (&totals)[kFoldFrames]) {
+#pragma unroll
+    for (uint32_t k = 0; k < kFoldFrames; ++k) totals[k] = {totals_[k][0].result(plan_), totals_[k][1].result(plan_)};
   }
 
  private:
   const FoldPlan& plan_;
-  bool is_first_ = true;
-  Accumulator<Arithmetic, Granule> totals_[kBatch][2];
+  Accumulator<Arithmetic, Granule> totals_[kFoldFrames][2];
 };
 
+// One warp's part in folding the own shard. Two loads are under way: of this rank's part of the next batch, and of the
+// peer's part whose turn is next.
 template <typename Arithmetic>
-__device__ __forceinline__ void fold_shard(const Site& site, const FoldArguments& call, const Job& job) {
-  constexpr uint32_t kBatch = kFoldBatch<Arithmetic>;
-  const DeviceTeam& team = site.team;
-  const uint32_t peers = ~(1u << team.rank);
-  const InputMessage own(call.inputs[team.rank], call.shard_bytes[team.rank]);
-  const OutputMessage output(call.outputs[team.rank], call.shard_bytes[team.rank]);
-  InLanes in(site, call.contributors & peers, job.lane);
-  OutLanes out(site, call.receivers & peers, call.first_total_lane + job.lane);
-  for (Stride<kBatch> stride(own.num_frames(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
-    Fold<Arithmetic, kBatch> fold(call.plan);
-    Share shares[kBatch];
-    for (int rank = 0; rank < team.num_ranks; ++rank) {
-      if ((call.contributors >> rank & 1) == 0) continue;
-      if (rank == team.rank) {
-        load(own, stride, shares);
-      } else if (!in.receive(rank, stride.batch_size(), shares)) {
-        return;
-      }
-      fold.take(shares);
-    }
-    fold.result(shares);
-    if (!out.await_room(stride.batch_size())) return;
-    for (int rank = 0; rank < team.num_ranks; ++rank) {
-      if (rank != team.rank && (call.receivers >> rank & 1) != 0) out.send(rank, stride.batch_size(), shares);
-    }
-    if (call.outputs[team.rank] != nullptr) store(output, stride, shares);
+class Folder {
+ public:
+  __device__ __forceinline__ Folder(const Site& site, const FoldArguments& call, const Job& job)
+      : rank_(site.team.rank),
+        contributors_(call.contributors),
+        receivers_(call.receivers & ~(1u << rank_)),
+        input_(call.inputs[rank_], call.shard_bytes[rank_]),
+        output_(call.outputs[rank_], call.outputs[rank_] == nullptr ? 0 : call.shard_bytes[rank_]),
+        in_(site, peers(), job.lane),
+        out_(site, receivers_, call.first_total_lane + job.lane),
+        fold_(call.plan),
+        stride_(input_.num_frames(), job.num_lanes, job.lane) {
+    begin_own(stride_);
+    in_.poll(first_of(peers()), stride_.batch_size(), part_);
   }
-  in.finish();
-  out.finish();
-}
+
+  __device__ __forceinline__ void run() {
+    for (; stride_.has_more(); stride_.advance()) {
+      if (!take_parts() || !pass_on()) return;
+    }
+    in_.finish();
+    out_.finish();
+  }
+
+ private:
+  static __device__ __forceinline__ int first_of(uint32_t ranks) { return __ffs(static_cast<int>(ranks)) - 1; }
+  __device__ __forceinline__ uint32_t peers() const { return contributors_ & ~(1u << rank_); }
+
+  __device__ __forceinline__ void begin_own(const Stride<kFoldFrames>& stride) {
+    if ((contributors_ >> rank_ & 1) != 0) load(input_, stride, own_);
+  }
+
+  // All parts of one batch. False: gave up.
+  __device__ __forceinline__ bool take_parts() {
+    const Stride<kFoldFrames> next = stride_.batches_on(1);
+    for (uint32_t left = contributors_; left != 0; left &= left - 1) {
+      const bool is_first = left == contributors_;
+      const int rank = first_of(left);
+      if (rank == rank_) {
+        is_first ? fold_.set(own_) : fold_.add(own_);
+        begin_own(next);
+        continue;
+      }
+      if (!in_.await(rank, stride_.batch_size(), part_)) return false;
+      is_first ? fold_.set(part_) : fold_.add(part_);
+      const uint32_t later = left & (left - 1) & peers();
+      in_.poll(first_of(later != 0 ? later : peers()), (later != 0 ? stride_ : next).batch_size(), part_);
+    }
+    return true;
+  }
+
+  // False: gave up.
+  __device__ __forceinline__ bool pass_on() {
+    Share totals[kFoldFrames];
+    fold_.result(totals);
+    if (!out_.await_room(stride_.batch_size())) return false;
+    for (uint32_t left = receivers_; left != 0; left &= left - 1) {
+      out_.send(first_of(left), stride_.batch_size(), totals);
+    }
+    store(output_, stride_, totals);
+    return true;
+  }
+
+  int rank_;
+  uint32_t contributors_;
+  uint32_t receivers_;
+  InputMessage input_;
+  OutputMessage output_;
+  InLanes in_;
+  OutLanes out_;
+  Fold<Arithmetic> fold_;
+  Stride<kFoldFrames> stride_;
+  Share own_[kFoldFrames];
+  Share part_[kFoldFrames];
+};
 
 template <typename Arithmetic>
 __global__ void __launch_bounds__(32 * kMaxWarps)
     fold_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ FoldArguments call) {
+  const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
-  if (!find_job(call.jobs, job) || load_relaxed(&team.state->fault) != 0) return;
-  if (job.group == kControlGroup) return meet(team, call.descriptor, call.descriptor);
-  const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor};
-  if (job.group == kOwnGroup) return fold_shard<Arithmetic>(site, call, job);
+  if (!find_job(call.jobs, job)) return;
+  if (job.group == kControlGroup) return meet(team, fault, call.descriptor, call.descriptor);
+  const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor, fault};
+  if (job.group == kOwnGroup) {
+    Folder<Arithmetic> folder(site, call, job);
+    if (site.is_sound()) folder.run();
+    return;
+  }
   const bool sends = job.group < kInGroups;
   const int owner = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
   if (sends) {
     OutLanes out(site, 1u << owner, job.lane);
-    send_message(out, InputMessage(call.inputs[owner], call.shard_bytes[owner]), owner, job);
+    Sender sender(out, InputMessage(call.inputs[owner], call.shard_bytes[owner]), job);
+    if (site.is_sound()) sender.run(owner);
   } else {
     InLanes in(site, 1u << owner, call.first_total_lane + job.lane);
-    receive_message(in, OutputMessage(call.outputs[owner], call.shard_bytes[owner]), owner, job);
+    Receiver receiver(in, OutputMessage(call.outputs[owner], call.shard_bytes[owner]), owner, job);
+    if (site.is_sound()) receiver.run();
   }
 }
 

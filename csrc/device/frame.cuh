@@ -13,6 +13,7 @@
 namespace axon::device {
 
 inline constexpr unsigned kWholeWarp = 0xFFFF'FFFF;
+inline constexpr uint32_t kFrameGranules = kFramePayloadBytes / sizeof(Granule);
 inline constexpr uint32_t kHalfFrameBytes = kFrameBytes / 2;
 
 __device__ __forceinline__ uint32_t thread_of_warp() {
@@ -28,40 +29,42 @@ struct Share {
   Granule first;
   Granule second;
 
-  static __device__ __forceinline__ uint32_t first_offset() { return 16 * thread_of_warp(); }
-  static __device__ __forceinline__ uint32_t second_offset() {
-    return kHalfFrameBytes + 16 * (thread_of_warp() - thread_of_warp() / 8);
-  }
+  static __device__ __forceinline__ uint32_t first_granule() { return thread_of_warp(); }
+  static __device__ __forceinline__ uint32_t second_granule() { return 32 + thread_of_warp() - thread_of_warp() / 8; }
 };
 
-// By a whole warp, and by all its threads in one instruction: a line that leaves in two parts may show its flag before
-// its payload, and one that is loaded in two, old payload beside the new flag. Hence __syncwarp right before.
-__device__ __forceinline__ void store_frame(std::byte* slot, Share share, uint64_t flag) {
-  if (holds_flag()) {
-    share.second = {share.first.high, flag};
-    share.first.high = flag;
-  }
+// The warp's threads must be together: all store their parts of a line in one instruction, and load them so. A line
+// that leaves in two parts may show its flag before its payload, and one that is loaded in two, old payload beside the
+// new flag. Hence __syncwarp before any run of these.
+__device__ __forceinline__ void store_frame(std::byte* slot, const Share& share, uint64_t flag) {
+  const bool is_last = holds_flag();
   std::byte* lines = slot + 16 * thread_of_warp();
-  __syncwarp();
-  store_line(lines, share.first);
-  store_line(lines + kHalfFrameBytes, share.second);
+  store_line(lines, {share.first.low, is_last ? flag : share.first.high});
+  store_line(lines + kHalfFrameBytes,
+             {is_last ? share.first.high : share.second.low, is_last ? flag : share.second.high});
 }
 
 // A frame as it lies in the ring, maybe not all there yet.
 __device__ __forceinline__ Share load_frame(const std::byte* slot) {
   const std::byte* lines = slot + 16 * thread_of_warp();
-  __syncwarp();
   const Granule first = load_line(lines);
   return {first, load_line(lines + kHalfFrameBytes)};
 }
 
-// By a whole warp; the vote comes after every thread's loads.
-__device__ __forceinline__ bool has_arrived(const Share& loaded, uint64_t flag) {
-  return __all_sync(kWholeWarp, !holds_flag() || (loaded.first.high == flag && loaded.second.high == flag));
+// By a whole warp; the vote comes after every thread's loads. Frames have flags first_flag, first_flag + 1, …
+template <uint32_t kFrames>
+__device__ __forceinline__ bool have_arrived(const Share (&loaded)[kFrames], uint32_t num_frames, uint64_t first_flag) {
+  bool are_here = true;
+#pragma unroll
+  for (uint32_t k = 0; k < kFrames; ++k) {
+    const uint64_t flag = first_flag + k;
+    are_here = are_here && (k >= num_frames || (loaded[k].first.high == flag && loaded[k].second.high == flag));
+  }
+  return __all_sync(kWholeWarp, are_here || !holds_flag());
 }
 
 __device__ __forceinline__ void drop_flag(Share& loaded) {
-  if (holds_flag()) loaded.first.high = loaded.second.low;
+  loaded.first.high = holds_flag() ? loaded.second.low : loaded.first.high;
 }
 
 }  // namespace axon::device

@@ -39,10 +39,11 @@ __device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
 }
 
 // By the control warp of a collective: meets all peers, and counts the epoch. `to_peer` and `from_peer` are this
-// thread's peer's.
-__device__ __forceinline__ void meet(const DeviceTeam& team, const DeviceDescriptor& to_peer,
+// thread's peer's; `fault` is the rank's as this launch began.
+__device__ __forceinline__ void meet(const DeviceTeam& team, uint32_t fault, const DeviceDescriptor& to_peer,
                                      const DeviceDescriptor& from_peer) {
   const uint32_t epoch = current_epoch(team, 0);
+  if (fault != 0) return;
   const Turn outgoing(team, to_peer, epoch);
   if (is_wipe_due(epoch)) {
     wipe_idle_region(outgoing, thread_of_warp(), 32);
@@ -54,24 +55,66 @@ __device__ __forceinline__ void meet(const DeviceTeam& team, const DeviceDescrip
   verify(Turn(team, from_peer, epoch));
 }
 
-// One warp's part in sending a message on its edge.
-__device__ __forceinline__ void send_message(OutLanes& out, const InputMessage& message, int peer, const Job& job) {
-  for (Stride<kMaxBatch> stride(message.num_frames(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
-    Share shares[kMaxBatch];
-    load(message, stride, shares);
-    if (!out.await_room(stride.batch_size())) return;
-    out.send(peer, stride.batch_size(), shares);
+// One warp's part in sending a message on its edge. Each batch's registers take the loads of the batch kBatches further
+// on as soon as it is sent.
+class Sender {
+ public:
+  __device__ __forceinline__ Sender(OutLanes& out, const InputMessage& message, const Job& job)
+      : out_(out), message_(message), stride_(message.num_frames(), job.num_lanes, job.lane) {
+#pragma unroll
+    for (uint32_t k = 0; k < kBatches; ++k) load(message_, stride_.batches_on(k), shares_[k]);
   }
-  out.finish();
-}
 
-__device__ __forceinline__ void receive_message(InLanes& in, const OutputMessage& message, int peer, const Job& job) {
-  for (Stride<kMaxBatch> stride(message.num_frames(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
-    Share shares[kMaxBatch];
-    if (!in.receive(peer, stride.batch_size(), shares)) return;
-    store(message, stride, shares);
+  __device__ __forceinline__ void run(int peer) {
+    while (stride_.has_more()) {
+#pragma unroll
+      for (uint32_t k = 0; k < kBatches; ++k) {
+        if (!stride_.has_more()) break;
+        if (!out_.await_room(stride_.batch_size())) return;
+        out_.send(peer, stride_.batch_size(), shares_[k]);
+        load(message_, stride_.batches_on(kBatches), shares_[k]);
+        stride_.advance();
+      }
+    }
+    out_.finish();
   }
-  in.finish();
-}
+
+ private:
+  OutLanes& out_;
+  InputMessage message_;
+  Stride<kBatchFrames> stride_;
+  Share shares_[kBatches][kBatchFrames];
+};
+
+// … in receiving one, likewise.
+class Receiver {
+ public:
+  __device__ __forceinline__ Receiver(InLanes& in, const OutputMessage& message, int peer, const Job& job)
+      : in_(in), message_(message), peer_(peer), stride_(message.num_frames(), job.num_lanes, job.lane) {
+#pragma unroll
+    for (uint32_t k = 0; k < kBatches; ++k) in_.poll(peer_, stride_.batches_on(k).batch_size(), shares_[k]);
+  }
+
+  __device__ __forceinline__ void run() {
+    while (stride_.has_more()) {
+#pragma unroll
+      for (uint32_t k = 0; k < kBatches; ++k) {
+        if (!stride_.has_more()) break;
+        if (!in_.await(peer_, stride_.batch_size(), shares_[k])) return;
+        store(message_, stride_, shares_[k]);
+        in_.poll(peer_, stride_.batches_on(kBatches).batch_size(), shares_[k]);
+        stride_.advance();
+      }
+    }
+    in_.finish();
+  }
+
+ private:
+  InLanes& in_;
+  OutputMessage message_;
+  int peer_;
+  Stride<kBatchFrames> stride_;
+  Share shares_[kBatches][kBatchFrames];
+};
 
 }  // namespace axon::device

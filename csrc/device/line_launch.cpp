@@ -13,8 +13,9 @@ namespace {
 constexpr uint32_t kMostWarpsPerBlock = 16;
 constexpr uint32_t kFewestWarpsPerBlock = 4;
 constexpr uint32_t kPreferredBlocks = 32;
-constexpr uint32_t kMostBlocks = 132;      // the multiprocessors of a Hopper GPU
-constexpr uint32_t kPreferredLanes = 160;  // over all edges into a rank
+constexpr uint32_t kMostBlocks = 80;  // with those of a collective, fewer than a Hopper GPU has multiprocessors
+constexpr LaneLimits kPreferredLanes{.of_short = 192, .of_long = 128};  // over all edges
+constexpr size_t kLongBytes = size_t{4} << 20;
 
 uint32_t divide_up(uint32_t a, uint32_t b) {
   return (a + b - 1) / b;
@@ -23,7 +24,8 @@ uint32_t divide_up(uint32_t a, uint32_t b) {
 }  // namespace
 
 uint32_t JobPlan::lanes_for(size_t num_bytes) const noexcept {
-  return static_cast<uint32_t>(std::min<size_t>(num_lanes_, (num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes));
+  const uint32_t most = num_bytes < kLongBytes ? limits_.of_short : limits_.of_long;
+  return static_cast<uint32_t>(std::min<size_t>(most, (num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes));
 }
 
 JobTable JobPlan::table() const noexcept {
@@ -49,14 +51,15 @@ Result<LaunchShape> JobPlan::grid(LineShape wish) const {
   return LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
 }
 
-Result<uint32_t> choose_lanes(const DeviceTeam& team, uint32_t available, LineShape wish) {
+Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
   const auto wished = static_cast<uint32_t>(wish.num_lanes);
   if (wished > available) {
     return Status(ErrorCode::kInvalidArgument,
                   std::to_string(wished) + " lanes an edge; the team has " + std::to_string(available));
   }
-  if (wished != 0) return wished;
-  return std::clamp(kPreferredLanes / static_cast<uint32_t>(team.num_ranks - 1), 1u, available);
+  if (wished != 0) return LaneLimits{wished, wished};
+  return LaneLimits{.of_short = std::clamp(kPreferredLanes.of_short / num_edges, 1u, available),
+                    .of_long = std::clamp(kPreferredLanes.of_long / num_edges, 1u, available)};
 }
 
 Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept {

@@ -18,11 +18,17 @@ struct JobTable {
   uint16_t begins[kNumGroups + 1];  // group g has jobs begins[g] … begins[g+1] − 1
 };
 
+// How many lanes of an edge a message may have. Short ones take more: each lane has its latency but once.
+struct LaneLimits {
+  uint32_t of_short;
+  uint32_t of_long;
+};
+
 class JobPlan {
  public:
-  JobPlan(int rank, uint32_t num_lanes) noexcept : rank_(rank), num_lanes_(num_lanes) {}
+  JobPlan(int rank, LaneLimits limits) noexcept : rank_(rank), limits_(limits) {}
 
-  // Lanes of a message: one a frame, while they last. An empty message has none.
+  // Lanes of a message, the same at both ends: one a frame, while they last. An empty message has none.
   uint32_t lanes_for(size_t num_bytes) const noexcept;
 
   void add_control() noexcept { sizes_[kControlGroup] = 1; }
@@ -38,12 +44,12 @@ class JobPlan {
   uint32_t slot_of(int peer) const noexcept { return static_cast<uint32_t>(peer < rank_ ? peer : peer - 1); }
 
   int rank_;
-  uint32_t num_lanes_;
+  LaneLimits limits_;
   std::array<uint32_t, kNumGroups> sizes_{};
 };
 
-// How many of an edge's `available` lanes a launch uses at most.
-Result<uint32_t> choose_lanes(const DeviceTeam& team, uint32_t available, LineShape wish);
+// For messages on `num_edges` at a time, of an edge's `available` lanes; or the caller's wish.
+Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
 
 // Shards of whole frames, one a bit of `owners`, in the order of their ranks; the others are empty.
 struct Shards {

@@ -1,22 +1,21 @@
 #include "device/team_layout.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 
 namespace axon {
 namespace {
 
-// A sender keeps about a round trip's worth of frames under way, 1 MiB over all lanes at NVLink's rate, and a warp
-// fills no more than a few GB/s of it: hence these many lanes. Senders and receivers take up to 4 frames at a time, and
-// neither waits for the other as long as a ring holds two such batches.
-constexpr uint32_t kMostCollectiveLanes = 512;   // over all edges into a rank
-constexpr uint32_t kMostPointToPointLanes = 64;  // of an edge: one alone may carry everything
+// A sender keeps about a round trip's worth of frames under way, 1 MiB over all lanes at NVLink's rate: so many of a
+// lane, and these many lanes; where there is little room, rather lanes than longer ones. Senders and receivers take up
+// to 4 frames at a time, and neither waits for the other as long as a ring holds two such batches.
+constexpr uint32_t kMostLanes = 512;              // of a channel, over all edges into a rank
+constexpr uint32_t kMostPointToPointLanes = 256;  // of an edge: one alone may carry everything
+constexpr uint32_t kRingFrames = 16;
 constexpr uint32_t kFewestRingFrames = 8;
-constexpr uint32_t kMostRingFrames = 64;
 constexpr uint64_t kAlignment = 128;
 constexpr uint64_t kStateBytes = (sizeof(TeamState) + kAlignment - 1) / kAlignment * kAlignment;
-constexpr uint64_t kWordsBytes = uint64_t{96} << 10;  // at least what state, credits and counters take
+constexpr uint64_t kWordsShare = 64;  // one part of so many is more than state, credits and counters take
 
 // Hands out a block from its begin.
 class Space {
@@ -33,8 +32,8 @@ class Space {
 
 ChannelLayout place_channel(Space& space, uint32_t num_peers, uint64_t ring_bytes, uint32_t most_lanes) {
   const auto frames_an_edge = static_cast<uint32_t>(ring_bytes / kFrameBytes / num_peers);
-  const uint32_t num_lanes = std::min(most_lanes, frames_an_edge / kFewestRingFrames);
-  const uint32_t ring_frames = std::min(std::bit_floor(frames_an_edge / num_lanes), kMostRingFrames);
+  const uint32_t ring_frames = frames_an_edge >= 16 * kRingFrames ? kRingFrames : kFewestRingFrames;
+  const uint32_t num_lanes = std::min(most_lanes, frames_an_edge / ring_frames);
   const uint64_t all_lanes = uint64_t{num_peers} * num_lanes;
   return {.num_lanes = num_lanes,
           .ring_frames = ring_frames,
@@ -63,8 +62,9 @@ Result<TeamLayout> lay_out(int num_ranks, size_t block_bytes) {
                     .region_packets = static_cast<uint32_t>(block_bytes / 4 / sizeof(Packet)) + kMaxTeamRanks,
                     .channels = {}};
   layout.packets = space.take(uint64_t{2} * layout.region_packets * sizeof(Packet));
-  layout.channels[0] = place_channel(space, num_peers, block_bytes / 4, kMostCollectiveLanes / num_peers);
-  layout.channels[1] = place_channel(space, num_peers, block_bytes / 4 - kWordsBytes, kMostPointToPointLanes);
+  layout.channels[0] = place_channel(space, num_peers, block_bytes / 4, kMostLanes / num_peers);
+  layout.channels[1] = place_channel(space, num_peers, block_bytes / 4 - block_bytes / kWordsShare,
+                                     std::min(kMostPointToPointLanes, kMostLanes / num_peers));
   return layout;
 }
 

@@ -166,7 +166,9 @@ TEST_P(LineExchanges, the_own_block_may_stay_in_place) {
 TEST_P(LineExchanges, any_shape) {
   for (const LineShape shape : {LineShape{1, 1}, {2, 4}, {1, 8}, {3, 2}, {0, 16}, {2, 16}, {0, 5}}) {
     check({even(ranks_->size(), 50'000), 0, Channel::kCollective, shape});
-    check({even(ranks_->size(), 50'001), 0, Channel::kPointToPoint, shape});
+    if (static_cast<uint32_t>(shape.num_lanes) < ranks_->team(0).layout.channels[1].num_lanes) {  // one is for headers
+      check({even(ranks_->size(), 50'001), 0, Channel::kPointToPoint, shape});
+    }
   }
 }
 
