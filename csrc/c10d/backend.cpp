@@ -25,7 +25,7 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 
 // A Work::wait() under way keeps the communicator: it ends now, with an error, rather than wait for what never comes.
 AxonBackend::~AxonBackend() {
-  cuda_side_.reset();  // what is enqueued comes to its end first
+  owned_cuda_side_.reset();  // what is enqueued comes to its end first
   communicator_->close();
 }
 
@@ -66,11 +66,18 @@ void AxonBackend::start(AxonWork& work, bool asynchronous) {
 }
 
 CudaSide& AxonBackend::cuda_side(at::Device device) {
-  if (C10_UNLIKELY(!cuda_side_)) {
-    cuda_side_ = std::make_unique<CudaSide>(communicator_, device, timeout_.load(std::memory_order_relaxed));
+  CudaSide* side = cuda_side_.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(side == nullptr)) {
+    const std::lock_guard lock(cuda_side_mutex_);
+    if (!owned_cuda_side_) {
+      const std::chrono::milliseconds timeout = timeout_.load(std::memory_order_relaxed);
+      owned_cuda_side_ = std::make_unique<CudaSide>(communicator_, device, timeout);
+    }
+    side = owned_cuda_side_.get();
+    cuda_side_.store(side, std::memory_order_release);
   }
-  if (C10_LIKELY(cuda_side_->device() == device)) return *cuda_side_;
-  throw_value_error("axon: tensors are on " + device.str() + "; allowed: " + cuda_side_->device().str() +
+  if (C10_LIKELY(side->device() == device)) return *side;
+  throw_value_error("axon: tensors are on " + device.str() + "; allowed: " + side->device().str() +
                     ", which this rank has used in the group before");
 }
 
@@ -115,7 +122,8 @@ void AxonBackend::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 uint64_t AxonBackend::getSequenceNumberForGroup() {
-  return communicator_->num_started() + (cuda_side_ ? cuda_side_->num_launched() : 0);
+  const CudaSide* side = cuda_side_.load(std::memory_order_acquire);
+  return communicator_->num_started() + (side != nullptr ? side->num_launched() : 0);
 }
 
 c10d::ErrorType AxonBackend::getError() {
@@ -138,7 +146,7 @@ void AxonBackend::abort() {
 
 // Nothing is asked of the others, who may be gone.
 void AxonBackend::shutdown() {
-  if (cuda_side_) cuda_side_->drain();
+  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->drain();
   communicator_->close();
 }
 
@@ -147,7 +155,8 @@ AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   auto work = make_work(kCall, {});
   Part& part = work->add_part();
   part.arguments.kind = OperationKind::kBarrier;
-  if (cuda_side_) cuda_side_->gate(part);  // as with NCCL: behind all that the current stream has
+  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire))
+    side->gate(part);  // as with NCCL: behind all that the current stream has
   return run(std::move(work), kCall, mode_of(options));
 }
 

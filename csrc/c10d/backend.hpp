@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
@@ -127,7 +128,9 @@ class AxonBackend final : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
-  std::unique_ptr<CudaSide> cuda_side_;             // from the first CUDA tensor on
+  std::mutex cuda_side_mutex_;
+  std::unique_ptr<CudaSide> owned_cuda_side_;  // from the first CUDA tensor on; made under the lock
+  std::atomic<CudaSide*> cuda_side_{nullptr};  // release when it is made, acquire by users
 };
 
 }  // namespace axon

@@ -50,6 +50,7 @@ AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c1
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   tensor.copy_(sum_sparse(tensor.coalesce(), options.timeout));
   work->add_result(tensor);
+  // Complete, on the CPU; on a GPU once the current stream has come this far.
   return run(std::move(work), kCall, {.asynchronous = true, .timeout = options.timeout});
 }
 

@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "c10d/work.hpp"
 #include "comm/communicator.hpp"
@@ -43,31 +44,45 @@ class CudaSide {
   // be captured.
   void enqueue(AxonWork& work, Mode mode);
 
-  // Blocks the host until all that has been enqueued on the device is done.
+  // Blocks the host until all that has been enqueued is done.
   void drain() noexcept;
 
-  // The part, of a host operation, starts when the current stream has come this far. Throws if the group is broken.
+  // The part, of a host operation, starts when the current stream has come this far. Throws if the group is broken, and
+  // in a capture.
   void gate(Part& part);
 
  private:
   // A peer and a direction.
   using Edge = std::pair<int, Direction>;
 
+  // The parts of a call by the way they take.
+  struct Ways {
+    PartList alone;     // in a group of one
+    PartList launched;  // as kernels
+    PartList staged;    // through the host
+  };
+
   void check_health();
   void note_fault();
+  static void clear_shelf() noexcept;
   c10::Stream current_stream() const;
   c10::Stream stream_for(const PartList& parts, Mode mode);
-  c10::Stream stream_of(Edge edge);
+  c10::Stream stream_of(const Part& message);
+  void note_use(c10::Stream stream);
+  Ways choose(const PartList& parts, bool captured);
+  bool is_alone(const Part& part) const;
   bool has_kernel(const Part& part);
-  void enqueue_parts(const PartList& parts, c10::Stream stream);
+  void enqueue_parts(const Ways& ways, c10::Stream stream);
   void launch(const PartList& parts, c10::Stream stream);
   void stage(Part& part, c10::Stream stream);
+  void open_gate(Part& part, c10::Stream stream);
 
   const std::shared_ptr<Communicator> communicator_;
   const at::Device device_;
   const c10::Stream own_stream_;
   std::mutex mutex_;  // calls of several threads are put in one order
   std::map<Edge, c10::Stream> edge_streams_;
+  std::vector<c10::Stream> used_streams_;  // each once
   std::unique_ptr<DeviceGroup> group_;
   const std::shared_ptr<LateFailure> late_failure_ = std::make_shared<LateFailure>();
   std::atomic<uint64_t> num_launched_{0};  // relaxed: a statistic

@@ -87,8 +87,8 @@ void AxonWork::call_end_of_record() noexcept {
 
 // Runs the callbacks that wait for the future.
 void AxonWork::mark(c10::ivalue::Future& future) const {
-  if (failure_) {
-    future.setError(failure_);
+  if (const std::exception_ptr failure = exception()) {
+    future.setError(failure);
   } else {
     future.markCompleted(c10::IValue(outputs()));
   }

@@ -35,15 +35,21 @@ namespace axon {
 class AxonWork;
 class Staging;
 
-// The first that went wrong after the calls had returned, for the next call to tell. Any thread.
+// What went wrong after its call had returned, for the next one to tell. Any thread.
 class LateFailure {
  public:
+  // Of one operation: told once.
   void note(const std::exception_ptr& failure) noexcept;
+  // Somebody who waited for that operation has been told.
+  void forget(const std::exception_ptr& failure) noexcept;
+  // Of the group: told by every call from here on.
+  void note_fault(const std::exception_ptr& fault) noexcept;
   void rethrow();
 
  private:
   std::mutex mutex_;
   std::exception_ptr failure_;
+  std::exception_ptr fault_;
 };
 
 enum class Access : uint8_t { kRead, kWrite, kReadWrite };
@@ -68,6 +74,8 @@ class Part final : public Operation {
   void start(Communicator& communicator);
   // To tensors with gaps, whose elements are in staging memory.
   void copy_back();
+  // Tensors that the caller knows nothing of.
+  bool has_temporaries() const noexcept { return !temporaries_.empty() || !copies_back_.empty(); }
 
   std::shared_ptr<Staging> staging;  // of CUDA blocks that go through the host
 
@@ -114,7 +122,7 @@ class AxonWork final : public c10d::Work {
   // Where its tensors are, all of them; the CPU if it has none.
   at::Device device() const noexcept { return device_; }
   // For calls that need no operation: what result() shows.
-  void add_result(const at::Tensor& tensor) { outputs_.push_back(tensor); }
+  void add_result(const at::Tensor& tensor);
   void start(Communicator& communicator);
   void set_timeout(std::chrono::milliseconds timeout);
 
@@ -155,6 +163,7 @@ class AxonWork final : public c10d::Work {
   bool wait_on_device(std::chrono::milliseconds timeout);
   void throw_failure_if_known();
   bool has_passed() const;
+  bool has_temporaries();
   void mark_on_device(c10::ivalue::Future& future);
   void complete() noexcept;
   void mark(c10::ivalue::Future& future) const;

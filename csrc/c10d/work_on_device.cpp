@@ -2,7 +2,9 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "c10d/errors.hpp"
 #include "c10d/shelf.hpp"
@@ -19,9 +21,20 @@ void LateFailure::note(const std::exception_ptr& failure) noexcept {
   if (!failure_) failure_ = failure;
 }
 
+void LateFailure::forget(const std::exception_ptr& failure) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (failure_ == failure) failure_ = nullptr;
+}
+
+void LateFailure::note_fault(const std::exception_ptr& fault) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!fault_) fault_ = fault;
+}
+
 void LateFailure::rethrow() {
   const std::lock_guard lock(mutex_);
-  if (failure_) std::rethrow_exception(failure_);
+  if (fault_) std::rethrow_exception(fault_);
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void AxonWork::claim_device(at::Device device, const char* operation) {
@@ -38,6 +51,11 @@ void AxonWork::run_on(const Place& place) {
   call_end_of_record();
 }
 
+void AxonWork::add_result(const at::Tensor& tensor) {
+  if (tensor.is_cuda()) device_ = tensor.device();
+  outputs_.push_back(tensor);
+}
+
 // A captured one passes with each replay of its graph: to the host it is done.
 bool AxonWork::has_passed() const {
   return enqueued_->place.captured || enqueued_->passed.query();
@@ -46,7 +64,8 @@ bool AxonWork::has_passed() const {
 bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
   throw_failure_if_known();
   enqueued_->passed.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
-  Shelf::instance().take_off(*this);
+  // The caller's tensors are the caller's again; ours belong to the stream of the call, which may be another.
+  if (!has_temporaries()) Shelf::instance().take_off(*this);
   if (timeout == kNoTimeout) return true;
   const auto deadline = Clock::now() + timeout;
   while (!isCompleted()) {
@@ -59,12 +78,24 @@ bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
     std::this_thread::sleep_for(kLookInterval);
   }
   throw_failure_if_known();
+  if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
+    // A kernel that gave up has passed as well.
+    if (const Status failure = communicator->failure(); !failure.ok()) throw_failure(failure);
+  }
   return true;
 }
 
 void AxonWork::throw_failure_if_known() {
-  if (const std::exception_ptr failure = exception()) std::rethrow_exception(failure);
+  if (const std::exception_ptr failure = exception()) {
+    late_failure_->forget(failure);
+    std::rethrow_exception(failure);
+  }
   late_failure_->rethrow();
+}
+
+bool AxonWork::has_temporaries() {
+  const PartList all = parts();
+  return std::any_of(all.begin(), all.end(), [](const Part* part) { return part->has_temporaries(); });
 }
 
 // Complete from the start: whoever uses it waits on a stream.

@@ -47,11 +47,18 @@ void Communicator::accompany(Companion* companion) noexcept {
     companion_ = companion;
     if (companion == nullptr) return;
     if (const Status& reason = aborted_.ok() ? failure_ : aborted_; !reason.ok()) companion->on_failed(reason);
+    for (int rank = 0; rank < size(); ++rank) {
+      const PeerId peer = team_.peers[static_cast<size_t>(rank)];
+      if (engine_.messenger_.is_lost(peer)) companion->on_rank_lost(rank, loss_of(rank));
+    }
   });
 }
 
 Status Communicator::failure() noexcept {
-  return engine_.progress_->exclusively([this] { return aborted_.ok() ? failure_.clone() : aborted_.clone(); });
+  return engine_.progress_->exclusively([this] {
+    if (heed_companion()) engine_.settle();
+    return aborted_.ok() ? failure_.clone() : aborted_.clone();
+  });
 }
 
 // Why this operation cannot even begin; ok if it can.
@@ -214,12 +221,17 @@ void Communicator::on_overflow(Status reason) noexcept {
   end(std::move(reason));
 }
 
+Status Communicator::loss_of(int rank) const {
+  return {ErrorCode::kPeerLost,
+          "rank " + std::to_string(rank) + " is gone: " + engine_.peers_[team_.peers[static_cast<size_t>(rank)]].loss};
+}
+
 void Communicator::on_peer_lost(PeerId peer) noexcept {
   const auto found = std::find(team_.peers.begin(), team_.peers.end(), peer);
   if (found == team_.peers.end()) return;
-  const Status reason(ErrorCode::kPeerLost,
-                      "rank " + std::to_string(found - team_.peers.begin()) + " is gone: " + engine_.peers_[peer].loss);
-  if (companion_ != nullptr) companion_->on_rank_lost(static_cast<int>(found - team_.peers.begin()), reason);
+  const int rank_lost = static_cast<int>(found - team_.peers.begin());
+  const Status reason = loss_of(rank_lost);
+  if (companion_ != nullptr) companion_->on_rank_lost(rank_lost, reason);
   bool breaks_collectives = false;
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     if (!operation->exchange_->awaits(peer)) continue;

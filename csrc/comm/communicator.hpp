@@ -86,6 +86,9 @@ class Communicator final : public InboxListener {
   void end(Status reason) noexcept;
   void notify_others(const Status& reason) noexcept;
   void on_peer_lost(PeerId peer) noexcept;
+  Status loss_of(int rank) const;
+  // Whether the companion has brought the group down just now.
+  bool heed_companion() noexcept;
   // Takes the communicator out of the engine, which is shutting down or losing this group.
   void leave() noexcept;
 

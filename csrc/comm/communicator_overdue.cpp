@@ -9,10 +9,16 @@ static constexpr std::chrono::milliseconds kAnswerTimeout{300};
 // How often a waiter that has asked looks for the answers.
 static constexpr std::chrono::milliseconds kAnswerPoll{5};
 
+bool Communicator::heed_companion() noexcept {
+  if (companion_ == nullptr || !failure_.ok()) return false;
+  Status fault = companion_->fault();
+  if (fault.ok()) return false;
+  fail(std::move(fault));
+  return true;
+}
+
 void Communicator::tick(Clock::time_point now) noexcept {
-  if (companion_ != nullptr && failure_.ok()) {
-    if (Status fault = companion_->fault(); !fault.ok()) fail(std::move(fault));
-  }
+  heed_companion();
   bool overdue = false;
   for (Operation* operation = running_.front(); operation != nullptr;) {
     Operation* next = running_.next(*operation);

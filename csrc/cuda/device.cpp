@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "cuda/driver.hpp"
 #include "cuda/error.hpp"
 
 namespace axon {
@@ -60,8 +61,17 @@ DeviceGuard::DeviceGuard(int device) noexcept {
   (void)cudaSetDevice(device);  // a thread that has not called CUDA yet has a device, but no context
 }
 
+// Making a device current makes a context on it: hundreds of MB on GPU 0 for every process of the host.
+static bool has_context(int device) noexcept {
+  const Result<const Driver*> driver = load_driver();
+  unsigned flags = 0;
+  int active = 0;
+  return driver.ok() && driver.value()->device_primary_ctx_get_state(device, &flags, &active) == CUDA_SUCCESS &&
+         active != 0;
+}
+
 DeviceGuard::~DeviceGuard() {
-  if (changed_) (void)cudaSetDevice(former_);
+  if (changed_ && has_context(former_)) (void)cudaSetDevice(former_);
 }
 
 }  // namespace axon

@@ -25,7 +25,8 @@ Result<DeviceUuid> uuid_of(int device);
 // "0000:1b:00.0"
 Result<std::string> pci_bus_id_of(int device);
 
-// Makes `device` and its context current for this thread, and the former device again at the end of the scope.
+// Makes `device` and its context current for this thread, and the former device again at the end of the scope: unless
+// the process has no context there, since that would make one.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) noexcept;

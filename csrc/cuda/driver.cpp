@@ -29,6 +29,7 @@ static Status find(const char* name, Function& function) {
 static Result<Driver> find_all() {
   Driver driver{};
   AXON_TRY(find("cuGetErrorString", driver.error_string));
+  AXON_TRY(find("cuDevicePrimaryCtxGetState", driver.device_primary_ctx_get_state));
   AXON_TRY(find("cuMemGetAllocationGranularity", driver.mem_get_allocation_granularity));
   AXON_TRY(find("cuMemCreate", driver.mem_create));
   AXON_TRY(find("cuMemRelease", driver.mem_release));

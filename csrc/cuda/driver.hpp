@@ -16,6 +16,7 @@ namespace axon {
 
 struct Driver {
   PFN_cuGetErrorString_v6000 error_string;
+  PFN_cuDevicePrimaryCtxGetState_v7000 device_primary_ctx_get_state;
   PFN_cuMemGetAllocationGranularity_v10020 mem_get_allocation_granularity;
   PFN_cuMemCreate_v10020 mem_create;
   PFN_cuMemRelease_v10020 mem_release;

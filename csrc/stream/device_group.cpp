@@ -105,6 +105,8 @@ void DeviceGroup::connect(int rank, Reach reach) {
     teams_[index_of(team)].blocks[rank] = resident.arena->data() + resident.block.offset + part_of_block(team).offset;
   }
   connected_.fetch_or(1u << rank, std::memory_order_relaxed);
+  const std::lock_guard lock(fate_mutex_);
+  heed_loss(rank);  // it may be gone already
 }
 
 Result<bool> DeviceGroup::has_edge(int peer) {
@@ -217,10 +219,17 @@ void DeviceGroup::on_failed(const Status& reason) noexcept {
 }
 
 void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
-  if (rank >= kMaxTeamRanks || (connected_.load(std::memory_order_relaxed) >> rank & 1) == 0) return;
+  if (rank >= kMaxTeamRanks) return;
   const std::lock_guard lock(fate_mutex_);
-  if (!loss_.ok()) return;
-  loss_ = reason.clone();
+  losses_[static_cast<size_t>(rank)] = reason.clone();
+  heed_loss(rank);
+}
+
+void DeviceGroup::heed_loss(int rank) noexcept {
+  const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
+  const Status& loss = losses_[static_cast<size_t>(rank)];
+  if (!is_connected || loss.ok() || !loss_.ok()) return;
+  loss_ = loss.clone();
   lost_at_ = Clock::now();
 }
 

@@ -82,6 +82,7 @@ class DeviceGroup final : public Companion {
   Status take_block();
   void build_team(Reach reach, const TeamLayout& layout);
   void connect(int rank, Reach reach);
+  void heed_loss(int rank) noexcept;
   Reach reach_for(const Operation& operation) const noexcept;
   DeviceTeam team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept;
   void abort(Status reason) noexcept;
@@ -108,8 +109,9 @@ class DeviceGroup final : public Companion {
 
   // Guards these; held for moments only, since the holder of the progress token takes it, too.
   std::mutex fate_mutex_;
-  Status reason_;  // why the kernels were told to end
-  Status loss_;    // of a rank
+  Status reason_;                             // why the kernels were told to end
+  std::array<Status, kMaxTeamRanks> losses_;  // of each rank that is gone
+  Status loss_;                               // the first of a rank that kernels may wait for
   Clock::time_point lost_at_{};
 };
 

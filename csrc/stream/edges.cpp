@@ -10,7 +10,7 @@ namespace axon {
 
 // Longer than mapping an arena takes. It ends a wait for oneself: a callback may destroy the group from within
 // answer().
-static constexpr std::chrono::seconds kLongestAnswer{2};
+static constexpr std::chrono::seconds kLongestAnswer{20};
 
 static Reach reach_of(const Block& block) noexcept {
   if (block.num_bytes >= BlockAllocator::kLargeBlock) return Reach::kLarge;

@@ -16,16 +16,12 @@ PinnedPool& PinnedPool::current() {
   return (*pools)[current_device()];
 }
 
-// A block of this size that is free, or, when there is plenty, the one that will be so first.
 std::optional<PinnedPool::Block> PinnedPool::find(size_t num_bytes) {
   const std::lock_guard lock(mutex_);
   const auto [first, last] = resting_.equal_range(num_bytes);
-  auto found = std::find_if(first, last, [](const auto& entry) { return entry.second.last_use.view().has_passed(); });
-  if (found == last && num_bytes_pinned_ + num_bytes > kPlenty) found = first;
-  if (found == last) {
-    num_bytes_pinned_ += num_bytes;  // to be allocated by the caller
-    return std::nullopt;
-  }
+  const auto found =
+      std::find_if(first, last, [](const auto& entry) { return entry.second.last_use.view().has_passed(); });
+  if (found == last) return std::nullopt;
   Block block = std::move(found->second);
   resting_.erase(found);
   return block;
@@ -34,10 +30,7 @@ std::optional<PinnedPool::Block> PinnedPool::find(size_t num_bytes) {
 Result<PinnedPool::Block> PinnedPool::take(size_t num_bytes) {
   const RelaxedCapture beside_captures;
   const size_t rounded = std::bit_ceil(std::max(num_bytes, kSmallestBlock));
-  if (std::optional<Block> block = find(rounded)) {
-    AXON_TRY(block->last_use.view().synchronize());
-    return *std::move(block);
-  }
+  if (std::optional<Block> block = find(rounded)) return *std::move(block);
   Result<PinnedMemory> memory = PinnedMemory::allocate(rounded);
   if (!memory.ok()) return std::move(memory.status());
   Result<Event> event = Event::create_untimed();

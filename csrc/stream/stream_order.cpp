@@ -21,7 +21,7 @@ Result<uint64_t> StreamOrder::remember(StreamView stream) {
 Status StreamOrder::follow(StreamView stream) {
   Result<uint64_t> capture = remember(stream);
   if (!capture.ok()) return std::move(capture.status());
-  const std::optional<StreamView> last = std::exchange(last_, stream);
+  const std::optional<StreamView> last = std::exchange(capture.value() == 0 ? last_ : last_captured_, stream);
   if (!last || last->get() == stream.get()) return Status();
   const Result<uint64_t> capture_of_last = capture_of(*last);
   if (!capture_of_last.ok() || capture_of_last.value() != capture.value()) return Status();

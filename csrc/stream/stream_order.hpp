@@ -35,7 +35,8 @@ class StreamOrder {
   Result<uint64_t> remember(StreamView stream);
 
   Event event_;
-  std::optional<StreamView> last_;
+  std::optional<StreamView> last_;           // outside of captures
+  std::optional<StreamView> last_captured_;  // in the latest
   std::vector<StreamView> streams_;
   std::shared_ptr<void> graphs_ = std::make_shared<char>();  // beside the graphs: whether there are any
   uint64_t last_capture_ = 0;

@@ -1,13 +1,17 @@
 #include "c10d/cuda_side.hpp"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
 
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/shelf.hpp"
 #include "cuda/capture.hpp"
+#include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "stream/device_group.hpp"
 #include "stream/staging.hpp"
@@ -41,6 +45,15 @@ void order(c10::Stream earlier, c10::Stream later) {
   passed.block(later);
 }
 
+Status copy_to_self(const Part& part, StreamView stream) {
+  const CollectiveArguments& arguments = part.arguments;
+  if (arguments.inputs.empty() || arguments.outputs.empty()) return Status();
+  const ConstBuffer& input = arguments.inputs.front();
+  const Buffer& output = arguments.outputs.front();
+  if (input.data == output.data) return Status();
+  return copy_async(output.data, input.data, output.num_bytes, stream);
+}
+
 OutputAccess access_of(const Part& part, int rank) {
   const CollectiveArguments& arguments = part.arguments;
   switch (arguments.kind) {
@@ -60,20 +73,40 @@ OutputAccess access_of(const Part& part, int rank) {
 CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds timeout)
     : communicator_(std::move(communicator)),
       device_(device),
-      own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
-      group_(value_of(DeviceGroup::form(*communicator_, device.index(), timeout))) {}
+      own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
+  const c10::DeviceGuard on_device(device_);
+  group_ = value_of(DeviceGroup::form(*communicator_, device.index(), timeout));
+}
 
 CudaSide::~CudaSide() {
   drain();
+  const c10::DeviceGuard on_device(device_);
+  group_.reset();
 }
 
+// Stream by stream: somebody may be capturing on the device's others. Kernels and operations end by their timeouts.
 void CudaSide::drain() noexcept {
   try {
-    torch_cuda().synchronizeDevice(device_.index());
+    const c10::DeviceGuard on_device(device_);
+    const RelaxedCapture beside_captures;
+    const std::lock_guard lock(mutex_);
+    for (const c10::Stream stream : used_streams_) {
+      const Result<bool> capturing = is_capturing(view_of(stream));
+      if (capturing.ok() && !capturing.value()) torch_cuda().synchronizeStream(stream);
+    }
     note_fault();
-    Shelf::instance().clear();
   } catch (const std::exception&) {
     log::info("CUDA has failed, or is gone since the process exits: what was enqueued is lost");
+  }
+  clear_shelf();
+}
+
+void CudaSide::clear_shelf() noexcept {
+  try {
+    const RelaxedCapture beside_captures;
+    Shelf::instance().clear();
+  } catch (const std::exception&) {
+    log::info("CUDA has failed: Works that it has not finished are kept");
   }
 }
 
@@ -90,39 +123,79 @@ void CudaSide::check_health() {
 
 void CudaSide::note_fault() {
   const Status fault = group_->fault();
-  if (!fault.ok()) late_failure_->note(to_exception(fault));
+  if (fault.ok()) return;
+  late_failure_->note_fault(
+      to_exception(Status(fault.code(), "[rank " + std::to_string(communicator_->rank()) + " of group '" +
+                                            communicator_->name() + "'] " + fault.message())));
 }
 
 void CudaSide::enqueue(AxonWork& work, Mode mode) {
+  const c10::DeviceGuard on_device(device_);
+  const c10::Stream current = current_stream();
+  const bool captured = value_of(is_capturing(view_of(current)));
+  if (!captured) clear_shelf();
   const std::lock_guard lock(mutex_);
   check_health();
   work.report_to(late_failure_);
   const PartList parts = work.parts();
-  const c10::Stream current = current_stream();
-  const bool captured = value_of(is_capturing(view_of(current)));
-  if (!captured) {
-    const RelaxedCapture beside_captures;  // of other threads
-    Shelf::instance().clear();
-  }
   const c10::Stream stream = stream_for(parts, mode);
+  note_use(stream);
   if (stream != current) order(current, stream);
-  {
-    const c10::StreamGuard on_stream(stream);
-    enqueue_parts(parts, stream);
+  const c10::StreamGuard on_stream(stream);
+  const Ways ways = choose(parts, captured);
+  const AxonWork::Place place{.stream = stream, .captured = captured};
+  try {
+    enqueue_parts(ways, stream);
+    for (Part* part : parts) part->copy_back();
+  } catch (...) {
+    work.run_on(place);  // what has been enqueued uses its tensors
+    communicator_->abort("a call on CUDA tensors has failed half-way");
+    throw;
   }
-  if (mode == Mode::kAsynchronous) work.run_on({.stream = stream, .captured = captured});
+  if (mode == Mode::kAsynchronous) work.run_on(place);
 }
 
 c10::Stream CudaSide::stream_for(const PartList& parts, Mode mode) {
-  const Part& first = *parts.front();
-  if (first.direction != Direction::kCollective) return stream_of({first.peer, first.direction});
-  return mode == Mode::kAsynchronous ? own_stream_ : current_stream();
+  if (!parts.empty() && parts.front()->direction != Direction::kCollective) return stream_of(*parts.front());
+  return mode == Mode::kAsynchronous && !parts.empty() ? own_stream_ : current_stream();
 }
 
-c10::Stream CudaSide::stream_of(Edge edge) {
+c10::Stream CudaSide::stream_of(const Part& message) {
+  const Edge edge{message.peer, message.direction};
   const auto known = edge_streams_.find(edge);
   if (known != edge_streams_.end()) return known->second;
   return edge_streams_.emplace(edge, torch_cuda().getStreamFromGlobalPool(device_, true)).first->second;
+}
+
+void CudaSide::note_use(c10::Stream stream) {
+  if (std::find(used_streams_.begin(), used_streams_.end(), stream) == used_streams_.end()) {
+    used_streams_.push_back(stream);
+  }
+}
+
+// Before anything is enqueued: throws what can be known before.
+CudaSide::Ways CudaSide::choose(const PartList& parts, bool captured) {
+  Ways ways;
+  for (Part* part : parts) {
+    part->seal();
+    if (is_alone(*part)) {
+      ways.alone.push_back(part);
+    } else {
+      (has_kernel(*part) ? ways.launched : ways.staged).push_back(part);
+    }
+  }
+  if (captured && !ways.staged.empty()) {
+    throw_value_error(ways.staged.front()->describe() +
+                      ": goes through the host here, which a CUDA graph cannot capture: no kernel serves this type and "
+                      "operation, or the GPUs of the group do not reach each other");
+  }
+  return ways;
+}
+
+// In a group of one every collective is a copy to itself, if anything: but for the factor of PREMUL_SUM.
+bool CudaSide::is_alone(const Part& part) const {
+  return communicator_->size() == 1 && part.direction == Direction::kCollective &&
+         part.arguments.reduction != Reduction::kPremulSum;
 }
 
 // Kernels match the messages between two ranks in order, the host engine by their tags.
@@ -131,30 +204,20 @@ bool CudaSide::has_kernel(const Part& part) {
   if (part.tag != 0 || part.peer == communicator_->rank()) return false;
   if (part.peer == kAnyRank) {
     throw_value_error(
-        "recv: argument 'src' is None, for any rank; allowed with CUDA tensors: a rank of the group, or any rank with "
-        "a "
-        "tag other than 0");
+        "recv: argument 'src' is None, for any rank; allowed with CUDA tensors: a rank of the group, or any with a tag "
+        "other than 0");
   }
   return value_of(group_->has_edge(part.peer)) && group_->serves(part);
 }
 
-void CudaSide::enqueue_parts(const PartList& parts, c10::Stream stream) {
-  PartList launched;
-  PartList staged;
-  for (Part* part : parts) {
-    part->seal();
-    (has_kernel(*part) ? launched : staged).push_back(part);
+// Everything is started before anything is waited for.
+void CudaSide::enqueue_parts(const Ways& ways, c10::Stream stream) {
+  for (Part* part : ways.staged) stage(*part, stream);
+  for (const Part* part : ways.alone) check(copy_to_self(*part, view_of(stream)));
+  launch(ways.launched, stream);
+  for (Part* part : ways.staged) {
+    if (part->direction != Direction::kSend) check(part->staging->copy_out(view_of(stream)));
   }
-  if (!staged.empty() && value_of(is_capturing(view_of(stream)))) {
-    throw_value_error(staged.front()->describe() +
-                      ": goes through the host here, which a CUDA graph cannot capture: no kernel serves this type and "
-                      "operation, or the GPUs of the group do not reach each other");
-  }
-  // Everything is started before anything is waited for.
-  for (Part* part : staged) stage(*part, stream);
-  launch(launched, stream);
-  for (Part* part : staged) check(part->staging->copy_out(view_of(stream)));
-  for (Part* part : parts) part->copy_back();
 }
 
 void CudaSide::launch(const PartList& parts, c10::Stream stream) {
@@ -167,11 +230,11 @@ void CudaSide::launch(const PartList& parts, c10::Stream stream) {
       continue;
     }
     messages.push_back(part);
-    const c10::Stream other = stream_of({part->peer, part->direction});
+    const c10::Stream other = stream_of(*part);
     if (other != stream) others.push_back(other);
   }
   if (messages.empty()) return;
-  // Within a graph the edges of its own launches are in order anyway, and nothing outside may be waited for.
+  // Nothing outside of a graph may be waited for within.
   if (value_of(is_capturing(view_of(stream)))) others.clear();
   for (const c10::Stream other : others) order(other, stream);
   check(group_->launch_batch({messages.data(), messages.size()}, view_of(stream)));
@@ -182,20 +245,34 @@ void CudaSide::stage(Part& part, c10::Stream stream) {
   part.staging = std::make_shared<Staging>(value_of(Staging::open({.inputs = part.arguments.inputs,
                                                                    .outputs = part.arguments.outputs,
                                                                    .access = access_of(part, communicator_->rank())})));
-  check(part.staging->copy_in(view_of(stream)));
   part.arguments.inputs = part.staging->inputs();
   part.arguments.outputs = part.staging->outputs();
-  part.gate = &part.staging->gate();
   part.done_word = &part.staging->done();
+  // A receive reads nothing, so it is posted now, in the order of the calls.
+  if (part.direction != Direction::kReceive) open_gate(part, stream);
   part.start(*communicator_);
 }
 
+// The gates of the sends to one peer open in the order of the calls: on the stream of that edge.
+void CudaSide::open_gate(Part& part, c10::Stream stream) {
+  const c10::Stream copying = part.direction == Direction::kSend ? stream_of(part) : stream;
+  if (copying != stream) order(stream, copying);
+  check(part.staging->copy_in(view_of(copying)));
+  if (copying != stream) order(copying, stream);
+  part.gate = &part.staging->gate();
+}
+
 void CudaSide::gate(Part& part) {
+  const std::lock_guard lock(mutex_);
   check_health();
   const c10::StreamGuard on_stream(current_stream());  // and its device
+  const c10::Stream stream = on_stream.current_stream();
+  if (value_of(is_capturing(view_of(stream)))) {
+    throw_value_error("barrier: a CUDA graph cannot capture it: the host waits");
+  }
+  note_use(stream);
   part.staging = std::make_shared<Staging>(value_of(Staging::open({})));
-  check(part.staging->copy_in(view_of(on_stream.current_stream())));
-  part.gate = &part.staging->gate();
+  open_gate(part, stream);
 }
 
 }  // namespace axon
