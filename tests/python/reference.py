@@ -47,7 +47,7 @@ def exact_dtype(dtype: torch.dtype) -> Any:
     """The NumPy type that holds this type's small integers exactly."""
     if dtype in ONLY_MOVED or dtype in (torch.bfloat16, torch.float16):
         return np.float64
-    return torch.empty(0, dtype=dtype).numpy().dtype
+    return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
 
 
 def values(rank: int, count: int, dtype: torch.dtype, seed: int = 0) -> Array:
