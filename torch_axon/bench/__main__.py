@@ -57,6 +57,8 @@ def _measure_all(arguments: Arguments, terminal: Terminal, timeout: timedelta) -
                 progress.update()
             progress.clear()
             terminal.lines(lines[-len(settings) :])
+            if arguments.json is not None and dist.get_rank() == 0:  # now: a long run may be cut short
+                append_lines(arguments.json, lines[-len(settings) :])
     dist.destroy_process_group()
     return lines
 
@@ -70,8 +72,6 @@ def _settings(operation: Operation, arguments: Arguments) -> Iterator[Setting]:
 
 
 def _conclude(lines: Sequence[Line], arguments: Arguments, terminal: Terminal) -> int:
-    if arguments.json is not None:
-        append_lines(arguments.json, lines)
     if arguments.plot is not None:
         save_plot(lines, arguments.plot)
     problems = wrong_results(lines)
