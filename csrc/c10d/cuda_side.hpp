@@ -6,7 +6,8 @@
 //
 //   synchronous collectives    on the current stream
 //   asynchronous collectives   on a stream of the group's, which waits for the current one
-//   sends and receives         on a stream for each peer and direction, so that their order does not matter to others
+//   sends and receives         on a stream for each peer, direction and way: a kernel that waits for its peer holds up
+//                              neither other peers nor messages that may be received before it
 //
 // Knows torch's streams by their generic interface only, so that the extension needs no CUDA library of torch's. A
 // build without CUDA has a CudaSide too (without_cuda/), whose constructor throws.
@@ -18,7 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "c10d/work.hpp"
@@ -52,8 +53,8 @@ class CudaSide {
   void gate(Part& part);
 
  private:
-  // A peer and a direction.
-  using Edge = std::pair<int, Direction>;
+  enum class Way : uint8_t { kKernel, kHost };
+  using Edge = std::tuple<int, Direction, Way>;
 
   // The parts of a call by the way they take.
   struct Ways {
@@ -66,8 +67,8 @@ class CudaSide {
   void note_fault();
   static void clear_shelf() noexcept;
   c10::Stream current_stream() const;
-  c10::Stream stream_for(const PartList& parts, Mode mode);
-  c10::Stream stream_of(const Part& message);
+  c10::Stream stream_for(const Ways& ways, Mode mode);
+  c10::Stream stream_of(const Part& message, Way way);
   void note_use(c10::Stream stream);
   Ways choose(const PartList& parts, bool captured);
   bool is_alone(const Part& part) const;

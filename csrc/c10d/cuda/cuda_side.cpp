@@ -138,11 +138,10 @@ void CudaSide::enqueue(AxonWork& work, Mode mode) {
   check_health();
   work.report_to(late_failure_);
   const PartList parts = work.parts();
-  const c10::Stream stream = stream_for(parts, mode);
-  note_use(stream);
+  const Ways ways = choose(parts, captured);
+  const c10::Stream stream = stream_for(ways, mode);
   if (stream != current) order(current, stream);
   const c10::StreamGuard on_stream(stream);
-  const Ways ways = choose(parts, captured);
   const AxonWork::Place place{.stream = stream, .captured = captured};
   try {
     enqueue_parts(ways, stream);
@@ -155,16 +154,24 @@ void CudaSide::enqueue(AxonWork& work, Mode mode) {
   if (mode == Mode::kAsynchronous) work.run_on(place);
 }
 
-c10::Stream CudaSide::stream_for(const PartList& parts, Mode mode) {
-  if (!parts.empty() && parts.front()->direction != Direction::kCollective) return stream_of(*parts.front());
-  return mode == Mode::kAsynchronous && !parts.empty() ? own_stream_ : current_stream();
+c10::Stream CudaSide::stream_for(const Ways& ways, Mode mode) {
+  const auto is_message = [](const PartList& parts) {
+    return !parts.empty() && parts.front()->direction != Direction::kCollective;
+  };
+  if (is_message(ways.launched)) return stream_of(*ways.launched.front(), Way::kKernel);
+  if (is_message(ways.staged)) return stream_of(*ways.staged.front(), Way::kHost);
+  const c10::Stream stream = mode == Mode::kAsynchronous ? own_stream_ : current_stream();
+  note_use(stream);
+  return stream;
 }
 
-c10::Stream CudaSide::stream_of(const Part& message) {
-  const Edge edge{message.peer, message.direction};
+c10::Stream CudaSide::stream_of(const Part& message, Way way) {
+  const Edge edge{message.peer, message.direction, way};
   const auto known = edge_streams_.find(edge);
   if (known != edge_streams_.end()) return known->second;
-  return edge_streams_.emplace(edge, torch_cuda().getStreamFromGlobalPool(device_, true)).first->second;
+  const c10::Stream stream = torch_cuda().getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
+  note_use(stream);
+  return edge_streams_.emplace(edge, stream).first->second;
 }
 
 void CudaSide::note_use(c10::Stream stream) {
@@ -230,7 +237,7 @@ void CudaSide::launch(const PartList& parts, c10::Stream stream) {
       continue;
     }
     messages.push_back(part);
-    const c10::Stream other = stream_of(*part);
+    const c10::Stream other = stream_of(*part, Way::kKernel);
     if (other != stream) others.push_back(other);
   }
   if (messages.empty()) return;
@@ -255,7 +262,7 @@ void CudaSide::stage(Part& part, c10::Stream stream) {
 
 // The gates of the sends to one peer open in the order of the calls: on the stream of that edge.
 void CudaSide::open_gate(Part& part, c10::Stream stream) {
-  const c10::Stream copying = part.direction == Direction::kSend ? stream_of(part) : stream;
+  const c10::Stream copying = part.direction == Direction::kSend ? stream_of(part, Way::kHost) : stream;
   if (copying != stream) order(stream, copying);
   check(part.staging->copy_in(view_of(copying)));
   if (copying != stream) order(copying, stream);
