@@ -92,7 +92,7 @@ __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& 
   }
 }
 
-__global__ void __launch_bounds__(32 * kMaxWarps)
+__global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
     exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
@@ -178,7 +178,7 @@ Status exchange_lines(const DeviceTeam& team, const LineExchange& call, StreamVi
       is_collective ? static_cast<uint32_t>(team.num_ranks - 1) : 1, call.shape);
   if (!limits.ok()) return std::move(limits.status());
   const device::JobPlan plan = device::plan_jobs(team, call, limits.value());
-  Result<LaunchShape> grid = plan.grid(call.shape);
+  Result<LaunchShape> grid = plan.grid(call.shape, device::kMostWarpsPerBlock);
   if (!grid.ok()) return std::move(grid.status());
   device::ExchangeArguments arguments = device::arguments_of(team, call);
   arguments.jobs = plan.table();

@@ -1,5 +1,7 @@
 #include "device/fold_lines.cuh"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -8,14 +10,21 @@
 namespace axon {
 namespace device {
 
-const void* fold_kernel_for(DataType dtype, Reduction reduction) noexcept {
+template <typename Span>
+const void* fold_kernel_for(DataType dtype, Reduction reduction) {
   return with_arithmetic(dtype, reduction, []<typename Arithmetic>(Arithmetic) {
-    return reinterpret_cast<const void*>(&fold_kernel<Arithmetic>);
+    return reinterpret_cast<const void*>(&fold_kernel<Arithmetic, Span>);
   });
 }
 
-const void* relay_kernel() noexcept {
-  return reinterpret_cast<const void*>(&fold_kernel<Relay>);
+FoldKernels fold_kernels_for(DataType dtype, Reduction reduction) noexcept {
+  return {.for_short = fold_kernel_for<ShortFold>(dtype, reduction),
+          .for_long = fold_kernel_for<LongFold>(dtype, reduction)};
+}
+
+FoldKernels relay_kernels() noexcept {
+  return {.for_short = reinterpret_cast<const void*>(&fold_kernel<Relay, ShortFold>),
+          .for_long = reinterpret_cast<const void*>(&fold_kernel<Relay, LongFold>)};
 }
 
 namespace {
@@ -40,7 +49,15 @@ FoldArguments arguments_of(DeviceOperation operation, DataType dtype, Reduction 
           .shard_bytes = {}};
 }
 
-Status launch_fold(const DeviceTeam& team, const void* kernel, FoldArguments& call, LineShape shape,
+// Each rank for itself: the others may take the other kernel.
+bool is_long(const FoldArguments& call, uint32_t num_lanes, LineShape shape) {
+  constexpr uint64_t kFramesOfShort = 2;  // of a lane
+  const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
+  return largest > kFramesOfShort * num_lanes * kFramePayloadBytes &&
+         shape.warps_per_block <= kMostWarpsPerLongFoldBlock;
+}
+
+Status launch_fold(const DeviceTeam& team, FoldKernels kernels, FoldArguments& call, LineShape shape,
                    StreamView stream) {
   const uint32_t all_lanes = team.layout.channels[static_cast<int>(Channel::kCollective)].num_lanes;
   const uint32_t available = call.receivers == 0 ? all_lanes : all_lanes / 2;
@@ -61,11 +78,12 @@ Status launch_fold(const DeviceTeam& team, const void* kernel, FoldArguments& ca
     if (contributes) plan.add_send(owner, shard_lanes);
     if (receives) plan.add_receive(owner, shard_lanes);
   }
-  Result<LaunchShape> grid = plan.grid(shape);
+  const bool takes_long = is_long(call, limits.value().of_long, shape);
+  Result<LaunchShape> grid = plan.grid(shape, takes_long ? kMostWarpsPerLongFoldBlock : kMostWarpsPerBlock);
   if (!grid.ok()) return std::move(grid.status());
   call.jobs = plan.table();
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
-  return launch(kernel, grid.value(), parameters, stream);
+  return launch(takes_long ? kernels.for_long : kernels.for_short, grid.value(), parameters, stream);
 }
 
 Status no_kernel(DataType dtype, Reduction reduction) {
@@ -77,8 +95,8 @@ Status no_kernel(DataType dtype, Reduction reduction) {
 }  // namespace device
 
 Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, StreamView stream) {
-  const void* kernel = device::fold_kernel_for(call.dtype, call.reduction);
-  if (kernel == nullptr) return device::no_kernel(call.dtype, call.reduction);
+  const device::FoldKernels kernels = device::fold_kernels_for(call.dtype, call.reduction);
+  if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
   const bool has_root = call.root != kNoRoot;
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
   device::FoldArguments arguments = device::arguments_of(
@@ -97,12 +115,12 @@ Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, Strea
     if (receives) arguments.outputs[rank] = static_cast<std::byte*>(call.output) + shards.begins[rank];
     arguments.shard_bytes[rank] = shards.sizes[rank];
   }
-  return device::launch_fold(team, kernel, arguments, call.shape, stream);
+  return device::launch_fold(team, kernels, arguments, call.shape, stream);
 }
 
 Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& call, StreamView stream) {
-  const void* kernel = device::fold_kernel_for(call.dtype, call.reduction);
-  if (kernel == nullptr) return device::no_kernel(call.dtype, call.reduction);
+  const device::FoldKernels kernels = device::fold_kernels_for(call.dtype, call.reduction);
+  if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
   device::FoldArguments arguments = device::arguments_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction);
   arguments.plan.num_ranks = team.num_ranks;
   arguments.plan.premul_factor = call.premul_factor;
@@ -113,7 +131,7 @@ Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& cal
     arguments.descriptor.num_bytes = arguments.descriptor.num_bytes + call.inputs[rank].num_bytes;
   }
   arguments.outputs[team.rank] = static_cast<std::byte*>(call.output);
-  return device::launch_fold(team, kernel, arguments, call.shape, stream);
+  return device::launch_fold(team, kernels, arguments, call.shape, stream);
 }
 
 Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, StreamView stream) {
@@ -133,7 +151,7 @@ Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, Stream
     }
     arguments.shard_bytes[rank] = shards.sizes[rank];
   }
-  return device::launch_fold(team, device::relay_kernel(), arguments, call.shape, stream);
+  return device::launch_fold(team, device::relay_kernels(), arguments, call.shape, stream);
 }
 
 }  // namespace axon

@@ -24,43 +24,52 @@ struct FoldArguments {
   uint64_t shard_bytes[kMaxTeamRanks];
 };
 
-inline constexpr uint32_t kFoldFrames = 2;  // at a time
+// Kernels for short messages fold a frame at a time: less code to fetch before the first is done. Those for long ones
+// take more at once, and the registers for it.
+struct ShortFold {
+  static constexpr uint32_t kFrames = 1;
+  static constexpr int kWarps = kMostWarpsPerBlock;
+};
+struct LongFold {
+  static constexpr uint32_t kFrames = 4;
+  static constexpr int kWarps = kMostWarpsPerLongFoldBlock;
+};
 
 // The parts of a batch of frames, folded.
-template <typename Arithmetic>
+template <typename Arithmetic, uint32_t kFrames>
 class Fold {
  public:
   __device__ __forceinline__ explicit Fold(const FoldPlan& plan) : plan_(plan) {}
 
-  __device__ __forceinline__ void set(const Share (&part)[kFoldFrames]) {
+  __device__ __forceinline__ void set(const Share (&part)[kFrames]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kFoldFrames; ++k) {
+    for (uint32_t k = 0; k < kFrames; ++k) {
       totals_[k][0].set(plan_, part[k].first);
       totals_[k][1].set(plan_, part[k].second);
     }
   }
 
-  __device__ __forceinline__ void add(const Share (&part)[kFoldFrames]) {
+  __device__ __forceinline__ void add(const Share (&part)[kFrames]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kFoldFrames; ++k) {
+    for (uint32_t k = 0; k < kFrames; ++k) {
       totals_[k][0].add(plan_, part[k].first);
       totals_[k][1].add(plan_, part[k].second);
     }
   }
 
-  __device__ __forceinline__ void result(Share (&totals)[kFoldFrames]) {
+  __device__ __forceinline__ void result(Share (&totals)[kFrames]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kFoldFrames; ++k) totals[k] = {totals_[k][0].result(plan_), totals_[k][1].result(plan_)};
+    for (uint32_t k = 0; k < kFrames; ++k) totals[k] = {totals_[k][0].result(plan_), totals_[k][1].result(plan_)};
   }
 
  private:
   const FoldPlan& plan_;
-  Accumulator<Arithmetic, Granule> totals_[kFoldFrames][2];
+  Accumulator<Arithmetic, Granule> totals_[kFrames][2];
 };
 
 // One warp's part in folding the own shard. Two loads are under way: of this rank's part of the next batch, and of the
 // peer's part whose turn is next.
-template <typename Arithmetic>
+template <typename Arithmetic, uint32_t kFrames>
 class Folder {
  public:
   __device__ __forceinline__ Folder(const Site& site, const FoldArguments& call, const Job& job)
@@ -89,13 +98,13 @@ class Folder {
   static __device__ __forceinline__ int first_of(uint32_t ranks) { return __ffs(static_cast<int>(ranks)) - 1; }
   __device__ __forceinline__ uint32_t peers() const { return contributors_ & ~(1u << rank_); }
 
-  __device__ __forceinline__ void begin_own(const Stride<kFoldFrames>& stride) {
+  __device__ __forceinline__ void begin_own(const Stride<kFrames>& stride) {
     if ((contributors_ >> rank_ & 1) != 0) load(input_, stride, own_);
   }
 
   // All parts of one batch. False: gave up.
   __device__ __forceinline__ bool take_parts() {
-    const Stride<kFoldFrames> next = stride_.batches_on(1);
+    const Stride<kFrames> next = stride_.batches_on(1);
     for (uint32_t left = contributors_; left != 0; left &= left - 1) {
       const bool is_first = left == contributors_;
       const int rank = first_of(left);
@@ -114,7 +123,7 @@ class Folder {
 
   // False: gave up.
   __device__ __forceinline__ bool pass_on() {
-    Share totals[kFoldFrames];
+    Share totals[kFrames];
     fold_.result(totals);
     if (!out_.await_room(stride_.batch_size())) return false;
     for (uint32_t left = receivers_; left != 0; left &= left - 1) {
@@ -131,14 +140,14 @@ class Folder {
   OutputMessage output_;
   InLanes in_;
   OutLanes out_;
-  Fold<Arithmetic> fold_;
-  Stride<kFoldFrames> stride_;
-  Share own_[kFoldFrames];
-  Share part_[kFoldFrames];
+  Fold<Arithmetic, kFrames> fold_;
+  Stride<kFrames> stride_;
+  Share own_[kFrames];
+  Share part_[kFrames];
 };
 
-template <typename Arithmetic>
-__global__ void __launch_bounds__(32 * kMaxWarps)
+template <typename Arithmetic, typename Span>
+__global__ void __launch_bounds__(32 * Span::kWarps)
     fold_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ FoldArguments call) {
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
@@ -146,7 +155,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
   if (job.group == kControlGroup) return meet(team, fault, call.descriptor, call.descriptor);
   const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor, fault};
   if (job.group == kOwnGroup) {
-    Folder<Arithmetic> folder(site, call, job);
+    Folder<Arithmetic, Span::kFrames> folder(site, call, job);
     if (site.is_sound()) folder.run();
     return;
   }

@@ -141,6 +141,7 @@ class InLanes {
   // Asks for the next frames from one of the ranks, without waiting for the answer.
   template <uint32_t kFrames>
   __device__ __forceinline__ void poll(int rank, uint32_t num_frames, Share (&shares)[kFrames]) {
+    if (num_frames == 0) return;  // a warp does not end before its last load
     load_frames(ring_of(rank), __shfl_sync(kWholeWarp, polled_, rank), shares);
     if (thread_of_warp() == static_cast<uint32_t>(rank)) polled_ += num_frames;
   }

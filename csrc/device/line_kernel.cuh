@@ -11,8 +11,6 @@
 
 namespace axon::device {
 
-inline constexpr int kMaxWarps = 16;  // of a block
-
 struct Job {
   uint32_t group;
   uint32_t lane;       // in the group, …

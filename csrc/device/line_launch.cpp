@@ -10,11 +10,11 @@
 namespace axon::device {
 namespace {
 
-constexpr uint32_t kMostWarpsPerBlock = 16;
 constexpr uint32_t kFewestWarpsPerBlock = 4;
 constexpr uint32_t kPreferredBlocks = 32;
 constexpr uint32_t kMostBlocks = 80;  // with those of a collective, fewer than a Hopper GPU has multiprocessors
-constexpr LaneLimits kPreferredLanes{.of_short = 192, .of_long = 128};  // over all edges
+// Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md).
+constexpr LaneLimits kPreferredLanes{.of_short = 192, .of_long = 160};
 constexpr size_t kLongBytes = size_t{4} << 20;
 
 uint32_t divide_up(uint32_t a, uint32_t b) {
@@ -36,17 +36,17 @@ JobTable JobPlan::table() const noexcept {
   return table;
 }
 
-Result<LaunchShape> JobPlan::grid(LineShape wish) const {
+Result<LaunchShape> JobPlan::grid(LineShape wish, int most_warps) const {
+  const auto most = static_cast<uint32_t>(most_warps);
   const uint32_t num_jobs = std::max<uint32_t>(table().begins[kNumGroups], 1);
   const auto wished = static_cast<uint32_t>(wish.warps_per_block);
   const uint32_t num_warps =
-      wished != 0 ? wished
-                  : std::clamp(divide_up(num_jobs, kPreferredBlocks), kFewestWarpsPerBlock, kMostWarpsPerBlock);
+      wished != 0 ? wished : std::clamp(divide_up(num_jobs, kPreferredBlocks), kFewestWarpsPerBlock, most);
   const uint32_t num_blocks = divide_up(num_jobs, num_warps);
-  if (num_warps > kMostWarpsPerBlock || num_blocks > kMostBlocks) {
+  if (num_warps > most || num_blocks > kMostBlocks) {
     return Status(ErrorCode::kInvalidArgument, std::to_string(num_jobs) + " warps, " + std::to_string(num_warps) +
                                                    " a block: more than " + std::to_string(kMostBlocks) +
-                                                   " blocks or " + std::to_string(kMostWarpsPerBlock) + " a block");
+                                                   " blocks or " + std::to_string(most_warps) + " a block");
   }
   return LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
 }
@@ -93,15 +93,19 @@ std::vector<FoldType> all_folds() {
 namespace axon {
 
 bool has_kernel(DataType dtype, Reduction reduction) noexcept {
-  return device::fold_kernel_for(dtype, reduction) != nullptr;
+  return device::fold_kernels_for(dtype, reduction).for_short != nullptr;
 }
 
 Status load_kernels(int num_ranks) {
+  std::vector<device::FoldKernels> kernels{device::relay_kernels()};
   for (const auto& [dtype, reduction] : device::all_folds()) {
-    AXON_TRY(load(device::fold_kernel_for(dtype, reduction)));
+    kernels.push_back(device::fold_kernels_for(dtype, reduction));
+  }
+  for (const device::FoldKernels& pair : kernels) {
+    AXON_TRY(load(pair.for_short));
+    AXON_TRY(load(pair.for_long));
   }
   AXON_TRY(load(device::exchange_kernel_address()));
-  AXON_TRY(load(device::relay_kernel()));
   return load_packet_kernels(num_ranks);
 }
 

@@ -14,6 +14,9 @@ namespace axon::device {
 
 enum : uint32_t { kControlGroup = 0, kOutGroups = 1, kInGroups = 16, kOwnGroup = 31, kNumGroups = 32 };
 
+inline constexpr int kMostWarpsPerBlock = 16;
+inline constexpr int kMostWarpsPerLongFoldBlock = 8;
+
 struct JobTable {
   uint16_t begins[kNumGroups + 1];  // group g has jobs begins[g] … begins[g+1] − 1
 };
@@ -38,7 +41,7 @@ class JobPlan {
 
   JobTable table() const noexcept;
   // Of all jobs; fails where the caller's wish or the jobs are too many to be resident at once.
-  Result<LaunchShape> grid(LineShape wish) const;
+  Result<LaunchShape> grid(LineShape wish, int most_warps) const;
 
  private:
   uint32_t slot_of(int peer) const noexcept { return static_cast<uint32_t>(peer < rank_ ? peer : peer - 1); }
@@ -59,8 +62,12 @@ struct Shards {
 Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept;
 
 // The kernels; null where there is none.
+struct FoldKernels {
+  const void* for_short = nullptr;
+  const void* for_long = nullptr;  // many frames a warp; takes smaller blocks
+};
 const void* exchange_kernel_address() noexcept;
-const void* fold_kernel_for(DataType dtype, Reduction reduction) noexcept;
-const void* relay_kernel() noexcept;
+FoldKernels fold_kernels_for(DataType dtype, Reduction reduction) noexcept;
+FoldKernels relay_kernels() noexcept;
 
 }  // namespace axon::device

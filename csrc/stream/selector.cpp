@@ -23,10 +23,10 @@ struct TuningRow {
   Kernel kernel;
 };
 
-// Packets: benchmarks/results/packets_4xh200.jsonl (2 and 4 GPUs). Where lines begin is estimated from the bytes that
-// each moves (packets half data, lines 15/16) until benchmarks/results has lines, too.
+// Measured with 2 and 4 GPUs (benchmarks/results/packets_4xh200.jsonl) and lines with 2 (lines_2xh200.jsonl); where
+// lines begin for more ranks is estimated from the bytes that each moves (packets half data, lines 15/16).
 constexpr TuningRow kTuning[] = {
-    {OperationKind::kAllReduce, 2, 256 * kKiB, Kernel::kOneShotPackets},
+    {OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, 4, 256 * kKiB, Kernel::kTwoShotPackets},
     {OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kOneShotPackets},
