@@ -82,7 +82,7 @@ TEST(KernelSelector, every_other_operation_has_a_kernel_at_any_size) {
 }
 
 TEST(KernelSelector, table_is_printable) {
-  EXPECT_NE(describe_kernel_table().find("all_reduce        2                 262144            one_shot_packets"),
+  EXPECT_NE(describe_kernel_table().find("all_reduce        2                 524288            one_shot_packets"),
             std::string::npos)
       << describe_kernel_table();
 }
