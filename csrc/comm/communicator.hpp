@@ -34,6 +34,8 @@ class Communicator final : public InboxListener {
   int rank() const noexcept { return team_.rank; }
   int size() const noexcept { return team_.size(); }
   const std::string& name() const noexcept { return name_; }
+  // For messages: "[rank 1 of group 'tensor'] text".
+  std::string signed_text(const std::string& text) const;
 
   // Starts an operation whose fields are filled in, and which lives at least until this returns. Never blocks, never
   // fails: a failure is the operation's status.
@@ -100,7 +102,6 @@ class Communicator final : public InboxListener {
   void time_out(Operation& operation, Clock::time_point asked_at) noexcept;
   Status give_up_waiting(Operation& operation, Clock::time_point asked_at);
   std::string findings(Operation& operation, Clock::time_point asked_at);
-  std::string signed_text(const std::string& text) const;
 
   void on_control(const MessageHeader& header, const Payload& payload) noexcept;
   void send_control(OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept;

@@ -111,10 +111,10 @@ Status Edges::await(Letter& letter, const Patience& patience) {
   const std::string rank = "rank " + std::to_string(letter.peer);
   if (!communicator_.wait(letter, patience.deadline)) {
     const bool card = letter.subject() == Subject::kCard;
-    return {ErrorCode::kTimeout, "[rank " + std::to_string(communicator_.rank()) + " of group '" +
-                                     communicator_.name() + "'] Timed out after " +
-                                     std::to_string(patience.timeout.count()) + " ms: " + rank +
-                                     (card ? " has not used a GPU in this group yet" : " has not mapped this GPU yet")};
+    return {
+        ErrorCode::kTimeout,
+        communicator_.signed_text("Timed out after " + std::to_string(patience.timeout.count()) + " ms: " + rank +
+                                  (card ? " has not used a GPU in this group yet" : " has not mapped this GPU yet"))};
   }
   if (letter.status().ok()) return Status();
   return {letter.status().code(), "meeting the GPU of " + rank + ": " + letter.status().message()};
