@@ -49,20 +49,20 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
   work->set_timeout(unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
   if (C10_LIKELY(!at::hasCallbacks())) {
-    start(*work, mode.asynchronous);
+    start(*work, mode);
   } else {
     // For profilers and execution traces: the record spans the start, as NCCL's does.
-    start_recorded(*work, call, mode.asynchronous);
+    start_recorded(*work, call, mode);
   }
   if (mode.asynchronous) return work;
   if (work->device().is_cpu()) work->wait();
   return nullptr;
 }
 
-void AxonBackend::start(AxonWork& work, bool asynchronous) {
+void AxonBackend::start(AxonWork& work, const Mode& mode) {
   if (C10_LIKELY(work.device().is_cpu())) return work.start(*communicator_);
-  const auto mode = asynchronous ? CudaSide::Mode::kAsynchronous : CudaSide::Mode::kSynchronous;
-  cuda_side(work.device()).enqueue(work, mode);
+  const auto timing = mode.asynchronous ? CudaSide::Timing::kAsynchronous : CudaSide::Timing::kSynchronous;
+  cuda_side(work.device()).enqueue(work, timing);
 }
 
 CudaSide& AxonBackend::cuda_side(at::Device device) {
@@ -87,7 +87,7 @@ static int64_t count(const TensorList& tensors) {
   return num_elements;
 }
 
-void AxonBackend::start_recorded(AxonWork& work, const Call& call, bool asynchronous) {
+void AxonBackend::start_recorded(AxonWork& work, const Call& call, const Mode& mode) {
   const TensorList inputs = work.inputs();
   const TensorList outputs = work.outputs();
   const TensorList& described = inputs.empty() ? outputs : inputs;
@@ -98,7 +98,7 @@ void AxonBackend::start_recorded(AxonWork& work, const Call& call, bool asynchro
   RECORD_PARAM_COMMS_DATA(static_cast<int64_t>(getSequenceNumberForGroup()) + 1, std::make_tuple(pg_uid_, pg_desc_),
                           inputs, outputs, rank_, call.name(), count(inputs), count(outputs), dtype,
                           std::vector<int64_t>(), std::vector<int64_t>(), first, stride, size_);
-  start(work, asynchronous);
+  start(work, mode);
 }
 
 static constexpr const char* kCoalescedTitle = "axon:coalesced";
@@ -155,8 +155,8 @@ AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   auto work = make_work(kCall, {});
   Part& part = work->add_part();
   part.arguments.kind = OperationKind::kBarrier;
-  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire))
-    side->gate(part);  // as with NCCL: behind all that the current stream has
+  // As with NCCL: behind all that the current stream has.
+  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->gate(part);
   return run(std::move(work), kCall, mode_of(options));
 }
 

@@ -112,8 +112,8 @@ class AxonBackend final : public c10d::Backend {
   Part& add_part(AxonWork& work, OperationKind kind, const at::Tensor& representative) const;
   WorkPtr run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode);
   CudaSide& cuda_side(at::Device device);
-  void start(AxonWork& work, bool asynchronous);
-  void start_recorded(AxonWork& work, const Call& call, bool asynchronous);
+  void start(AxonWork& work, const Mode& mode);
+  void start_recorded(AxonWork& work, const Call& call, const Mode& mode);
   WorkPtr point_to_point(const Call& call, const TensorList& tensors, Direction direction, int peer, int tag);
 
   void add_all_reduce(AxonWork& work, const at::Tensor& tensor, const ReductionSpecification& reduction) const;

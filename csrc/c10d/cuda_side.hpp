@@ -39,11 +39,11 @@ class CudaSide {
   at::Device device() const noexcept { return device_; }
   uint64_t num_launched() const noexcept { return num_launched_.load(std::memory_order_relaxed); }
 
-  enum class Mode : uint8_t { kSynchronous, kAsynchronous };
+  enum class Timing : uint8_t { kSynchronous, kAsynchronous };
 
   // Enqueues all parts of the work, whose timeouts are set. Throws if the group is broken, and in a capture what cannot
   // be captured.
-  void enqueue(AxonWork& work, Mode mode);
+  void enqueue(AxonWork& work, Timing timing);
 
   // Blocks the host until all that has been enqueued is done.
   void drain() noexcept;
@@ -67,14 +67,14 @@ class CudaSide {
   void note_fault();
   static void clear_shelf() noexcept;
   c10::Stream current_stream() const;
-  c10::Stream stream_for(const Ways& ways, Mode mode);
+  c10::Stream stream_for(const Ways& ways, c10::Stream of_collectives);
   c10::Stream stream_of(const Part& message, Way way);
   void note_use(c10::Stream stream);
   Ways choose(const PartList& parts, bool captured);
   bool is_alone(const Part& part) const;
   bool has_kernel(const Part& part);
-  void enqueue_parts(const Ways& ways, c10::Stream stream);
-  void launch(const PartList& parts, c10::Stream stream);
+  void enqueue_parts(const Ways& ways, const AxonWork::Place& place);
+  void launch(const PartList& parts, const AxonWork::Place& place);
   void stage(Part& part, c10::Stream stream);
   void open_gate(Part& part, c10::Stream stream);
 

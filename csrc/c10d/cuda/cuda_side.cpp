@@ -124,12 +124,10 @@ void CudaSide::check_health() {
 void CudaSide::note_fault() {
   const Status fault = group_->fault();
   if (fault.ok()) return;
-  late_failure_->note_fault(
-      to_exception(Status(fault.code(), "[rank " + std::to_string(communicator_->rank()) + " of group '" +
-                                            communicator_->name() + "'] " + fault.message())));
+  late_failure_->note_fault(to_exception(Status(fault.code(), communicator_->signed_text(fault.message()))));
 }
 
-void CudaSide::enqueue(AxonWork& work, Mode mode) {
+void CudaSide::enqueue(AxonWork& work, Timing timing) {
   const c10::DeviceGuard on_device(device_);
   const c10::Stream current = current_stream();
   const bool captured = value_of(is_capturing(view_of(current)));
@@ -139,30 +137,29 @@ void CudaSide::enqueue(AxonWork& work, Mode mode) {
   work.report_to(late_failure_);
   const PartList parts = work.parts();
   const Ways ways = choose(parts, captured);
-  const c10::Stream stream = stream_for(ways, mode);
+  const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? own_stream_ : current);
   if (stream != current) order(current, stream);
   const c10::StreamGuard on_stream(stream);
   const AxonWork::Place place{.stream = stream, .captured = captured};
   try {
-    enqueue_parts(ways, stream);
+    enqueue_parts(ways, place);
     for (Part* part : parts) part->copy_back();
   } catch (...) {
     work.run_on(place);  // what has been enqueued uses its tensors
     communicator_->abort("a call on CUDA tensors has failed half-way");
     throw;
   }
-  if (mode == Mode::kAsynchronous) work.run_on(place);
+  if (timing == Timing::kAsynchronous) work.run_on(place);
 }
 
-c10::Stream CudaSide::stream_for(const Ways& ways, Mode mode) {
+c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives) {
   const auto is_message = [](const PartList& parts) {
     return !parts.empty() && parts.front()->direction != Direction::kCollective;
   };
   if (is_message(ways.launched)) return stream_of(*ways.launched.front(), Way::kKernel);
   if (is_message(ways.staged)) return stream_of(*ways.staged.front(), Way::kHost);
-  const c10::Stream stream = mode == Mode::kAsynchronous ? own_stream_ : current_stream();
-  note_use(stream);
-  return stream;
+  note_use(of_collectives);
+  return of_collectives;
 }
 
 c10::Stream CudaSide::stream_of(const Part& message, Way way) {
@@ -218,16 +215,18 @@ bool CudaSide::has_kernel(const Part& part) {
 }
 
 // Everything is started before anything is waited for.
-void CudaSide::enqueue_parts(const Ways& ways, c10::Stream stream) {
-  for (Part* part : ways.staged) stage(*part, stream);
-  for (const Part* part : ways.alone) check(copy_to_self(*part, view_of(stream)));
-  launch(ways.launched, stream);
+void CudaSide::enqueue_parts(const Ways& ways, const AxonWork::Place& place) {
+  const StreamView stream = view_of(place.stream);
+  for (Part* part : ways.staged) stage(*part, place.stream);
+  for (const Part* part : ways.alone) check(copy_to_self(*part, stream));
+  launch(ways.launched, place);
   for (Part* part : ways.staged) {
-    if (part->direction != Direction::kSend) check(part->staging->copy_out(view_of(stream)));
+    if (part->direction != Direction::kSend) check(part->staging->copy_out(stream));
   }
 }
 
-void CudaSide::launch(const PartList& parts, c10::Stream stream) {
+void CudaSide::launch(const PartList& parts, const AxonWork::Place& place) {
+  const c10::Stream stream = place.stream;
   c10::SmallVector<const Operation*, 4> messages;
   c10::SmallVector<c10::Stream, 4> others;  // of the other edges, whose earlier messages come first
   for (const Part* part : parts) {
@@ -241,8 +240,7 @@ void CudaSide::launch(const PartList& parts, c10::Stream stream) {
     if (other != stream) others.push_back(other);
   }
   if (messages.empty()) return;
-  // Nothing outside of a graph may be waited for within.
-  if (value_of(is_capturing(view_of(stream)))) others.clear();
+  if (place.captured) others.clear();  // nothing outside of a graph may be waited for within
   for (const c10::Stream other : others) order(other, stream);
   check(group_->launch_batch({messages.data(), messages.size()}, view_of(stream)));
   for (const c10::Stream other : others) order(stream, other);

@@ -14,7 +14,7 @@ CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device
 }
 
 CudaSide::~CudaSide() = default;
-void CudaSide::enqueue(AxonWork&, Mode) {}
+void CudaSide::enqueue(AxonWork&, Timing) {}
 void CudaSide::gate(Part&) {}
 void CudaSide::drain() noexcept {}
 
