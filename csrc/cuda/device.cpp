@@ -55,9 +55,7 @@ Result<std::string> pci_bus_id_of(int device) {
 }
 
 // A failure here shows at the next call on the device, which the caller checks.
-DeviceGuard::DeviceGuard(int device) noexcept {
-  (void)cudaGetDevice(&former_);
-  changed_ = former_ != device;
+DeviceGuard::DeviceGuard(int device) noexcept : former_(current_device()), changed_(former_ != device) {
   (void)cudaSetDevice(device);  // a thread that has not called CUDA yet has a device, but no context
 }
 

@@ -35,8 +35,8 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int former_ = 0;
-  bool changed_ = false;
+  const int former_;
+  const bool changed_;
 };
 
 }  // namespace axon
