@@ -14,6 +14,7 @@
 #include "cuda/device_types.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
+#include "device/line_collectives.hpp"
 #include "device/team_layout.hpp"
 
 namespace axon::testing {
@@ -160,6 +161,19 @@ class LayoutTest : public ::testing::TestWithParam<Layout> {
     const int needed = GetParam().placement == Placement::kGpuEach ? GetParam().num_ranks : 1;
     if (num_devices() < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << num_devices();
   }
+};
+
+// With ranks whose kernels of every kind are loaded.
+class RanksTest : public LayoutTest {
+ protected:
+  void SetUp() override {
+    LayoutTest::SetUp();
+    if (IsSkipped()) return;
+    ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), TeamOptions{.block_bytes = GetParam().block_bytes()});
+    ranks_->for_each([this](int) { require(load_kernels(ranks_->size())); });
+  }
+
+  std::unique_ptr<DeviceRanks> ranks_;
 };
 
 inline const auto kLayouts =

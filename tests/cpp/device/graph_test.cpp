@@ -51,14 +51,12 @@ Status by_lines(const DeviceTeam& team, std::byte* tensor, StreamView stream) {
                           stream);
 }
 
-class DeviceGraphs : public LayoutTest {
+class DeviceGraphs : public RanksTest {
  protected:
   void SetUp() override {
-    LayoutTest::SetUp();
+    RanksTest::SetUp();
     if (IsSkipped()) return;
-    ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), TeamOptions{.block_bytes = GetParam().block_bytes()});
     ranks_->for_each([this](int rank) {
-      require(load_kernels(ranks_->size()));
       tables_.push_back(RankTables{});
       std::vector<int32_t> values(kReplays * kElements);
       for (size_t at = 0; at < values.size(); ++at) {
@@ -108,7 +106,6 @@ class DeviceGraphs : public LayoutTest {
     return graphs;
   }
 
-  std::unique_ptr<DeviceRanks> ranks_;
   std::vector<RankTables> tables_;
 };
 

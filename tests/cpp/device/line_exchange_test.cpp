@@ -77,15 +77,8 @@ class Messages {
   std::vector<std::vector<DeviceBuffer>> sent_, received_;
 };
 
-class LineExchanges : public LayoutTest {
+class LineExchanges : public RanksTest {
  protected:
-  void SetUp() override {
-    LayoutTest::SetUp();
-    if (IsSkipped()) return;
-    ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), TeamOptions{.block_bytes = GetParam().block_bytes()});
-    ranks_->for_each([this](int) { require(load_kernels(ranks_->size())); });
-  }
-
   void check(Case what) {
     Messages messages(*ranks_, std::move(what), random_);
     messages.run();
@@ -104,7 +97,6 @@ class LineExchanges : public LayoutTest {
     return sizes;
   }
 
-  std::unique_ptr<DeviceRanks> ranks_;
   std::mt19937 random_{20261121};
 };
 

@@ -20,15 +20,8 @@ struct Case {
   std::string name() const { return std::to_string(num_elements) + " x " + name_of(dtype) + " " + name_of(reduction); }
 };
 
-class LineReductions : public LayoutTest {
+class LineReductions : public RanksTest {
  protected:
-  void SetUp() override {
-    LayoutTest::SetUp();
-    if (IsSkipped()) return;
-    ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), TeamOptions{.block_bytes = GetParam().block_bytes()});
-    ranks_->for_each([this](int) { require(load_kernels(ranks_->size())); });
-  }
-
   // One buffer a rank, rank r's r elements further off.
   std::vector<DeviceBuffer> buffers(const Case& what, size_t num_bytes) const {
     std::vector<DeviceBuffer> all;
@@ -109,7 +102,6 @@ class LineReductions : public LayoutTest {
     });
   }
 
-  std::unique_ptr<DeviceRanks> ranks_;
   std::mt19937 random_{20261121};
 };
 
