@@ -13,6 +13,11 @@
 // *Lines*, for the others: 128 bytes, 120 of data and the sequence number, stored as one by 8 threads of a warp. A warp
 // stores 8 lines, a *frame*, at a time. A directed edge has *lanes*; a lane is a ring of frames in the receiver's block
 // and a credit word in the sender's, which tells how many frames the receiver has taken since the team began.
+//
+// *Direct* kernels, for large collectives, read and write the peers' tensors themselves. A tensor lies in a *segment*,
+// what its process allocated as one, which the peers map in the background. The ranks tell each other in packets where
+// their tensors are, vote whether all of them can reach all that they need, and do nothing if not: a line kernel that
+// is launched behind then does the work.
 #pragma once
 
 #include <cstddef>
@@ -63,6 +68,21 @@ struct DeviceDescriptor {
   uint64_t num_bytes : 45;  // of the message on this edge; of the input where elements are reduced
 };
 
+// Where a tensor is, as its process tells the others: a segment's number and how many bytes into it.
+struct SegmentPlace {
+  uint64_t offset : 40;
+  uint64_t segment : 24;  // from 1, of the process that allocated it; 0: none that peers can map
+};
+
+// Where a peer's segment is mapped here: at kSegmentSlots entries a peer, in that of its number modulo kSegmentSlots.
+// Written while kernels run: `base` first, and taken out only when no rank's operation is in the segment any more.
+struct SegmentEntry {
+  uint64_t segment;  // 0: none
+  std::byte* base;
+};
+
+inline constexpr uint32_t kSegmentSlots = 1024;
+
 enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismatch = 3 };
 
 // The first fault of a team; `code` is written last, with release order.
@@ -79,12 +99,15 @@ struct FaultReport {
 // Pinned host memory, one a team: the host's word to the kernels, and theirs to the host.
 struct TeamMailbox {
   uint32_t abort;  // host → device: nonzero ends every wait
+  uint32_t gone;   // host → device: bit r: rank r's process has ended, it writes no more
   FaultReport report;
 };
 
 // At the begin of the rank's own block. Between launches all epochs are equal.
 struct TeamState {
-  uint32_t fault;  // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
+  uint32_t fault;       // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
+  uint32_t declined;    // by a direct kernel, for the line kernel behind it: whether there is something left to do
+  uint32_t num_direct;  // operations that direct kernels have done: a statistic
   uint32_t epochs[kMaxBlocks];  // the last one that is over
 };
 
@@ -123,12 +146,14 @@ struct DeviceTeam {
   int32_t rank;
   int32_t num_ranks;
   TeamLayout layout;
-  uint64_t timeout_ns;               // longest wait of one kernel for its peers
-  TeamState* state;                  // blocks[rank]
-  TeamMailbox* mailbox;              // as this GPU sees it
-  std::byte* blocks[kMaxTeamRanks];  // every rank's block, as mapped on this GPU; the own one included
+  uint64_t timeout_ns;                          // longest wait of one kernel for its peers
+  TeamState* state;                             // blocks[rank]
+  TeamMailbox* mailbox;                         // as this GPU sees it
+  std::byte* blocks[kMaxTeamRanks];             // every rank's block, as mapped on this GPU; the own one included
+  const SegmentEntry* segments[kMaxTeamRanks];  // of every other rank's process, on this GPU
 };
 
+static_assert(sizeof(SegmentPlace) == 8 && sizeof(SegmentEntry) == 16);
 static_assert(sizeof(DeviceDescriptor) == 8 && std::is_trivially_copyable_v<DeviceDescriptor>);
 static_assert(std::is_trivially_copyable_v<DeviceTeam> && std::is_trivially_copyable_v<TeamMailbox>);
 
