@@ -233,11 +233,26 @@ void DeviceGroup::heed_loss(int rank) noexcept {
   lost_at_ = Clock::now();
 }
 
+// Of the lost ranks, those whose processes have ended: what they wrote into tensors here has come.
+void DeviceGroup::tell_who_is_gone() noexcept {
+  uint32_t gone = 0;
+  for (size_t rank = 0; rank < losses_.size(); ++rank) {
+    const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
+    if (losses_[rank].ok() || !is_connected) continue;
+    if (edges_->resident(static_cast<int>(rank)).arena->is_gone()) gone |= 1u << rank;
+  }
+  for (const Reach team : kTeams) {
+    TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
+    std::atomic_ref(mailbox.gone).store(gone, std::memory_order_relaxed);  // publishes nothing else
+  }
+}
+
 Status DeviceGroup::fault() noexcept {
   if (block_.num_bytes == 0) return Status();
   Status lost;
   {
     const std::lock_guard lock(fate_mutex_);
+    if (!loss_.ok()) tell_who_is_gone();
     if (!loss_.ok() && Clock::now() > lost_at_ + kLastWords) lost = loss_.clone();
   }
   if (!lost.ok()) abort(std::move(lost));
