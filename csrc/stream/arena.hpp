@@ -28,6 +28,7 @@
 #include "cuda/stream.hpp"
 #include "stream/arena_view.hpp"
 #include "stream/block_allocator.hpp"
+#include "stream/segments/segments.hpp"
 
 namespace axon {
 
@@ -66,6 +67,8 @@ class Arena {
   Result<const ArenaView*> reach(const DeviceCard& card);
 
   std::byte* data() const noexcept { return memory_.data(); }
+  // This device's tensors for the peers' kernels, and theirs for ours.
+  Segments& segments() const noexcept { return *segments_; }
   // Pinned, and zeros, as long as the block is taken: two a block.
   TeamMailbox* mailboxes(Block block) const noexcept;
 
@@ -87,6 +90,7 @@ class Arena {
   const uint64_t incarnation_;
   DeviceUuid uuid_{};
   FileDescriptor shared_;
+  std::unique_ptr<Segments> segments_;
   std::optional<Stream> upkeep_;      // clears blocks and reads departures
   std::optional<Stream> departures_;  // may wait for kernels: nothing that somebody waits for goes here
 

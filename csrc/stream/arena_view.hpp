@@ -6,6 +6,7 @@
 #include "cuda/shared_memory.hpp"
 #include "stream/device_card.hpp"
 #include "stream/peer_process.hpp"
+#include "stream/segments/segments.hpp"
 
 namespace axon {
 
@@ -17,11 +18,18 @@ class ArenaView {
   static Result<ArenaView> import(const DeviceCard& card, int device);
 
   std::byte* data() const noexcept { return data_; }
+  // Where the segments of its device and process are mapped for kernels of ours: device memory.
+  const SegmentEntry* segments() const noexcept { return segments_; }
+  // Looks for them from now on. The view stays where it is.
+  void follow(Segments& segments, const DeviceCard& card) {
+    segments_ = segments.follow(card, process_ ? &*process_ : nullptr);
+  }
   // Its process has ended, and with it the kernels that it had launched.
   bool is_gone() const noexcept { return process_ && process_->has_ended(); }
 
  private:
   std::byte* data_;
+  const SegmentEntry* segments_ = nullptr;
   std::optional<SharedMemory> memory_;  // of another process
   std::optional<PeerProcess> process_;  // if another one
 };

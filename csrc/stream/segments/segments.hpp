@@ -1,0 +1,67 @@
+// Tensors that peers' kernels reach: which segments of one GPU this process offers, and where those of its peers are
+// mapped here.
+//
+//   SegmentPlace place = arena->segments().locate(data, num_bytes);   // what kernels tell the peers about a tensor
+//   team.segments[rank] = resident.arena->segments();                 // where kernels look the peers' places up
+//
+// A segment is what was allocated as one: a cudaMalloc of torch's allocator, or the granules of an expandable segment
+// that a tensor spans. Its number means the same memory for ever: memory that is freed takes its number with it, and
+// what comes to the same address gets another one. So a place that a graph holds leads to its tensor or nowhere.
+//
+// Nobody waits for a peer, and no message is sent. The owner publishes its segments on a board in its own memory, which
+// importers read (process_vm_readv) and whose descriptors they fetch (pidfd_getfd), in the one thread of the keeper.
+// What it has mapped it enters into a table in device memory, one a peer process. Until then kernels find nothing there
+// and leave the work to others.
+//
+// Lives as long as the process. Any thread, also beside a capture.
+#pragma once
+
+#include <memory>
+
+#include "base/status.hpp"
+#include "cuda/device_types.hpp"
+#include "stream/device_card.hpp"
+#include "stream/peer_process.hpp"
+
+namespace axon {
+
+struct SegmentCounts {
+  size_t num_exported = 0;
+  size_t num_imported = 0;
+  size_t num_retired = 0;  // dropped by their owners, and still mapped
+};
+
+class Segments {
+ public:
+  // For tensors and kernels of this device; `incarnation` is that of its arena.
+  static Result<std::unique_ptr<Segments>> create(int device, uint64_t incarnation);
+  ~Segments();
+
+  // Where a tensor of this device is; segment 0 if peers cannot map it, which is said once. Microseconds, but for the
+  // first tensor of a segment: then up to a millisecond.
+  SegmentPlace locate(const void* data, size_t num_bytes);
+
+  // From now on maps what the peer publishes, as long as it lives. The table: device memory that stays. `process` stays
+  // too; none: a rank of this process, whose tensors are not looked for.
+  const SegmentEntry* follow(const DeviceCard& card, const PeerProcess* process);
+
+  // To be told to peers: where the board is in this process.
+  uint64_t board_address() const noexcept;
+
+  // Whether there is something to close; costs nothing.
+  bool has_retired() const noexcept;
+  // Closes what owners have dropped and returns how much that was. It waits for all kernels of the device, and whatever
+  // other threads launch meanwhile waits for it. So the caller sees to it that none of ours runs or is launched here
+  // until it returns, and that no graph holds one.
+  size_t close_retired();
+
+  SegmentCounts counts() const;
+
+ private:
+  struct Parts;
+  explicit Segments(std::unique_ptr<Parts> parts) noexcept;
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace axon
