@@ -11,8 +11,14 @@ Status EventView::synchronize() const {
   return Status();
 }
 
+// "Not ready" stays behind as the thread's last error, which others would take for their own.
+static bool is_done(cudaError_t answer) noexcept {
+  if (answer == cudaErrorNotReady) (void)cudaGetLastError();
+  return answer == cudaSuccess;
+}
+
 bool EventView::has_passed() const noexcept {
-  return cudaEventQuery(event_) == cudaSuccess;
+  return is_done(cudaEventQuery(event_));
 }
 
 Result<float> EventView::microseconds_since(EventView earlier) const {
@@ -34,6 +40,10 @@ Status StreamView::wait(EventView event) const {
 Status StreamView::synchronize() const {
   AXON_CUDA_TRY(cudaStreamSynchronize(stream_));
   return Status();
+}
+
+bool StreamView::is_empty() const noexcept {
+  return is_done(cudaStreamQuery(stream_));
 }
 
 void StreamDeleter::operator()(cudaStream_t stream) const noexcept {

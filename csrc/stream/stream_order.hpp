@@ -27,6 +27,8 @@ class StreamOrder {
 
   // Streams that have held kernels, each once.
   const std::vector<StreamView>& streams() const noexcept { return streams_; }
+  // Whether graphs hold kernels: they share it.
+  std::weak_ptr<void> graphs() const noexcept { return graphs_; }
   // Once nothing more is launched: shared with the graphs that hold kernels, which may be launched as long as they
   // live.
   std::shared_ptr<void> take_graphs() noexcept { return std::move(graphs_); }
