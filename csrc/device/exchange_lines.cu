@@ -25,6 +25,7 @@ struct ExchangeBlock {
 struct ExchangeArguments {
   DeviceDescriptor descriptor;  // its num_bytes is filled in for each edge
   Channel channel;
+  When when;
   JobTable jobs;
   ExchangeBlock blocks[kMaxTeamRanks];
 };
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
     exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
-  if (!find_job(call.jobs, job)) return;
+  if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
   if (job.group == kOwnGroup) return copy_own(call.blocks[team.rank], job);
   if (job.group == kControlGroup) {
     const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
@@ -122,6 +123,7 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call)
                                              .root = static_cast<uint64_t>(call.root),
                                              .num_bytes = 0},
                               .channel = call.channel,
+                              .when = call.when,
                               .jobs = {},
                               .blocks = {}};
   for (int rank = 0; rank < team.num_ranks; ++rank) {

@@ -43,6 +43,7 @@ FoldArguments arguments_of(DeviceOperation operation, DataType dtype, Reduction 
           .contributors = 0,
           .receivers = 0,
           .first_total_lane = 0,
+          .when = When::kAlways,
           .jobs = {},
           .inputs = {},
           .outputs = {},
@@ -101,6 +102,7 @@ Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, Strea
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
   device::FoldArguments arguments = device::arguments_of(
       has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce, call.dtype, call.reduction);
+  arguments.when = call.when;
   arguments.descriptor.root = static_cast<uint64_t>(call.root);
   arguments.descriptor.num_bytes = num_bytes;
   arguments.plan.num_ranks = team.num_ranks;
@@ -122,6 +124,7 @@ Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& cal
   const device::FoldKernels kernels = device::fold_kernels_for(call.dtype, call.reduction);
   if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
   device::FoldArguments arguments = device::arguments_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction);
+  arguments.when = call.when;
   arguments.plan.num_ranks = team.num_ranks;
   arguments.plan.premul_factor = call.premul_factor;
   arguments.contributors = device::all_ranks(team);
@@ -137,6 +140,7 @@ Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& cal
 Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, StreamView stream) {
   device::FoldArguments arguments =
       device::arguments_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone);
+  arguments.when = call.when;
   arguments.descriptor.root = static_cast<uint64_t>(call.root);
   arguments.descriptor.num_bytes = call.num_bytes;
   arguments.contributors = 1u << call.root;

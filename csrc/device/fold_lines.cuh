@@ -18,6 +18,7 @@ struct FoldArguments {
   uint32_t contributors;  // a bit a rank: has an input
   uint32_t receivers;     // gets the totals of all shards
   uint32_t first_total_lane;
+  When when;
   JobTable jobs;
   const std::byte* inputs[kMaxTeamRanks];  // shard r of this rank's input
   std::byte* outputs[kMaxTeamRanks];       // where the total of shard r goes here; null: nowhere
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
     fold_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ FoldArguments call) {
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
-  if (!find_job(call.jobs, job)) return;
+  if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
   if (job.group == kControlGroup) return meet(team, fault, call.descriptor, call.descriptor);
   const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor, fault};
   if (job.group == kOwnGroup) {

@@ -25,6 +25,9 @@ struct LineShape {
   int warps_per_block = 0;
 };
 
+// A line kernel behind a direct one (direct_collectives.hpp) has something to do only where that has declined.
+enum class When : uint8_t { kAlways, kIfDeclined };
+
 struct SendBlock {
   const void* data = nullptr;
   size_t num_bytes = 0;
@@ -49,6 +52,7 @@ struct LineExchange {
   uint32_t sends_to = 0;                               // kPointToPoint: bit r: a message (maybe empty) goes to rank r
   uint32_t receives_from = 0;                          // kPointToPoint: bit r: a message comes from rank r
   LineShape shape{};
+  When when = When::kAlways;
 };
 
 // All_gather, all_to_all, gather, scatter, small broadcasts, barrier, and batches of sends and receives, even or not:
@@ -64,6 +68,7 @@ struct LineReduction {
   double premul_factor = 1;  // of kPremulSum
   int root = kNoRoot;        // the only rank that gets the result, or kNoRoot: all do
   LineShape shape{};
+  When when = When::kAlways;
 };
 
 // Rank r reduces shard r of all inputs and sends the total to every peer (or to the root), all in one pipeline.
@@ -76,6 +81,7 @@ struct LineReduceScatter {
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;
   LineShape shape{};
+  When when = When::kAlways;
 };
 
 Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& call, StreamView stream);
@@ -85,6 +91,7 @@ struct LineBroadcast {
   size_t num_bytes = 0;
   int root = 0;
   LineShape shape{};
+  When when = When::kAlways;
 };
 
 // The root scatters, every other rank passes its shard on at once: S bytes out of the root instead of (n−1)·S. Two

@@ -31,6 +31,11 @@ __device__ __forceinline__ bool find_job(const JobTable& jobs, Job& job) {
   return true;
 }
 
+// By all threads of a launch. The direct kernel before it on the stream has written the word; nobody does during this.
+__device__ __forceinline__ bool has_work(const DeviceTeam& team, When when) {
+  return when == When::kAlways || load_relaxed(&team.state->declined) != 0;
+}
+
 // Peers are numbered without the rank itself.
 __device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
   return static_cast<int>(peer) + (static_cast<int>(peer) >= own_rank ? 1 : 0);

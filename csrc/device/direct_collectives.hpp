@@ -1,0 +1,54 @@
+// Collectives that read and write the peers' tensors themselves: for large ones, where the links' bandwidth is all. Two
+// launches on the caller's stream each, eager or in a CUDA graph, the same on every rank:
+//
+//   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
+//   AXON_TRY(all_reduce_direct(team, call, {.input = place_of(in), .output = place_of(out)}, stream));
+//   call.when = When::kIfDeclined;
+//   AXON_TRY(all_reduce_lines(team, call, stream));
+//
+// The first has the ranks vote and does all or nothing: it declines where one rank cannot reach a tensor that it needs
+// (its segment is unknown or not mapped yet), or where one has a tensor, or a shard, off 16 bytes. Then the line kernel
+// does the work; otherwise that returns at once. `call` is what the line kernel gets; its shape does not matter here.
+//
+// When a direct kernel has ended, whatever its outcome, no peer reads or writes this rank's tensors any more; but for
+// one that has not been heard of for 10 s since the failure, and whose process the host has not seen end.
+#pragma once
+
+#include <array>
+
+#include "device/line_collectives.hpp"
+
+namespace axon {
+
+// Where peers find what they read and write. Empty ones need no place.
+struct ExchangePlaces {
+  std::array<SegmentPlace, kMaxTeamRanks> receives{};  // [r]: of call.receives[r], which rank r writes
+  int num_blocks = 0;                                  // for tuning, the same on all ranks; 0: chosen
+};
+
+struct ReductionPlaces {
+  SegmentPlace input{};
+  SegmentPlace output{};  // of the ranks that get the result
+  int num_blocks = 0;
+};
+
+struct ReduceScatterPlaces {
+  std::array<SegmentPlace, kMaxTeamRanks> inputs{};  // [r]: of call.inputs[r], which rank r reads
+  int num_blocks = 0;
+};
+
+// Every rank writes its messages into the receivers' tensors. One flight; (n−1)·S bytes out of a rank. On the
+// collective channel only.
+Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places,
+                       StreamView stream);
+
+// Rank r reads shard r of all inputs and writes the total into all outputs, or the root's. The same bits as
+// all_reduce_lines gives.
+Status all_reduce_direct(const DeviceTeam& team, const LineReduction& call, const ReductionPlaces& places,
+                         StreamView stream);
+
+// Rank r reads shard r of all inputs.
+Status reduce_scatter_direct(const DeviceTeam& team, const LineReduceScatter& call, const ReduceScatterPlaces& places,
+                             StreamView stream);
+
+}  // namespace axon
