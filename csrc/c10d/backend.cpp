@@ -126,6 +126,11 @@ uint64_t AxonBackend::getSequenceNumberForGroup() {
   return communicator_->num_started() + (side != nullptr ? side->num_launched() : 0);
 }
 
+uint64_t AxonBackend::num_direct() {
+  const CudaSide* side = cuda_side_.load(std::memory_order_acquire);
+  return side != nullptr ? side->num_direct() : 0;
+}
+
 c10d::ErrorType AxonBackend::getError() {
   const Status failure = communicator_->failure();
   if (failure.ok()) return c10d::ErrorType::SUCCESS;

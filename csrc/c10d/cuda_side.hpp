@@ -38,6 +38,8 @@ class CudaSide {
 
   at::Device device() const noexcept { return device_; }
   uint64_t num_launched() const noexcept { return num_launched_.load(std::memory_order_relaxed); }
+  // Of those, the ones that the device has done directly so far. Throws when the device cannot be asked.
+  uint64_t num_direct() const;
 
   enum class Timing : uint8_t { kSynchronous, kAsynchronous };
 

@@ -100,6 +100,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(module, "Options")
       .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout);
   backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); })
+      .def_property_readonly("num_direct",
+                             py::cpp_function(&AxonBackend::num_direct, py::call_guard<py::gil_scoped_release>()))
       .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"),
            py::call_guard<py::gil_scoped_release>());
 

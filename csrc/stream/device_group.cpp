@@ -1,6 +1,7 @@
 #include "stream/device_group.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/log.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/device.hpp"
+#include "cuda/memory.hpp"
 #include "device/team_layout.hpp"
 #include "stream/fault_text.hpp"
 #include "stream/launch.hpp"
@@ -196,6 +198,20 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
     AXON_TRY(launch_messages(team_for(reach, messages.front()->timeout), messages, stream));
   }
   return Status();
+}
+
+Result<uint64_t> DeviceGroup::num_direct() const {
+  const RelaxedCapture beside_captures;
+  const DeviceGuard guard(device_);
+  Result<Stream> stream = Stream::create();
+  if (!stream.ok()) return std::move(stream.status());
+  std::array<uint32_t, kNumTeams> counts{};
+  for (size_t team = 0; team < kNumTeams; ++team) {
+    if (teams_[team].state == nullptr) continue;
+    AXON_TRY(copy_async(&counts[team], &teams_[team].state->num_direct, sizeof(uint32_t), stream.value()));
+  }
+  AXON_TRY(stream.value().view().synchronize());
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
 }
 
 void DeviceGroup::abort() noexcept {

@@ -67,6 +67,9 @@ class DeviceGroup final : public Companion {
   // several to (or from) one peer, the next one runs after the kernel with the first.
   Status launch_batch(std::span<const Operation* const> point_to_points, StreamView stream);
 
+  // Operations that kernels have done on the peers' tensors themselves: a statistic. Asks the device, behind nothing.
+  Result<uint64_t> num_direct() const;
+
   // Ends what runs and all that comes. Idempotent, any thread.
   void abort() noexcept;
 

@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
 from torch_axon.bench.exercise import Exercise, Setting
 from torch_axon.bench.operations import OPERATIONS
 
+# Calls until all ranks have found each other's tensors, at the most.
+_MOST_TRIES = 1000
 
-def exercise(name: str, num_bytes: int, dtype: torch.dtype = torch.int64) -> Exercise:
+
+@dataclass(frozen=True)
+class _Shifted(Setting):
+    """Every buffer is a view, so many elements into its memory."""
+
+    shift: int = 0
+
+    def empty(self, count: int) -> torch.Tensor:
+        return torch.zeros(self.shift + count, dtype=self.dtype)[self.shift :]
+
+
+def exercise(name: str, num_bytes: int, dtype: torch.dtype = torch.int64, shift: int = 0) -> Exercise:
     """A row of the benchmark's table: a call with its buffers on this rank's GPU, and what they must hold."""
     num_ranks = dist.get_world_size()
     count = OPERATIONS[name].count(num_bytes, dtype, num_ranks)
-    return OPERATIONS[name].prepare(Setting(count, dtype, "sum", 0, dist.get_rank(), num_ranks))
+    return OPERATIONS[name].prepare(_Shifted(count, dtype, "sum", 0, dist.get_rank(), num_ranks, shift))
+
+
+def num_direct() -> int:
+    """How many operations of the default group kernels have done so far on the peers' tensors themselves."""
+    torch.cuda.synchronize()
+    backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
+    return int(backend.num_direct)
+
+
+def until_direct(collective: Callable[..., object], *arguments: object) -> None:
+    """Repeats a call until it is done directly: the ranks map each other's new tensors in the background.
+
+    All ranks see the same counts, so they make the same number of calls.
+    """
+    before = num_direct()
+    for _ in range(_MOST_TRIES):
+        collective(*arguments)
+        if num_direct() > before:
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"not once done directly in {_MOST_TRIES} calls")
 
 
 def busy(seconds: float) -> None:

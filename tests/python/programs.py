@@ -185,6 +185,26 @@ def crosses_hosts() -> None:
     dist.destroy_process_group()
 
 
+def uses_large_tensors() -> None:
+    """Every operation, on a GPU of this rank's. Prints how many kernels have done on the peers' tensors themselves."""
+    from gpu import exercise, num_direct
+
+    torch.cuda.set_device(int(sys.argv[2]) % torch.cuda.device_count())
+    join()
+    ready()
+    with torch.device("cuda", torch.cuda.current_device()):
+        for name in ("all_reduce", "reduce_scatter", "reduce", "all_gather_uneven", "all_to_all", "gather", "scatter"):
+            for num_bytes in (12 << 20, 48 << 20):
+                work = exercise(name, num_bytes)
+                for turn in range(20):
+                    work.fill()
+                    if started := work.launch(dist.group.WORLD, turn % 2 == 1):
+                        started.wait()
+                    assert work.count_wrong() == 0, (name, num_bytes, turn)
+        print(f"{num_direct()} directly", flush=True)
+    dist.destroy_process_group()
+
+
 def runs_under_a_launcher() -> None:
     """env://, with what torchrun sets."""
     dist.init_process_group("axon")

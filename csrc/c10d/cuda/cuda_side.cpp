@@ -267,6 +267,10 @@ void CudaSide::open_gate(Part& part, c10::Stream stream) {
   part.gate = &part.staging->gate();
 }
 
+uint64_t CudaSide::num_direct() const {
+  return value_of(group_->num_direct());
+}
+
 void CudaSide::gate(Part& part) {
   const std::lock_guard lock(mutex_);
   check_health();

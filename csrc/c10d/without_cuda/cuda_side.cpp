@@ -17,5 +17,8 @@ CudaSide::~CudaSide() = default;
 void CudaSide::enqueue(AxonWork&, Timing) {}
 void CudaSide::gate(Part&) {}
 void CudaSide::drain() noexcept {}
+uint64_t CudaSide::num_direct() const {
+  return 0;
+}
 
 }  // namespace axon
