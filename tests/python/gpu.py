@@ -34,11 +34,15 @@ def exercise(name: str, num_bytes: int, dtype: torch.dtype = torch.int64, shift:
     return OPERATIONS[name].prepare(_Shifted(count, dtype, "sum", 0, dist.get_rank(), num_ranks, shift))
 
 
-def num_direct() -> int:
-    """How many operations of the default group kernels have done so far on the peers' tensors themselves."""
+def backend_of(group: dist.ProcessGroup | None = None) -> Any:
+    """Ours, of the default group if none is given."""
+    return (group or dist.distributed_c10d._get_default_group())._get_backend(torch.device("cuda"))
+
+
+def num_direct(group: dist.ProcessGroup | None = None) -> int:
+    """How many operations of a group kernels have done so far on the peers' tensors themselves."""
     torch.cuda.synchronize()
-    backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
-    return int(backend.num_direct)
+    return int(backend_of(group).num_direct)
 
 
 def until_direct(collective: Callable[..., object], *arguments: object) -> None:

@@ -86,8 +86,9 @@ def _come_and_go(seed: int, num_rounds: int) -> None:
     kept: list[torch.Tensor] = []
     for step in range(num_rounds):
         count = draw.randrange(1 * MIB, 8 * MIB) // 2 * 2
-        if draw.randrange(num_ranks) == rank:
-            kept.append(torch.empty(draw.randrange(1, 24 * MIB), dtype=torch.uint8))  # other addresses than the others'
+        whose, filler = draw.randrange(num_ranks), draw.randrange(1, 24 * MIB)
+        if whose == rank:
+            kept.append(torch.empty(filler, dtype=torch.uint8))  # other addresses than the others'
         data = torch.empty(count, dtype=torch.int64)
         gathered = torch.empty(count * num_ranks, dtype=torch.int64)
 

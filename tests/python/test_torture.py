@@ -13,8 +13,8 @@ from torture import Torture
 OPERATIONS = {"cpu": 1000, "cuda": 2000, "staged": 500}
 
 
-def _torture(seed: int, num_operations: int) -> None:
-    Torture(seed).run(num_operations)
+def _torture(seed: int, num_operations: int) -> int:
+    return Torture(seed).run(num_operations)
 
 
 @on_every_path
@@ -24,4 +24,7 @@ def test_random_operations(ranks: RankPool, request: pytest.FixtureRequest) -> N
     if seed is None:
         seed = random.randrange(1 << 32)
     print(f"--torture-operations {num_operations} --torture-seed {seed}")  # shown where it fails
-    ranks.run(_torture, seed, num_operations, timeout_s=60 + num_operations / 50)
+    num_direct = ranks.run(_torture, seed, num_operations, timeout_s=60 + num_operations / 50)
+    print(f"{num_direct} operations on the peers' tensors themselves")
+    if ranks.device == "cuda" and num_operations >= OPERATIONS["cuda"]:
+        assert all(count > 0 for count in num_direct), "no kernel has reached its peers' tensors"
