@@ -69,7 +69,8 @@ class DeviceRanks {
                            .timeout_ns = options.timeout_ns,
                            .state = reinterpret_cast<TeamState*>(ranks_[rank].block.data()),
                            .mailbox = reinterpret_cast<TeamMailbox*>(ranks_[rank].mailbox.data()),
-                           .blocks = {}};
+                           .blocks = {},
+                           .segments = {}};
       for (int peer = 0; peer < size(); ++peer) ranks_[rank].team.blocks[peer] = ranks_[peer].block.data();
     }
   }
