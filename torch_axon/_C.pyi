@@ -2,6 +2,7 @@
 from datetime import timedelta
 from typing import TypedDict
 
+from torch._C import _cuda_CUDAAllocator
 from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
 
 class Options(Backend.Options):
@@ -12,6 +13,8 @@ class AxonBackend(Backend):
     def options(self) -> Options: ...
     @property
     def num_direct(self) -> int: ...
+    @property
+    def mem_allocator(self) -> _cuda_CUDAAllocator: ...
     def _set_default_timeout(self, timeout: timedelta) -> None: ...
 
 class Setting(TypedDict):

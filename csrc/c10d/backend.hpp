@@ -16,6 +16,7 @@
 #include "c10d/check.hpp"
 #include "c10d/convert.hpp"
 #include "c10d/cuda_side.hpp"
+#include "c10d/registered_memory.hpp"
 #include "c10d/work.hpp"
 #include "comm/communicator.hpp"
 
@@ -89,6 +90,12 @@ class AxonBackend final : public c10d::Backend {
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+
+  // Registered memory; `mem_allocator` is a property in Python alone.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return has_registered_memory(device); }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    return allocate_registered(size, options);
+  }
 
   // Operations on CUDA tensors so far that kernels have done on the peers' tensors themselves, with no copy between.
   uint64_t num_direct();

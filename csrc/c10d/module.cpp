@@ -87,6 +87,11 @@ c10::intrusive_ptr<AxonBackend> create(const c10d::DistributedBackendOptions& gr
   return c10::make_intrusive<AxonBackend>(group.store, group.group_rank, group.group_size, std::move(options));
 }
 
+py::object mem_allocator(AxonBackend&) {
+  check_registered_memory("mem_allocator", at::kCUDA);
+  return py::module_::import("torch_axon._memory").attr("allocator")();
+}
+
 }  // namespace
 }  // namespace axon
 
@@ -102,6 +107,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); })
       .def_property_readonly("num_direct",
                              py::cpp_function(&AxonBackend::num_direct, py::call_guard<py::gil_scoped_release>()))
+      .def_property_readonly("mem_allocator", &axon::mem_allocator)
       .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"),
            py::call_guard<py::gil_scoped_release>());
 

@@ -1,0 +1,75 @@
+#include "c10d/registered_memory.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <exception>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "base/log.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "cuda/shared_memory.hpp"
+
+namespace axon {
+
+bool has_registered_memory(c10::DeviceIndex device) noexcept {
+  return device >= 0 && device < num_devices();
+}
+
+namespace {
+
+// What torch's pools hold. Never destroyed: they give memory back to the very end.
+struct Allocations {
+  std::mutex mutex;
+  std::map<void*, SharedMemory> by_address;
+};
+
+Allocations& allocations() {
+  static auto* allocations = new Allocations;
+  return *allocations;
+}
+
+void* allocate(size_t num_bytes, int device) {
+  const RelaxedCapture beside_captures;
+  const DeviceGuard on_device(device);
+  Result<SharedMemory> memory = SharedMemory::allocate(device, num_bytes);
+  if (!memory.ok()) {
+    log::info("no registered memory on GPU " + std::to_string(device) + ": " + memory.status().message());
+    return nullptr;  // torch gives back what it holds and asks again, then raises
+  }
+  void* const address = memory.value().data();
+  const std::lock_guard lock(allocations().mutex);
+  allocations().by_address.emplace(address, std::move(memory).value());
+  return address;
+}
+
+// Unmapping does not wait for kernels, as cudaFree does: torch relies on that.
+void free(void* address, int device) {
+  const RelaxedCapture beside_captures;
+  const DeviceGuard on_device(device);
+  (void)cudaDeviceSynchronize();
+  std::unique_lock lock(allocations().mutex);
+  const auto freed = allocations().by_address.extract(address);
+  lock.unlock();
+}
+
+}  // namespace
+}  // namespace axon
+
+// With the signatures of torch.cuda.memory.CUDAPluggableAllocator.
+extern "C" {
+
+[[gnu::visibility("default")]] void* axon_allocate(size_t num_bytes, int device, cudaStream_t) noexcept try {
+  return axon::allocate(num_bytes, device);
+} catch (const std::exception&) {
+  return nullptr;
+}
+
+[[gnu::visibility("default")]] void axon_free(void* address, size_t, int device, cudaStream_t) noexcept {
+  axon::free(address, device);
+}
+
+}  // extern "C"
