@@ -84,12 +84,23 @@ costs() { # costs RANKS
   torchrun --standalone --nproc-per-node "$1" -m torch_axon.bench --groups 10 --device cuda --vs nccl
 }
 
+host() { # host RANKS
+  torchrun --standalone --nproc-per-node "$1" -m torch_axon.bench all_reduce --device cuda --host \
+    --vs nccl,fake,launch --dtype bfloat16 --sizes 8,1K,64K,1M --commit "$commit" --json "$results/host.jsonl"
+}
+
+beside() { # beside RANKS; with fewer connections than streams, streams wait for each other
+  CUDA_DEVICE_MAX_CONNECTIONS=32 torchrun --standalone --nproc-per-node "$1" -m torch_axon.bench \
+    all_reduce,all_gather --device cuda --beside --vs nccl --dtype bfloat16 --sizes 1M,16M,256M \
+    --blocks 4 --commit "$commit" --json "$results/beside.jsonl"
+}
+
 kernels() { # kernels RANKS
   all_of _bench "$1" | tee >(grep '^{' >>"$results/kernels.jsonl")
   python3 "$here/table.py" "$results/kernels.jsonl"
 }
 
-export -f all_of sanitize python_tests bench costs kernels
+export -f all_of sanitize python_tests bench costs host beside kernels
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$scratch/site" "$bundle"/*.whl || exit 1
@@ -112,6 +123,8 @@ all_steps() {
   step bench_2_graph 200 bench 2 graph
   step bench_2_eager 200 bench 2 eager
   step costs_2 100 costs 2
+  step host_2 60 host 2
+  step beside_2 150 beside 2
   step kernels_2 100 kernels 2
   step operations_4 200 python_tests "${few/ and not 4ranks/ and 4ranks}" test_reductions.py test_movements.py \
     test_point_to_point.py test_groups.py
@@ -127,11 +140,15 @@ all_steps() {
     step bench_4_graph 200 bench 4 graph
     step bench_4_eager 200 bench 4 eager
     step costs_4 100 costs 4
+    step host_4 60 host 4
+    step beside_4 150 beside 4
     step kernels_4 100 kernels 4
   fi
 }
 all_steps
 
-[[ -s $results/bench.jsonl ]] && python3 -m torch_axon.bench.report "$results/bench.jsonl" >"$results/tables.md"
+for file in bench host; do
+  [[ -s $results/$file.jsonl ]] && python3 -m torch_axon.bench.report "$results/$file.jsonl" >>"$results/tables.md"
+done
 printf '%s\n' "" "$commit on $num_gpus GPUs" "${table[@]}"
 rm -rf "$scratch"

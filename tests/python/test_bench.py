@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -186,6 +187,55 @@ def test_run_measures_beside_nccl_and_symmetric_memory(mode: list[str], tmp_path
         assert [side.backend for side in line.sides] == [BACKEND, "nccl", "symm_one_shot", "symm_two_shot"]
         assert all(side.measured == (line.op == "all_reduce") for side in line.sides[2:])
         assert all(side.wrong == 0 for side in line.sides if side.measured)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")
+def test_run_times_the_host_beside_both_floors(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    done = run_bench(
+        "all_reduce,all_gather", "--device", "cuda", "--host", "--vs", "fake,launch", "--sizes", "8,64K",
+        "--blocks", "2", "--json", str(results),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "over fake + launch µs" in done.stdout
+    lines = read_lines(results)
+    assert [(line.op, line.size) for line in lines] == [
+        (op, size) for op in ("all_reduce", "all_gather") for size in (8, 1 << 16)
+    ]
+    for line in lines:
+        assert line.host
+        assert [side.backend for side in line.sides] == [BACKEND, "fake", "launch"]
+        assert [side.wrong for side in line.sides] == [0, None, None]
+        assert all(0 < side.p50_us <= side.p99_us for side in line.sides)
+        assert all(side.batch == 32 for side in line.sides)
+        assert all(side.busbw_gbs == 0 for side in line.sides)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs, since NCCL takes no two ranks on one")
+def test_run_measures_calls_beside_a_matrix_product(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    done = run_bench(
+        "all_reduce,all_gather,ring", "--device", "cuda", "--beside", "4096", "--vs", "nccl,symm_mem,fake",
+        "--dtype", "bfloat16", "--sizes", "64K,4M", "--blocks", "2", "--seconds", "0.02", "--json", str(results),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "lost µs a call" in done.stdout
+    lines = [json.loads(text) for text in results.read_text().splitlines()]
+    assert [line["op"] for line in lines] == 2 * ["all_reduce"] + 2 * ["all_gather"] + 2 * ["ring"]
+    for line in lines:
+        assert line["product"] == 4096
+        measured = [side for side in line["sides"] if side["failure"] is None]
+        symmetric = ["symm_one_shot", "symm_two_shot"] if line["op"] == "all_reduce" else []
+        assert [side["backend"] for side in measured] == [BACKEND, "nccl", *symmetric, "fake"]
+        for side in measured:
+            assert side["turns"] == 2
+            assert all(side[f"{what}_{how}_us"] > 0 for what in ("call", "product") for how in ("alone", "beside"))
+            moves = side["backend"] != "fake"
+            assert bool(side["kernels"] or side["copies"]) == moves
+            assert bool(side["kernels"]) == (side["multiprocessors"] > 0)
+            assert side["wrong"] == (0 if moves else None)
 
 
 @pytest.mark.gpu

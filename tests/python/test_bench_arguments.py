@@ -127,6 +127,21 @@ def test_symm_mem_stands_for_both_its_kernels() -> None:
     assert _backends("gloo,symm_mem") == ("gloo", "symm_one_shot", "symm_two_shot")
 
 
+def test_on_gpus_host_time_is_compared_with_both_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert parse("--device", "cuda", "--host").rivals == ("nccl", "fake", "launch")
+    assert parse("--device", "cuda", "--host", "--vs", "launch").rivals == ("launch",)
+    assert parse("--device", "cuda").rivals == ("nccl",)
+
+
+def test_beside_takes_the_size_of_the_product_and_measures_large_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    arguments = parse("--device", "cuda", "--beside")
+    assert (arguments.beside, arguments.sizes) == (8192, (1 << 20, 16 << 20, 256 << 20))
+    assert parse("--device", "cuda", "--beside", "4096", "--sizes", "8").beside == 4096
+    assert parse("--device", "cuda").beside == 0
+
+
 def test_a_gpu_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.device_count():
         pytest.skip("there is one")
@@ -163,6 +178,17 @@ def test_output_files_are_paths() -> None:
         (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),
         (["--graph"], "argument --graph: needs --device cuda"),
         (["--vs", "gloo,symm_mem"], "argument --vs: symm_mem needs --device cuda"),
+        (["--vs", "gloo,launch"], "argument --vs: launch needs --device cuda"),
+        (["--graph", "--async"], "argument --graph: not together with --async"),
+        (["--host"], "argument --host: needs --device cuda"),
+        (["--host", "--graph"], "argument --host: not together with --graph"),
+        (["--host", "--async"], "argument --host: not together with --async"),
+        (["--beside"], "argument --beside: needs --device cuda"),
+        (["--beside", "1024"], "argument --beside: '1024' is no integer from 4096 to 65536"),
+        (["--beside", "--host"], "argument --beside: not together with --host"),
+        (["--beside", "--iters", "9"], "argument --beside: not together with --iters"),
+        (["--beside", "--assert-ahead"], "argument --beside: not together with --assert-ahead"),
+        (["--groups", "1", "--beside"], "argument --groups: not together with --beside"),
         (["--seconds", "nan"], "argument --seconds: 'nan' is no number"),
     ],
 )

@@ -82,6 +82,17 @@ def test_table_shows_the_floor_of_links_that_are_known() -> None:
     assert "2 ranks on GPUs NVIDIA H200, graphs, Model 9" in markdown([line])
 
 
+def test_table_of_host_time_shows_distances_to_both_floors_and_no_bandwidth() -> None:
+    launch = replace(FAKE, backend="launch", p50_us=2.5)
+    line = replace(LINE, sides=(OURS, GLOO, FAKE, launch), device="cuda", host=True)
+    shown = cells(line)
+    assert (shown["fake µs"], shown["launch µs"], shown["over fake + launch µs"]) == ("4.00", "2.50", "3.50")
+    assert not {"algbw", "busbw GB/s", "floor µs"} & shown.keys()
+    assert cells(replace(line, sides=(OURS, FAKE, replace(launch, failure="no"))))["over fake + launch µs"] == "–"
+    assert "over fake + launch µs" not in cells(replace(line, sides=(OURS, launch)))
+    assert "GPUs Model 8, host time, Model 9" in markdown([replace(line, machine=replace(MACHINE, gpu="Model 8"))])
+
+
 def test_table_shows_dashes_where_a_side_failed() -> None:
     shown = cells(replace(LINE, sides=(OURS, Side("gloo", failure="unsupported"))))
     assert (shown["gloo µs"], shown["× gloo"], shown["axon µs"]) == ("–", "–", "10.00")
@@ -97,7 +108,7 @@ def test_assert_ahead_wants_the_factor_that_it_is_given() -> None:
 
 
 def test_assert_ahead_does_not_ask_to_beat_a_backend_that_does_nothing() -> None:
-    assert ahead_failures([replace(LINE, sides=(OURS, FAKE))], 1.0) == []
+    assert ahead_failures([replace(LINE, sides=(OURS, FAKE, replace(FAKE, backend="launch")))], 1.0) == []
 
 
 def test_wrong_elements_are_reported_of_every_side() -> None:
@@ -127,7 +138,7 @@ def test_result_files_from_before_gpus_are_read(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     append_lines(path, [LINE])
     fields = json.loads(path.read_text())
-    del fields["device"], fields["graph"], fields["machine"]["gpu"]
+    del fields["device"], fields["graph"], fields["host"], fields["machine"]["gpu"]
     path.write_text(json.dumps(fields) + "\n")
     assert read_lines(path) == [LINE]
 

@@ -5,5 +5,6 @@ columns for both sides and their ratio. ``benchmarks/README.md`` says what is ti
 
 One module a step: `arguments` reads the command line, `operations` is the table of what can be measured, `contenders`
 opens the groups, `measure` times them in turn, `record` is a line of a result file, `report`, `terminal` and `plot`
-show lines, `cost` measures what groups themselves cost.
+show lines. Instead, `cost` measures what groups themselves cost, and `beside` what calls and a matrix product cost each
+other: `loops` runs them, `kernels` reads off the profiler what a call launches, `beside_record` is a line of it.
 """

@@ -4,15 +4,17 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from torch_axon.bench import symmetric
 from torch_axon.bench.arguments import Arguments, parse_arguments
-from torch_axon.bench.contenders import choose_gpu, open_contenders
+from torch_axon.bench.beside import BesideMeter
+from torch_axon.bench.beside_record import BesideLine
+from torch_axon.bench.contenders import choose_gpu, is_backend, open_contenders
 from torch_axon.bench.cost import measure_costs
 from torch_axon.bench.exercise import Setting
 from torch_axon.bench.measure import Meter
@@ -21,6 +23,13 @@ from torch_axon.bench.plot import save_plot
 from torch_axon.bench.record import Line, append_lines, describe_machine
 from torch_axon.bench.report import ahead_failures, wrong_results
 from torch_axon.bench.terminal import Terminal
+
+AnyLine = TypeVar("AnyLine", Line, BesideLine)
+MeasuredLine = TypeVar("MeasuredLine", Line, BesideLine, covariant=True)
+
+
+class Measure(Protocol[MeasuredLine]):
+    def line(self, operation: Operation, setting: Setting) -> MeasuredLine: ...
 
 
 def main(command_line: Sequence[str]) -> int:
@@ -35,28 +44,51 @@ def main(command_line: Sequence[str]) -> int:
     timeout = timedelta(seconds=arguments.timeout)
     device = choose_gpu() if arguments.device == "cuda" else torch.device("cpu")
     if arguments.groups:
-        backends = [name for name in (arguments.backend, *arguments.rivals) if name not in symmetric.KERNELS]
+        backends = [name for name in (arguments.backend, *arguments.rivals) if is_backend(name)]
         with device:
             terminal.costs(measure_costs(backends, arguments.groups, timeout))
         return 0
-    lines = _measure_all(arguments, terminal, timeout)
-    return _conclude(lines, arguments, terminal) if rank == 0 else 0
-
-
-def _measure_all(arguments: Arguments, terminal: Terminal, timeout: timedelta) -> list[Line]:
     contenders, control = open_contenders(arguments.backend, arguments.rivals, timeout)
     machine = describe_machine(arguments.device, arguments.commit)
-    terminal.machine(machine)
-    meter = Meter(contenders, control, arguments, machine)
+    terminal.machine(machine, _legend(arguments))
+    if arguments.beside:
+        beside = BesideMeter(contenders, control, arguments, machine)
+        problems = wrong_results(_measure_all(beside, arguments, terminal, terminal.beside))
+    else:
+        lines = _measure_all(Meter(contenders, control, arguments, machine), arguments, terminal, terminal.lines)
+        problems = _conclude(lines, arguments) if rank == 0 else []
+    for problem in problems:
+        terminal.say(problem)
+    return 1 if problems and rank == 0 else 0
+
+
+def _legend(arguments: Arguments) -> str:
+    ratio = "× how many times as long the other takes"
+    if arguments.beside:
+        return (
+            f"bfloat16 products of {arguments.beside} × {arguments.beside} matrices and calls, alone and beside each "
+            "other: medians of the slowest rank; lost: how much longer the product takes for a call"
+        )
+    if arguments.host:
+        return f"time: what enqueuing a call takes the host, p50 and p99 of the slowest rank; {ratio}"
+    return f"time: p50 and p99 of the slowest rank, one way for sendrecv; {ratio}"
+
+
+def _measure_all(
+    meter: Measure[AnyLine],
+    arguments: Arguments,
+    terminal: Terminal,
+    show: Callable[[Sequence[AnyLine]], None],
+) -> list[AnyLine]:
     plan = {name: list(_settings(OPERATIONS[name], arguments)) for name in arguments.operations}
-    lines: list[Line] = []
+    lines: list[AnyLine] = []
     with terminal.progress(sum(len(settings) for settings in plan.values())) as progress:
         for name, settings in plan.items():
             for setting in settings:
                 lines.append(meter.line(OPERATIONS[name], setting))
                 progress.update()
             progress.clear()
-            terminal.lines(lines[-len(settings) :])
+            show(lines[-len(settings) :])
             if arguments.json is not None and dist.get_rank() == 0:  # now: a long run may be cut short
                 append_lines(arguments.json, lines[-len(settings) :])
     dist.destroy_process_group()
@@ -71,15 +103,14 @@ def _settings(operation: Operation, arguments: Arguments) -> Iterator[Setting]:
         yield Setting(count, arguments.dtype, arguments.redop, arguments.root, dist.get_rank(), num_ranks)
 
 
-def _conclude(lines: Sequence[Line], arguments: Arguments, terminal: Terminal) -> int:
+def _conclude(lines: Sequence[Line], arguments: Arguments) -> list[str]:
+    """Draws what is wanted; what is wrong or not ahead."""
     if arguments.plot is not None:
         save_plot(lines, arguments.plot)
     problems = wrong_results(lines)
     if arguments.ahead is not None:
         problems += ahead_failures(lines, arguments.ahead)
-    for problem in problems:
-        terminal.say(problem)
-    return 1 if problems else 0
+    return problems
 
 
 if __name__ == "__main__":

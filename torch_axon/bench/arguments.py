@@ -9,12 +9,21 @@ from typing import TypeVar
 import torch
 
 from torch_axon.bench import symmetric
-from torch_axon.bench.contenders import register
+from torch_axon.bench.contenders import FLOOR, LAUNCH, register
 from torch_axon.bench.operations import OPERATIONS
 from torch_axon.bench.patterns import DTYPES, REDUCTIONS
 from torch_axon.bench.sizes import parse_size, parse_sizes, size_range
 
 _DEFAULT_SIZES = "8:128M:x4"
+_DEFAULT_SIZES_BESIDE = "1M:256M:x16"
+_PRODUCT = 8192
+# Options by those that they cannot be given with.
+_NOT_TOGETHER = {
+    "--graph": ("--async",),
+    "--host": ("--graph", "--async", "--plot"),
+    "--beside": ("--host", "--graph", "--async", "--iters", "--plot", "--assert-ahead"),
+    "--groups": ("--host", "--beside", "--graph"),
+}
 T = TypeVar("T")
 
 
@@ -38,6 +47,8 @@ class Arguments:
     timeout: float
     device: str
     graph: bool
+    host: bool
+    beside: int  # rows and columns of the matrices; 0 is without
     commit: str | None
     json: Path | None
     plot: Path | None
@@ -56,6 +67,7 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         parser.error(f"arguments -b, -e, -f: {error}")
     if given.root >= num_ranks:
         parser.error(f"argument -r/--root: {given.root} is no rank from 0 to {num_ranks - 1}")
+    _check_combinations(given, parser)
     _check_device(given, parser)
     dtype = DTYPES[given.dtype]
     if REDUCTIONS[given.redop].integers_only and dtype.is_floating_point:
@@ -68,7 +80,7 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         redop=given.redop,
         root=given.root,
         backend=given.backend,
-        rivals=given.vs or (("gloo",) if given.device == "cpu" else ("nccl",)),
+        rivals=given.vs or _default_rivals(given),
         iters=given.iters,
         warmup=given.warmup,
         blocks=given.blocks,
@@ -78,6 +90,8 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         timeout=given.timeout,
         device=given.device,
         graph=given.graph,
+        host=given.host,
+        beside=given.beside,
         commit=given.commit,
         json=given.json,
         plot=given.plot,
@@ -91,6 +105,7 @@ def _build_parser() -> argparse.ArgumentParser:
         description="Times c10d operations of one backend and of others, taking turns in one run, and checks results.",
     )
     _add_work(parser.add_argument_group("what is measured"))
+    _add_ways(parser.add_argument_group("in which way"))
     _add_timing(parser.add_argument_group("beside what, and for how long"))
     _add_results(parser.add_argument_group("results"))
     return parser
@@ -110,7 +125,8 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
         "--sizes",
         type=_checked(parse_sizes),
         metavar="SIZES",
-        help=f"BEGIN:END:xFACTOR, BEGIN:END:+STEP or SIZE, comma-separated (default: {_DEFAULT_SIZES})",
+        help=f"BEGIN:END:xFACTOR, BEGIN:END:+STEP or SIZE, comma-separated (default: {_DEFAULT_SIZES}, with --beside "
+        f"{_DEFAULT_SIZES_BESIDE})",
     )
     add("-b", "--begin", type=_checked(parse_size), metavar="SIZE", help="smallest size, as in nccl-tests")
     add("-e", "--end", type=_checked(parse_size), metavar="SIZE", help="largest size, as in nccl-tests")
@@ -118,13 +134,28 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
     add("-d", "--dtype", choices=DTYPES, default="float32")
     add("-o", "--redop", choices=REDUCTIONS, default="sum")
     add("-r", "--root", type=_integer(0, 1 << 20), default=0, metavar="RANK", help="of rooted operations (default: 0)")
+
+
+def _add_ways(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where the tensors are; one GPU a rank (default: cpu)")
     add("--async", dest="is_async", action="store_true", help="keep --window calls in flight instead of one")
     add("--window", type=_integer(1, 1024), default=16, metavar="N", help="calls in flight with --async (default: 16)")
     add(
         "--groups", type=_integer(0, 10000), default=0, metavar="N", help="instead: what a first and N more groups cost"
     )
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where the tensors are; one GPU a rank (default: cpu)")
     add("--graph", action="store_true", help="with --device cuda: replay CUDA graphs of 20 calls and more")
+    add("--host", action="store_true", help="with --device cuda: time only what enqueuing a call takes the host")
+    add(
+        "--beside",
+        nargs="?",
+        type=_integer(4096, 65536),
+        const=_PRODUCT,
+        default=0,
+        metavar="N",
+        help="with --device cuda: what calls and a bfloat16 product of N × N matrices beside them cost each other, and "
+        f"how many multiprocessors the calls' kernels take (N: {_PRODUCT})",
+    )
 
 
 def _add_timing(group: argparse._ArgumentGroup) -> None:
@@ -135,7 +166,8 @@ def _add_timing(group: argparse._ArgumentGroup) -> None:
         type=_backends,
         metavar="NAMES",
         help="comma-separated backends to compare with; fake is torch's own floor, symm_mem the all_reduce kernels of "
-        "its symmetric memory (default: gloo, on GPUs nccl)",
+        "its symmetric memory, launch one launch of an empty kernel (default: gloo; on GPUs nccl, with --host "
+        "also fake and launch)",
     )
     add("-n", "--iters", type=_integer(1, 10**7), metavar="N", help="calls a side and line (default: fills --seconds)")
     add("--seconds", type=_number(0.001, 3600), default=0.3, help="time a side and line without --iters (default: 0.3)")
@@ -163,17 +195,32 @@ def _check_device(given: argparse.Namespace, parser: argparse.ArgumentParser) ->
     rivals = given.vs or ()
     if given.device == "cuda" and not torch.cuda.device_count():
         parser.error("argument --device: no GPU here for 'cuda'")
-    if given.graph and given.device == "cpu":
-        parser.error("argument --graph: needs --device cuda")
-    if given.graph and given.is_async:
-        parser.error("argument --graph: not together with --async; a graph holds calls one behind the other")
-    if given.device == "cpu" and not set(rivals).isdisjoint(symmetric.KERNELS):
-        parser.error("argument --vs: symm_mem needs --device cuda")
+    if given.device == "cuda":
+        return
+    for option in ("--graph", "--host", "--beside"):
+        if _value(given, option):
+            parser.error(f"argument {option}: needs --device cuda")
+    if not set(rivals).isdisjoint(symmetric.KERNELS):
+        parser.error(f"argument --vs: {symmetric.NAME} needs --device cuda")
+    if LAUNCH in rivals:
+        parser.error(f"argument --vs: {LAUNCH} needs --device cuda")
+
+
+def _check_combinations(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    for option, others in _NOT_TOGETHER.items():
+        for other in others if _value(given, option) else ():
+            if _value(given, other):
+                parser.error(f"argument {option}: not together with {other}")
+
+
+def _value(given: argparse.Namespace, option: str) -> object:
+    name = "is_async" if option == "--async" else option.removeprefix("--").replace("-", "_")
+    return getattr(given, name)
 
 
 def _nccl_tests_sizes(given: argparse.Namespace) -> tuple[int, ...]:
     if not (given.begin or given.end or given.factor):
-        return parse_sizes(_DEFAULT_SIZES)
+        return parse_sizes(_DEFAULT_SIZES_BESIDE if given.beside else _DEFAULT_SIZES)
     begin = given.begin or 8
     return size_range(begin, given.end or max(begin, parse_size("128M")), f"x{given.factor or 2}")
 
@@ -189,8 +236,14 @@ def _operations(text: str) -> tuple[str, ...]:
 def _backends(text: str) -> tuple[str, ...]:
     names: list[str] = []
     for name in text.split(","):
-        names += symmetric.KERNELS if name == symmetric.NAME else [_backend(name)]
+        names += symmetric.KERNELS if name == symmetric.NAME else [name if name == LAUNCH else _backend(name)]
     return tuple(names)
+
+
+def _default_rivals(given: argparse.Namespace) -> tuple[str, ...]:
+    if given.device == "cpu":
+        return ("gloo",)
+    return _backends(f"nccl,{FLOOR},{LAUNCH}") if given.host else ("nccl",)
 
 
 def _backend(name: str) -> str:

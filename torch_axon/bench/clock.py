@@ -1,4 +1,4 @@
-"""How long a batch of calls takes: by the host's clock, or by events on the GPU's stream.
+"""How long a batch of calls takes: by the host's clock, or by events on the GPU's stream; or what enqueuing it takes.
 
 Events time what the GPU does between them. The batches of a block follow each other without the host waiting in
 between; one that is not timed goes before, in which the ranks meet: after it they run in step, so that the slowest
@@ -23,6 +23,10 @@ class Clock(Protocol):
     def smallest_batch(self) -> int:
         """Calls of a batch, however long they take."""
 
+    @property
+    def most_calls(self) -> int:
+        """Calls of a side and line at most, unless so many are asked for."""
+
     def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
         """Nanoseconds of each of `num_samples` runs, after one that is not timed."""
 
@@ -30,6 +34,7 @@ class Clock(Protocol):
 class HostClock:
     sample_ns = 20_000
     smallest_batch = 1
+    most_calls = 20_000
 
     def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
         run()
@@ -47,6 +52,7 @@ class StreamClock:
 
     sample_ns: int
     smallest_batch: int
+    most_calls: int = 20_000
 
     def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(num_samples + 1)]  # type: ignore[no-untyped-call]
@@ -57,6 +63,29 @@ class StreamClock:
             event.record()
         torch.cuda.synchronize()
         return [start.elapsed_time(end) * 1e6 for start, end in pairwise(events)]
+
+
+class EnqueueClock:
+    """The host's time alone: the GPU is idle when a batch begins, and what it does after the batch is not timed.
+
+    A GPU's queue holds some 1,000 launches, behind which the host waits for the GPU: batches stay far below that. Calls
+    are few because the GPU does them too, in its own time, which is long where tensors are large.
+    """
+
+    sample_ns = 0
+    smallest_batch = 32
+    most_calls = 4096
+
+    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
+        run()
+        nanoseconds: list[float] = []
+        for _ in range(num_samples):
+            torch.cuda.synchronize()
+            start = perf_counter_ns()
+            run()
+            nanoseconds.append(perf_counter_ns() - start)
+        torch.cuda.synchronize()
+        return nanoseconds
 
 
 def capture(calls: Callable[[], None]) -> torch.cuda.CUDAGraph:

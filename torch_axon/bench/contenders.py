@@ -15,6 +15,9 @@ from torch_axon.bench.operations import Operation
 
 # torch's backend that does nothing at all: what remains is the cost of the Python call.
 FLOOR = "fake"
+# No backend: what any call on a GPU cannot do without, one launch of a kernel that does nothing.
+LAUNCH = "launch"
+FLOORS = (FLOOR, LAUNCH)
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,14 @@ class Contender:
 
     @property
     def moves_data(self) -> bool:
-        return self.backend != FLOOR
+        return self.backend not in FLOORS
 
     def own_exercise(self, operation: Operation, setting: Setting) -> Exercise | None:
         """For sides that need buffers of their own kind; the others work on the same ones. A collective call."""
         if self.backend in symmetric.KERNELS:
             return symmetric.prepare(self.backend, self.group, operation, setting)
+        if self.backend == LAUNCH:
+            return Exercise(lambda _group, _is_async: torch._C._cuda_sleep(1))  # no dispatch, no tensor
         return None
 
 
@@ -62,6 +67,11 @@ class Control:
         return tensor.tolist()
 
 
+def is_backend(name: str) -> bool:
+    """Whether groups can be opened on it; other contenders go past c10d."""
+    return name != LAUNCH and name not in symmetric.KERNELS
+
+
 def register(backend: str) -> None:
     """Makes torch know `backend` where an import does that; importing this package does it for axon."""
     if backend == FLOOR:
@@ -84,6 +94,6 @@ def open_contenders(backend: str, rivals: Sequence[str], timeout: timedelta) -> 
     contenders = [Contender(backend, dist.distributed_c10d._get_default_group())]
     for name in rivals:
         # Symmetric memory needs no backend, but a group with a store to meet through.
-        group = dist.new_group(backend="gloo" if name in symmetric.KERNELS else name, timeout=timeout)
+        group = dist.new_group(backend=name if is_backend(name) else "gloo", timeout=timeout)
         contenders.append(Contender(name, group))
     return contenders, Control(dist.new_group(backend="gloo", timeout=timeout))

@@ -19,8 +19,11 @@ _LINKS = {"NVIDIA H200": Link(latency_us=2.0, gbs=390.0)}
 
 
 def floor_us(line: Line) -> float | None:
-    """For the bytes that must leave or reach a GPU, as the bus factor counts them. None: links that we do not know."""
+    """For the bytes that must leave or reach a GPU, as the bus factor counts them.
+
+    None: links that we do not know, or a line of host time.
+    """
     link = _LINKS.get(line.machine.gpu or "")
-    if link is None:
+    if link is None or line.host:
         return None
     return link.latency_us + line.size * OPERATIONS[line.op].bus_factor(line.ranks) / link.gbs / 1e3

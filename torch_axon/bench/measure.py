@@ -9,7 +9,7 @@ ranks. Results are checked, every element, before the first block and after the 
 
 import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from torch_axon.bench.arguments import Arguments
-from torch_axon.bench.clock import Clock, HostClock, StreamClock, capture
+from torch_axon.bench.clock import Clock, EnqueueClock, HostClock, StreamClock, capture
 from torch_axon.bench.contenders import Contender, Control
 from torch_axon.bench.exercise import Exercise, Setting
 from torch_axon.bench.operations import Operation
@@ -25,7 +25,6 @@ from torch_axon.bench.record import Line, Machine, Side
 
 _LARGEST_BATCH = 64
 _SMALLEST_GRAPH = 20
-_MOST_CALLS = 20_000
 _WINDOW_BYTES = 512 << 20
 
 
@@ -45,11 +44,14 @@ class Method:
     clock: Clock
     graph: bool  # replayed from CUDA graphs
     chained: bool  # each on what the one before has written: no host keeps the ranks in step
+    to_end: bool = True  # else only enqueuing is timed, which says nothing about bandwidth
 
     @staticmethod
     def of(arguments: Arguments) -> "Method":
         if arguments.device == "cpu":
             return Method(HostClock(), graph=False, chained=False)
+        if arguments.host:
+            return Method(EnqueueClock(), graph=False, chained=True, to_end=False)
         clock = StreamClock(1_000_000, _SMALLEST_GRAPH) if arguments.graph else StreamClock(200_000, 1)
         return Method(clock, arguments.graph, chained=True)
 
@@ -97,7 +99,7 @@ class Trial:
         call_ns = max(1.0, control.maximum([elapsed])[0])
         if not self._is_async:
             self.batch = min(_LARGEST_BATCH, max(clock.smallest_batch, math.ceil(clock.sample_ns / call_ns)))
-        calls = arguments.iters or min(_MOST_CALLS, arguments.seconds * 1e9 / call_ns)
+        calls = arguments.iters or min(clock.most_calls, arguments.seconds * 1e9 / call_ns)
         self._samples_per_block = math.ceil(calls / (arguments.blocks * self.batch))
         if self._method.graph:
             self._run_batch = capture(self._launch_batch).replay
@@ -106,12 +108,17 @@ class Trial:
         samples = self._method.clock.time(self._run_batch, self._samples_per_block)
         self.nanoseconds += [sample / self.batch for sample in samples]
 
+    def enqueue(self, num_calls: int) -> list[dist.Work]:
+        """Calls of which none waits for one before; the works of those that can be asynchronous."""
+        works = [launch(self.contender.group, True) for launch in islice(cycle(self._steps), num_calls)]
+        return [work for work in works if work is not None]
+
     def side(self, operation: Operation, size: int, control: Control) -> Side:
         if self.failure is not None:
             return Side(self.contender.backend, failure=self.failure)
         own = [percentile(self.nanoseconds, share) / operation.hops / 1e3 for share in (0.5, 0.99)]
         p50_us, p99_us = control.maximum(own)
-        moved = size if self.contender.moves_data else 0
+        moved = size if self.contender.moves_data and self._method.to_end else 0
         algbw_gbs = moved / p50_us / 1e3
         return Side(
             self.contender.backend,
@@ -149,6 +156,33 @@ class Trial:
             exercise.zero()
 
 
+def prepare_trials(
+    contenders: Sequence[Contender], operation: Operation, setting: Setting, arguments: Arguments, window: int = 1
+) -> list[Trial]:
+    """A trial for each contender, over the same buffers except where one needs its own."""
+    method = Method.of(arguments)
+    with torch.device(arguments.device):
+        shared = [operation.prepare(setting) for _ in range(window)]
+        own = [contender.own_exercise(operation, setting) for contender in contenders]
+        return [
+            Trial(contender, [exercise] if exercise else shared, method)
+            for contender, exercise in zip(contenders, own, strict=True)
+        ]
+
+
+def take_turns(turns: Sequence[Callable[[], None]], blocks: int, control: Control) -> None:
+    """All of them `blocks` times, every second time backwards, each when all ranks have come to it."""
+    gc.collect()
+    gc.disable()
+    try:
+        for block in range(blocks):
+            for turn in turns if block % 2 == 0 else reversed(turns):
+                control.barrier()
+                turn()
+    finally:
+        gc.enable()
+
+
 @dataclass(frozen=True)
 class Meter:
     """Measures lines with the same contenders throughout; the first is the one judged."""
@@ -161,7 +195,7 @@ class Meter:
     def line(self, operation: Operation, setting: Setting) -> Line:
         size = operation.size(setting.count, setting.dtype, setting.num_ranks)
         window = self._window(operation, size)
-        trials = self._measure(self._trials(operation, setting, window))
+        trials = self._measure(prepare_trials(self.contenders, operation, setting, self.arguments, window))
         return Line(
             op=operation.name,
             size=size,
@@ -175,17 +209,8 @@ class Meter:
             machine=self.machine,
             device=self.arguments.device,
             graph=self.arguments.graph,
+            host=self.arguments.host,
         )
-
-    def _trials(self, operation: Operation, setting: Setting, window: int) -> list[Trial]:
-        method = Method.of(self.arguments)
-        with torch.device(self.arguments.device):
-            shared = [operation.prepare(setting) for _ in range(window)]
-            own = [contender.own_exercise(operation, setting) for contender in self.contenders]
-            return [
-                Trial(contender, [exercise] if exercise else shared, method)
-                for contender, exercise in zip(self.contenders, own, strict=True)
-            ]
 
     def _window(self, operation: Operation, size: int) -> int:
         """Calls in flight, fewer where their buffers, one set a call, would fill the memory; 1 is synchronous."""
@@ -199,18 +224,7 @@ class Meter:
         able = [trial for trial in trials if trial.failure is None]
         for trial in able:
             trial.plan(self.arguments, self.control)
-        self._take_turns(able)
+        take_turns([trial.block for trial in able], self.arguments.blocks, self.control)
         for trial in able:
             trial.recheck(self.control)
         return trials
-
-    def _take_turns(self, trials: Sequence[Trial]) -> None:
-        gc.collect()
-        gc.disable()
-        try:
-            for block in range(self.arguments.blocks):
-                for trial in trials if block % 2 == 0 else reversed(trials):
-                    self.control.barrier()
-                    trial.block()
-        finally:
-            gc.enable()

@@ -10,8 +10,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Line:
     machine: Machine = field(repr=False)
     device: str = "cpu"
     graph: bool = False  # calls replayed from CUDA graphs
+    host: bool = False  # times are those of the host alone, to enqueue a call
 
     @property
     def judged(self) -> Side:
@@ -91,7 +96,7 @@ def describe_machine(device: str = "cpu", commit: str | None = None) -> Machine:
     )
 
 
-def append_lines(path: Path, lines: Iterable[Line]) -> None:
+def append_lines(path: Path, lines: "Iterable[DataclassInstance]") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(line)) + "\n" for line in lines)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_axon.bench.contenders import FLOOR
+from torch_axon.bench.beside_record import BesideLine
+from torch_axon.bench.contenders import FLOOR, FLOORS, LAUNCH
 from torch_axon.bench.floor import floor_us
 from torch_axon.bench.record import Line, Side, read_lines
 from torch_axon.bench.sizes import format_size
@@ -39,7 +40,9 @@ def columns(lines: Sequence[Line]) -> list[Column]:
     if floor_us(lines[0]) is not None:
         found.append(Column("floor µs", lambda line: _time(floor_us(line) or 0.0)))
     for index, side in enumerate(lines[0].sides):
-        found += _side_columns(index, side.backend)
+        found += _side_columns(index, side.backend, lines[0])
+    if {side.backend for side in lines[0].sides[1:]}.issuperset(FLOORS):
+        found.append(Column(f"over {FLOOR} + {LAUNCH} µs", _over_floors))
     return found
 
 
@@ -49,7 +52,7 @@ def ahead_failures(lines: Sequence[Line], factor: float) -> list[str]:
     for line in lines:
         for side in line.sides[1:]:
             ratio = line.ratio(side)
-            if side.backend != FLOOR and ratio is not None and ratio < factor:
+            if side.backend not in FLOORS and ratio is not None and ratio < factor:
                 failures.append(
                     f"{line.op} {format_size(line.size)}: {line.judged.backend} {_time(line.judged.p50_us)} µs, "
                     f"{side.backend} {_time(side.p50_us)} µs, {ratio:.2f} of the {factor:g} wanted"
@@ -57,7 +60,7 @@ def ahead_failures(lines: Sequence[Line], factor: float) -> list[str]:
     return failures
 
 
-def wrong_results(lines: Sequence[Line]) -> list[str]:
+def wrong_results(lines: Sequence[Line] | Sequence[BesideLine]) -> list[str]:
     """Where the judged backend failed or any backend gave wrong elements."""
     problems = []
     for line in lines:
@@ -76,7 +79,8 @@ def markdown(lines: Sequence[Line]) -> str:
     shown = [column for column in columns(lines) if column.in_short]
     rows = [[column.title for column in shown], [":--", *["--:"] * (len(shown) - 1)]]
     rows += [[column.cell(line) for column in shown] for line in lines]
-    gpus = f"GPUs {machine.gpu}{', graphs' if lines[0].graph else ''}, " if machine.gpu else ""
+    kind = ", graphs" if lines[0].graph else ", host time" if lines[0].host else ""
+    gpus = f"GPUs {machine.gpu}{kind}, " if machine.gpu else ""
     head = (
         f"{lines[0].ranks} ranks on {gpus}{machine.cpu} ({machine.cores} cores), torch {machine.torch}, "
         f"{machine.commit or 'unversioned'}, {machine.date[:10]}: `{machine.command}`"
@@ -97,20 +101,31 @@ def main(command_line: Sequence[str]) -> int:
     return 0
 
 
-def _side_columns(index: int, backend: str) -> list[Column]:
+def _over_floors(line: Line) -> str:
+    """What a call costs beyond the Python call and one launch."""
+    floors = [side for side in line.sides if side.backend in FLOORS]
+    if not all(side.measured for side in (line.judged, *floors)):
+        return _ABSENT
+    return _time(line.judged.p50_us - sum(side.p50_us for side in floors))
+
+
+def _side_columns(index: int, backend: str, example: Line) -> list[Column]:
     def figure(show: Callable[[Line, Side], str]) -> Callable[[Line], str]:
         return lambda line: show(line, line.sides[index]) if line.sides[index].measured else _ABSENT
 
     found = [Column(f"{backend} µs", figure(lambda _, side: _time(side.p50_us)))]
+    if backend == LAUNCH:
+        return found
     if backend == FLOOR:
         over = figure(lambda line, side: _time(line.judged.p50_us - side.p50_us) if line.judged.measured else _ABSENT)
         return [*found, Column(f"over {backend} µs", over)]
-    found += [
-        Column("p99", figure(lambda _, side: _time(side.p99_us))),
-        Column("algbw", figure(lambda _, side: _bandwidth(side.algbw_gbs)), in_short=False),
-        Column("busbw GB/s", figure(lambda _, side: _bandwidth(side.busbw_gbs))),
-        Column("#wrong", figure(lambda _, side: str(side.wrong)), in_short=False),
-    ]
+    found.append(Column("p99", figure(lambda _, side: _time(side.p99_us))))
+    if not example.host:
+        found += [
+            Column("algbw", figure(lambda _, side: _bandwidth(side.algbw_gbs)), in_short=False),
+            Column("busbw GB/s", figure(lambda _, side: _bandwidth(side.busbw_gbs))),
+        ]
+    found.append(Column("#wrong", figure(lambda _, side: str(side.wrong)), in_short=False))
     if index > 0:
         found.append(Column(f"× {backend}", figure(lambda line, side: _ratio(line.ratio(side)))))
     return found

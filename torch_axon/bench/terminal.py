@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from torch_axon.bench import beside_record
+from torch_axon.bench.beside_record import BesideLine
 from torch_axon.bench.cost import GroupCost
 from torch_axon.bench.record import Line, Machine
 from torch_axon.bench.report import columns
@@ -25,12 +27,12 @@ class Terminal:
         self._console = Console(width=_WIDEST_TABLE, quiet=not self._speaks)
         self._is_narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < _LEAST_FOR_ALL_COLUMNS
 
-    def machine(self, machine: Machine) -> None:
+    def machine(self, machine: Machine, legend: str) -> None:
         self._console.print(
             f"# {f'{machine.gpu}; ' if machine.gpu else ''}{machine.cpu}, {machine.cores} cores, "
             f"Linux {machine.kernel}; torch {machine.torch}, "
             f"Python {machine.python}; {machine.commit or 'unversioned'}; {machine.date}\n"
-            "# time: p50 and p99 of the slowest rank, one way for sendrecv; × how many times as long the other takes",
+            f"# {legend}",
             highlight=False,
             soft_wrap=True,
         )
@@ -42,9 +44,11 @@ class Terminal:
     def lines(self, lines: Sequence[Line]) -> None:
         shown = [column for column in columns(lines) if column.in_short or not self._is_narrow]
         self._table([column.title for column in shown], [[column.cell(line) for column in shown] for line in lines])
-        failures = {side.backend: side.failure for line in lines for side in line.sides if side.failure is not None}
-        for backend, failure in failures.items():
-            self.say(f"– {backend}: {failure}")
+        self._failures(lines)
+
+    def beside(self, lines: Sequence[BesideLine]) -> None:
+        self._table(beside_record.TITLES, beside_record.rows(lines))
+        self._failures(lines)
 
     def costs(self, costs: Sequence[GroupCost]) -> None:
         titles = [
@@ -76,6 +80,11 @@ class Terminal:
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _failures(self, lines: Sequence[Line] | Sequence[BesideLine]) -> None:
+        failures = {side.backend: side.failure for line in lines for side in line.sides if side.failure is not None}
+        for backend, failure in failures.items():
+            self.say(f"– {backend}: {failure}")
 
     def _table(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table = Table(box=None, pad_edge=False, header_style="bold")
