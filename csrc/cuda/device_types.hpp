@@ -46,7 +46,7 @@ enum class DeviceOperation : uint8_t {
   kNone = 0,
   kAllReduceOneShot = 1,
   kAllReduceTwoShot = 2,
-  kAllReduce = 3,  // over lines; the others over either protocol
+  kAllReduce = 3,  // over lines or directly; the others in any way
   kAllGather = 4,
   kReduceScatter = 5,
   kReduce = 6,

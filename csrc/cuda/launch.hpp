@@ -8,14 +8,16 @@ namespace axon {
 
 struct LaunchShape {
   int num_blocks = 0;
-  int num_threads = 0;  // in a block
+  int num_threads = 0;          // in a block
+  size_t num_shared_bytes = 0;  // of dynamic shared memory, a block
 };
 
 // `arguments` points to one pointer a kernel parameter, as cudaLaunchKernel wants them.
 Status launch(const void* kernel, LaunchShape shape, void** arguments, StreamView stream);
 
 // Puts the kernel's code on the current device now. CUDA otherwise loads at the first launch and waits for the device
-// to do so, for ever if a kernel there spins on a peer that comes later.
-Status load(const void* kernel);
+// to do so, for ever if a kernel there spins on a peer that comes later. From then on its blocks may have so much
+// dynamic shared memory.
+Status load(const void* kernel, size_t num_shared_bytes = 0);
 
 }  // namespace axon

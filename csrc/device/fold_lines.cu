@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
-#include <string>
 #include <utility>
 
 #include "device/dispatch.cuh"
+#include "device/fold_types.hpp"
 
 namespace axon {
 namespace device {
@@ -85,11 +85,6 @@ Status launch_fold(const DeviceTeam& team, FoldKernels kernels, FoldArguments& c
   call.jobs = plan.table();
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
   return launch(takes_long ? kernels.for_long : kernels.for_short, grid.value(), parameters, stream);
-}
-
-Status no_kernel(DataType dtype, Reduction reduction) {
-  return Status(ErrorCode::kInvalidArgument,
-                std::string("no kernel for ") + name_of(dtype) + " with " + name_of(reduction));
 }
 
 }  // namespace

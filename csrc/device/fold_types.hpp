@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/data_type.hpp"
+#include "base/status.hpp"
 
 namespace axon::device {
 
@@ -14,5 +15,7 @@ struct FoldType {
 
 // All that has_kernel() knows.
 std::vector<FoldType> all_folds();
+
+Status no_kernel(DataType dtype, Reduction reduction);
 
 }  // namespace axon::device

@@ -55,7 +55,7 @@ __device__ __forceinline__ void meet(const DeviceTeam& team, uint32_t fault, con
   announce(outgoing);
   __syncwarp();
   advance_epoch(team, epoch, 0, 1);
-  verify(Turn(team, from_peer, epoch));
+  (void)verify(Turn(team, from_peer, epoch));
 }
 
 // One warp's part in sending a message on its edge. Each batch's registers take the loads of the batch kBatches further

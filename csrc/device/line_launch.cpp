@@ -4,6 +4,7 @@
 #include <bit>
 #include <string>
 
+#include "device/direct_launch.hpp"
 #include "device/fold_types.hpp"
 #include "device/packet_collectives.hpp"
 
@@ -88,6 +89,11 @@ std::vector<FoldType> all_folds() {
   return folds;
 }
 
+Status no_kernel(DataType dtype, Reduction reduction) {
+  return Status(ErrorCode::kInvalidArgument,
+                std::string("no kernel for ") + name_of(dtype) + " with " + name_of(reduction));
+}
+
 }  // namespace axon::device
 
 namespace axon {
@@ -106,6 +112,7 @@ Status load_kernels(int num_ranks) {
     AXON_TRY(load(pair.for_long));
   }
   AXON_TRY(load(device::exchange_kernel_address()));
+  AXON_TRY(device::load_direct_kernels(num_ranks));
   return load_packet_kernels(num_ranks);
 }
 

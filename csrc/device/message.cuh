@@ -13,6 +13,13 @@ __device__ __forceinline__ void store_bytes(std::byte* address, uint64_t value, 
   }
 }
 
+// Less than a granule; the rest reads as 0.
+__device__ __forceinline__ Granule load_odd_granule(const std::byte* address, size_t num_valid) {
+  Payload halves[2]{load_unaligned(address, min(num_valid, size_t{8})), {}};
+  if (num_valid > 8) halves[1] = load_unaligned(address + 8, num_valid - 8);
+  return *reinterpret_cast<const Granule*>(halves);
+}
+
 __device__ __forceinline__ void store_odd_granule(std::byte* data, size_t num_bytes, uint32_t index,
                                                   const Granule& granule) {
   const size_t offset = index * sizeof(Granule);

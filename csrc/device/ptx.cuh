@@ -1,7 +1,9 @@
-// The only inline PTX. Every access here is `relaxed` or stronger at system scope, so it is single-copy atomic per
-// 8 aligned bytes, bypasses L1 and meets its counterpart on any GPU of the host and on the CPU.
+// The only inline PTX, but for that of bulk copies. Every access here is `relaxed` or stronger at system scope, so it
+// is single-copy atomic per 8 aligned bytes, bypasses L1 and meets its counterpart on any GPU of the host and on the
+// CPU.
 //
-// Only store_release has a "memory" clobber: packets carry their readiness, so ordinary accesses may pass them.
+// Only store_release and load_acquire have a "memory" clobber: packets carry their readiness, so ordinary accesses may
+// pass them.
 #pragma once
 
 #include "cuda/device_types.hpp"
@@ -40,6 +42,13 @@ __device__ __forceinline__ uint64_t load_relaxed(const uint64_t* address) {
 
 __device__ __forceinline__ void store_relaxed(uint64_t* address, uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value));
+}
+
+// Later accesses of this thread come after it; pairs with a store that orders earlier ones before itself.
+__device__ __forceinline__ uint64_t load_acquire(const uint64_t* address) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
 }
 
 struct alignas(16) Granule {

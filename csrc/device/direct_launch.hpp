@@ -1,0 +1,60 @@
+// The host side that direct kernels share.
+#pragma once
+
+#include "cuda/launch.hpp"
+#include "device/direct_collectives.hpp"
+
+namespace axon::device {
+
+inline constexpr uint64_t kGranuleBytes = 16;  // what direct kernels move; addresses are multiples of it
+
+// What a rank tells the others of a direct kernel, and its own blocks.
+enum class Verdict : uint32_t {
+  kAbsent,  // has failed in an earlier launch and announces nothing
+  kFailed,  // has announced itself, but somebody is missing or disagrees
+  kNo,
+  kYes,
+  kUnheard,
+};
+
+// A verdict's other half, by which it cannot be mistaken for what a rank at odds writes there.
+inline constexpr uint32_t kVerdictMark = 0x5EA1'ED00;
+
+// Between this rank and another.
+struct DirectEdge {
+  SegmentPlace readable;  // what that rank reads here …
+  SegmentPlace writable;  // … and writes: told to it
+  uint64_t bytes_to;      // of the message there …
+  uint64_t bytes_from;    // … and from there: what both must agree on
+};
+
+struct DirectMeeting {
+  DeviceDescriptor descriptor;  // its num_bytes is filled in for each edge
+  uint32_t reads;               // a bit a rank: this one reads from it, …
+  uint32_t writes;              // … writes to it
+  uint32_t is_even;             // whether all that this rank itself uses of its own tensors is aligned
+  DirectEdge edges[kMaxTeamRanks];
+};
+
+inline bool is_even(const void* data) noexcept {
+  return reinterpret_cast<uintptr_t>(data) % kGranuleBytes == 0;
+}
+
+// `num_bytes` further on.
+inline SegmentPlace behind(SegmentPlace place, uint64_t num_bytes) noexcept {
+  place.offset = place.offset + num_bytes;
+  return place;
+}
+
+DirectMeeting meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
+// `num_blocks`, or `preferred` if that is 0.
+Result<int> count_blocks(int num_blocks, int preferred);
+
+const void* direct_exchange_kernel() noexcept;
+const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept;  // null: there is none
+size_t direct_fold_shared_bytes(int num_ranks) noexcept;
+
+// Puts all direct kernels for a team of that size on the current device.
+Status load_direct_kernels(int num_ranks);
+
+}  // namespace axon::device

@@ -1,0 +1,208 @@
+// How the ranks of a direct kernel meet, agree and part. In packets of the epoch's region, a rank tells each peer
+//
+//   what it is about to do        the descriptor, as in every collective
+//   where its tensors are         two SegmentPlaces: of what the peer reads, of what it writes
+//   whether it agrees             its *verdict*: it has heard of all, all agree, and it reaches all that it needs
+//   that it has ended             its *exit*, from each block to the same block of the peer
+//
+// Block 0 does the first three; every block learns all verdicts. If all say yes, the ranks move data, each by itself:
+// what it needs has been there since before the launch. If one says no, all decline.
+//
+// A rank that has said yes does not end before the peers' exits have come, even when it has failed meanwhile: until
+// then they may write into its tensors, which belong to somebody else afterwards. So a rank that has announced itself
+// sends its exits whatever happens.
+#pragma once
+
+#include "device/direct_launch.hpp"
+#include "device/frame.cuh"
+#include "device/meeting.cuh"
+
+namespace axon::device {
+
+// What a block is to do.
+enum class Course : uint32_t {
+  kEnd,      // nothing
+  kPart,     // send exits
+  kDecline,  // … after all ranks have agreed to do nothing
+  kGuard,    // … and wait for those of the peers, which may be moving data
+  kMove,     // … after having moved data
+};
+
+// Where this GPU has a peer's tensors mapped.
+struct Reach {
+  std::byte* readable;
+  std::byte* writable;
+};
+
+// A region's packets in a direct kernel: descriptors, the own one's place keeping the own verdict; then two words a
+// rank, a verdict a rank, an exit a block and rank.
+class DirectTurn : public Turn {
+ public:
+  using Turn::Turn;
+
+  __device__ __forceinline__ Packet* words(int owner, int from) const { return slots(owner) + 2 * from; }
+  __device__ __forceinline__ Packet* verdict(int owner, int from) const {
+    return owner == from ? descriptors(owner) + owner : slots(owner) + 2 * team.num_ranks + from;
+  }
+  __device__ __forceinline__ Packet* exit(int owner, int from) const {
+    return slots(owner) + (3 + blockIdx.x) * team.num_ranks + from;
+  }
+};
+
+__device__ __forceinline__ DeviceDescriptor with_bytes(DeviceDescriptor descriptor, uint64_t num_bytes) {
+  descriptor.num_bytes = num_bytes;
+  return descriptor;
+}
+
+// Null: not mapped, or off the granules.
+__device__ __forceinline__ std::byte* find_place(const DeviceTeam& team, int peer, SegmentPlace place) {
+  const SegmentEntry* table = team.segments[peer];
+  if (place.segment == 0 || table == nullptr) return nullptr;
+  const SegmentEntry& entry = table[place.segment % kSegmentSlots];
+  if (load_acquire(&entry.segment) != place.segment) return nullptr;
+  std::byte* address = reinterpret_cast<std::byte*>(load_relaxed(reinterpret_cast<const uint64_t*>(&entry.base)));
+  address += place.offset;
+  return is_aligned(address, kGranuleBytes) ? address : nullptr;
+}
+
+// This thread's peer's; null where nothing is needed. False: something that is needed cannot be reached.
+__device__ __forceinline__ bool find_places(const DirectTurn& turn, const DirectMeeting& meeting, int peer,
+                                            Reach& reach) {
+  const DeviceTeam& team = turn.team;
+  const bool reads = (meeting.reads >> peer & 1) != 0, writes = (meeting.writes >> peer & 1) != 0;
+  if (!reads && !writes) return true;
+  const Packet* words = turn.words(team.rank, peer);
+  Receipt<2> receipt{{words, words + 1}, {}};
+  if (receipt.await(turn) != FaultCode::kNone) return false;
+  if (reads) reach.readable = find_place(team, peer, *reinterpret_cast<const SegmentPlace*>(&receipt.payloads[0]));
+  if (writes) reach.writable = find_place(team, peer, *reinterpret_cast<const SegmentPlace*>(&receipt.payloads[1]));
+  return (!reads || reach.readable != nullptr) && (!writes || reach.writable != nullptr);
+}
+
+// By the first warp of block 0, a thread a peer.
+__device__ __noinline__ inline Verdict judge(const DeviceTeam& team, const DirectMeeting& meeting, uint32_t epoch) {
+  const int peer = static_cast<int>(thread_of_warp());
+  const bool is_peer = peer < team.num_ranks && peer != team.rank;
+  const DirectEdge& edge = meeting.edges[is_peer ? peer : 0];
+  const DeviceDescriptor to_peer = with_bytes(meeting.descriptor, edge.bytes_to);
+  const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, edge.bytes_from);
+  const DirectTurn outgoing(team, to_peer, epoch), incoming(team, from_peer, epoch);
+  announce(outgoing);
+  if (is_peer) {
+    Packet* words = outgoing.words(peer, team.rank);
+    store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&edge.readable), epoch));
+    store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&edge.writable), epoch));
+  }
+  const bool is_met = verify(incoming);
+  if (!__all_sync(kWholeWarp, is_met)) return Verdict::kFailed;
+  Reach reach{};
+  const bool is_reached = !is_peer || find_places(incoming, meeting, peer, reach);
+  return __all_sync(kWholeWarp, is_reached) && meeting.is_even != 0 ? Verdict::kYes : Verdict::kNo;
+}
+
+// By the same warp. To the rank's own blocks in any case; to peers only what they may count on.
+__device__ __forceinline__ void give_verdict(const DirectTurn& turn, Verdict verdict) {
+  const DeviceTeam& team = turn.team;
+  const int rank = static_cast<int>(thread_of_warp());
+  const bool is_clear = verdict == Verdict::kYes || verdict == Verdict::kNo;
+  if (rank >= team.num_ranks || (rank != team.rank && !is_clear)) return;
+  __threadfence_system();  // what earlier kernels left in the tensors comes first
+  store_packet(turn.verdict(rank, team.rank), packet_of({static_cast<uint32_t>(verdict), kVerdictMark}, turn.epoch));
+}
+
+// By a thread a rank. Block 0 always gives the own verdict; those of the peers may fail to come.
+__device__ __forceinline__ Verdict hear_verdict(const DirectTurn& turn, int rank) {
+  const DeviceTeam& team = turn.team;
+  Receipt<1> receipt{{turn.verdict(team.rank, rank)}, {}};
+  FaultCode fault = receipt.await(turn);
+  while (fault != FaultCode::kNone && rank == team.rank) fault = receipt.await(turn);
+  if (fault == FaultCode::kNone && receipt.payloads[0].high != kVerdictMark) fault = FaultCode::kMismatch;
+  if (fault == FaultCode::kNone) return static_cast<Verdict>(receipt.payloads[0].low);
+  report_fault(team, {.code = fault, .peer = rank, .sequence = turn.epoch, .ours = turn.ours});
+  return Verdict::kUnheard;
+}
+
+// By the first warp of a block.
+__device__ __forceinline__ Course choose_course(const DirectTurn& turn) {
+  const int num_ranks = turn.team.num_ranks;
+  const int rank = static_cast<int>(thread_of_warp());
+  const Verdict verdict = rank < num_ranks ? hear_verdict(turn, rank) : Verdict::kYes;
+  const bool all_agree = __all_sync(kWholeWarp, verdict == Verdict::kYes);
+  const bool one_declines = __any_sync(kWholeWarp, verdict == Verdict::kNo);
+  const auto own = static_cast<Verdict>(__shfl_sync(kWholeWarp, static_cast<uint32_t>(verdict), turn.team.rank));
+  if (own == Verdict::kAbsent) return Course::kEnd;
+  if (all_agree) return Course::kMove;
+  if (one_declines) return Course::kDecline;
+  return own == Verdict::kYes ? Course::kGuard : Course::kPart;
+}
+
+// By all threads of a block, first of all. Where to find the peers' tensors, in case of kMove.
+__device__ __forceinline__ Course enter(const DirectTurn& turn, const DirectMeeting& meeting,
+                                        Reach (&reaches)[kMaxTeamRanks]) {
+  __shared__ Course course;
+  const DeviceTeam& team = turn.team;
+  if (blockIdx.x == 0 && is_wipe_due(turn.epoch)) {
+    wipe_idle_region(turn, threadIdx.x, blockDim.x);
+    __syncthreads();
+  }
+  if (threadIdx.x < 32) {
+    if (blockIdx.x == 0) {
+      const bool has_failed = __any_sync(kWholeWarp, load_relaxed(&team.state->fault) != 0);
+      give_verdict(turn, has_failed ? Verdict::kAbsent : judge(team, meeting, turn.epoch));
+    }
+    const Course chosen = choose_course(turn);
+    __threadfence_system();  // what the peers' kernels left in their tensors is there
+    const int rank = static_cast<int>(threadIdx.x);
+    if (chosen == Course::kMove && rank < team.num_ranks) {
+      Reach reach{};
+      (void)find_places(turn, meeting, rank, reach);  // the same as for the verdict
+      reaches[rank] = reach;
+    }
+    if (rank == 0) course = chosen;
+  }
+  __syncthreads();
+  return course;
+}
+
+// Waits for the peer's exit, though this rank may have failed. Somebody who does not come for so long after that does
+// not write either.
+__device__ __noinline__ inline void await_exit(const DirectTurn& turn, int peer) {
+  constexpr uint64_t kGuardNs = 10'000'000'000;
+  constexpr uint32_t kPollsPerLook = 4096;
+  const DeviceTeam& team = turn.team;
+  const Packet* exit = turn.exit(team.rank, peer);
+  Receipt<1> receipt{{exit}, {}};
+  const FaultCode fault = receipt.await(turn);
+  if (fault == FaultCode::kNone) return;
+  report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
+  const uint64_t begin = global_timer();
+  for (uint32_t num_polls = 1; load_packet(exit).low_epoch != turn.epoch; ++num_polls) {
+    if (num_polls % kPollsPerLook != 0) continue;
+    if ((load_relaxed(&team.mailbox->gone) >> peer & 1) != 0 || global_timer() - begin > kGuardNs) return;
+  }
+}
+
+// By block 0: what the line kernel behind this one looks at.
+__device__ __forceinline__ void record(TeamState& state, Course course) {
+  if (course != Course::kMove && course != Course::kDecline) return;
+  store_relaxed(&state.declined, course == Course::kDecline ? 1u : 0u);
+  if (course == Course::kMove) store_relaxed(&state.num_direct, load_relaxed(&state.num_direct) + 1);
+}
+
+// By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
+__device__ __forceinline__ void leave(const DirectTurn& turn, Course course) {
+  const DeviceTeam& team = turn.team;
+  __syncthreads();
+  if (course == Course::kEnd || threadIdx.x >= 32) return;
+  const int peer = static_cast<int>(threadIdx.x);
+  if (peer < team.num_ranks && peer != team.rank) {
+    __threadfence_system();  // all that this block has moved comes before
+    store_packet(turn.exit(peer, team.rank), packet_of({}, turn.epoch));
+    if (course == Course::kMove || course == Course::kGuard) await_exit(turn, peer);
+  }
+  __syncwarp();
+  if (blockIdx.x == 0 && threadIdx.x == 0) record(*team.state, course);
+  advance_epoch(team, turn.epoch, blockIdx.x, gridDim.x);
+}
+
+}  // namespace axon::device

@@ -1,0 +1,151 @@
+// Reductions that read the peers' inputs and write the peers' outputs: rank r takes shard r of all inputs, folds it in
+// rank order and stores the total wherever it belongs.
+//
+// Steps: 1. Bytes in a rank: (n−1)/n·S; out, for all_reduce, as many. Sources: reduce_scatter + all_gather
+// (Rabenseifner, 2004), both one-sided. A warp has a ring of stages in shared memory; bulk copies fill them with a
+// chunk of each input, the warp folds these in place, bulk copies take the totals away. So few multiprocessors keep the
+// links busy.
+#pragma once
+
+#include "device/bulk_copy.cuh"
+#include "device/direct_meeting.cuh"
+#include "device/fold.cuh"
+#include "device/message.cuh"
+
+namespace axon::device {
+
+inline constexpr uint32_t kDirectFoldWarps = 8;
+inline constexpr uint32_t kDirectFoldStages = 4;
+
+struct DirectFoldArguments {
+  DirectMeeting meeting;
+  FoldPlan plan;
+  const std::byte* input;  // the own shard of the own input
+  std::byte* output;       // … of the own output; null: the total does not stay here
+  uint64_t shard_bytes;
+  uint32_t chunk_bytes;  // of each input, a stage
+};
+
+// One warp's part. What belongs to rank r is in thread r.
+template <typename Arithmetic>
+class DirectFolder {
+ public:
+  __device__ __forceinline__ DirectFolder(const DirectFoldArguments& call, int own_rank, const Reach& reach,
+                                          std::byte* stages, LoadBarrier* barriers)
+      : call_(call),
+        thread_(thread_of_warp()),
+        num_ranks_(static_cast<uint32_t>(call.plan.num_ranks)),
+        source_(static_cast<int>(thread_) == own_rank ? call.input : reach.readable),
+        target_(static_cast<int>(thread_) == own_rank ? call.output : reach.writable),
+        stages_(stages),
+        barriers_(barriers),
+        num_chunks_(static_cast<uint32_t>((call.shard_bytes + call.chunk_bytes - 1) / call.chunk_bytes)) {
+    if (thread_ == 0) {
+      for (uint32_t stage = 0; stage < kDirectFoldStages; ++stage) barriers_[stage].initialize();
+    }
+    fence_proxy();  // those, and the tensors
+    __syncwarp();
+  }
+
+  // Chunks first, first + stride, …
+  __device__ __forceinline__ void run(uint32_t first, uint32_t stride) {
+    uint32_t ahead = first;
+    for (uint32_t stage = 0; stage + 1 < kDirectFoldStages; ++stage, ahead += stride) load(ahead, stage);
+    uint32_t number = 0;
+    for (uint32_t chunk = first; chunk < num_chunks_; chunk += stride, ahead += stride, ++number) {
+      await_store_reads();  // from the stage before, which is to be loaded again
+      __syncwarp();
+      load(ahead, (number + kDirectFoldStages - 1) % kDirectFoldStages);
+      const uint32_t stage = number % kDirectFoldStages;
+      barriers_[stage].await(number / kDirectFoldStages % 2);
+      take(chunk, part_of(stage, 0));
+    }
+    await_stores();
+    fence_proxy();
+  }
+
+ private:
+  // Rank's chunk in a stage; that of rank 0 becomes the total.
+  __device__ __forceinline__ std::byte* part_of(uint32_t stage, uint32_t rank) const {
+    return stages_ + (stage * num_ranks_ + rank) * call_.chunk_bytes;
+  }
+
+  __device__ __forceinline__ uint64_t offset_of(uint32_t chunk) const { return uint64_t{chunk} * call_.chunk_bytes; }
+  __device__ __forceinline__ uint32_t bytes_of(uint32_t chunk) const {
+    return static_cast<uint32_t>(min(uint64_t{call_.chunk_bytes}, call_.shard_bytes - offset_of(chunk)));
+  }
+
+  // All but the granule that the shard's end cuts.
+  __device__ __forceinline__ void load(uint32_t chunk, uint32_t stage) const {
+    if (chunk >= num_chunks_) return;
+    const uint32_t num_even = bytes_of(chunk) / kGranuleBytes * kGranuleBytes;
+    if (thread_ == 0) barriers_[stage].expect(num_ranks_ * num_even);
+    __syncwarp();
+    if (thread_ >= num_ranks_ || num_even == 0) return;
+    begin_load(part_of(stage, thread_), source_ + offset_of(chunk), num_even, barriers_[stage]);
+  }
+
+  // Folds a chunk that has come, and passes the total on.
+  __device__ __forceinline__ void take(uint32_t chunk, std::byte* parts) const {
+    const uint32_t num_bytes = bytes_of(chunk);
+    const uint32_t num_odd = num_bytes % kGranuleBytes, num_even = num_bytes - num_odd;
+    Granule* cut = reinterpret_cast<Granule*>(parts + num_even);
+    if (num_odd != 0) {
+      if (thread_ < num_ranks_) {
+        cut[thread_ * (call_.chunk_bytes / kGranuleBytes)] =
+            load_odd_granule(source_ + offset_of(chunk) + num_even, num_odd);
+      }
+      __syncwarp();
+    }
+    fold(reinterpret_cast<Granule*>(parts), count_granules(num_bytes));
+    fence_proxy_shared();
+    __syncwarp();
+    if (target_ != nullptr) {
+      std::byte* target = target_ + offset_of(chunk);
+      if (num_even != 0) begin_store(target, parts, num_even);
+      if (num_odd != 0) store_odd_granule(target + num_even, num_odd, 0, *cut);
+    }
+    close_store_group();
+  }
+
+  __device__ __forceinline__ void fold(Granule* parts, uint32_t num_granules) const {
+    const uint32_t stride = call_.chunk_bytes / kGranuleBytes;
+#pragma unroll 1
+    for (uint32_t k = thread_; k < num_granules; k += 32) {
+      Accumulator<Arithmetic, Granule> total;
+      total.set(call_.plan, parts[k]);
+      for (uint32_t rank = 1; rank < num_ranks_; ++rank) total.add(call_.plan, parts[rank * stride + k]);
+      parts[k] = total.result(call_.plan);
+    }
+  }
+
+  const DirectFoldArguments& call_;
+  uint32_t thread_;
+  uint32_t num_ranks_;
+  const std::byte* source_;
+  std::byte* target_;
+  std::byte* stages_;
+  LoadBarrier* barriers_;
+  uint32_t num_chunks_;
+};
+
+extern __shared__ __align__(128) std::byte direct_fold_stages[];
+
+template <typename Arithmetic>
+__global__ void __launch_bounds__(32 * kDirectFoldWarps)
+    direct_fold(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectFoldArguments call) {
+  __shared__ Reach reaches[kMaxTeamRanks];
+  __shared__ LoadBarrier barriers[kDirectFoldWarps][kDirectFoldStages];
+  const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
+  const Course course = enter(turn, call.meeting, reaches);
+  if (course == Course::kMove) {
+    const uint32_t warp = threadIdx.x / 32, thread = thread_of_warp();
+    const uint32_t stage_bytes = kDirectFoldStages * static_cast<uint32_t>(team.num_ranks) * call.chunk_bytes;
+    const Reach reach = static_cast<int>(thread) < team.num_ranks ? reaches[thread] : Reach{};
+    DirectFolder<Arithmetic> folder(call, team.rank, reach, direct_fold_stages + warp * stage_bytes, barriers[warp]);
+    folder.run(warp * gridDim.x + blockIdx.x, kDirectFoldWarps * gridDim.x);
+  }
+  leave(turn, course);
+}
+
+}  // namespace axon::device
