@@ -71,7 +71,10 @@ class DeviceRanks {
                            .mailbox = reinterpret_cast<TeamMailbox*>(ranks_[rank].mailbox.data()),
                            .blocks = {},
                            .segments = {}};
-      for (int peer = 0; peer < size(); ++peer) ranks_[rank].team.blocks[peer] = ranks_[peer].block.data();
+      for (int peer = 0; peer < size(); ++peer) {
+        ranks_[rank].team.blocks[peer] = ranks_[peer].block.data();
+        ranks_[rank].team.segments[peer] = table(rank, peer);
+      }
     }
   }
 
@@ -94,6 +97,32 @@ class DeviceRanks {
     for_each([this](int rank) { require(stream(rank).synchronize()); });
   }
 
+  // Makes what begins 256 bytes before `data` a segment of rank `owner`, which all others reach. Not during a kernel.
+  SegmentPlace publish(int owner, const std::byte* data) {
+    const SegmentPlace place{.offset = 256, .segment = ++ranks_[owner].num_segments};
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != owner) reveal(rank, owner, place, data);
+    }
+    return place;
+  }
+
+  // … to one of the others.
+  void reveal(int rank, int owner, SegmentPlace place, const std::byte* data) const {
+    write_entry(rank, owner, {.segment = place.segment, .base = const_cast<std::byte*>(data) - place.offset});
+  }
+
+  // `rank` alone does not reach that segment of `owner` any more.
+  void withdraw(int rank, int owner, SegmentPlace place) const {
+    write_entry(rank, owner, {.segment = uint64_t{place.segment} + kSegmentSlots, .base = nullptr});
+  }
+
+  // After synchronize().
+  TeamState state(int rank) const {
+    TeamState state{};
+    require(cudaMemcpy(&state, ranks_[rank].team.state, sizeof state, cudaMemcpyDefault));
+    return state;
+  }
+
   // After synchronize().
   void expect_no_faults() const {
     for (int rank = 0; rank < size(); ++rank) {
@@ -105,9 +134,11 @@ class DeviceRanks {
  private:
   struct Rank {
     DeviceMemory block;
+    DeviceMemory tables;  // of segments, one a peer
     PinnedMemory mailbox;
     Stream stream;
     DeviceTeam team;
+    uint64_t num_segments = 0;
   };
 
   // All packets carry the epoch before the first, as if it had just passed; with the first at 1, these are the zeros
@@ -116,9 +147,11 @@ class DeviceRanks {
     DeviceGuard guard(device);
     for (const int peer : devices_) require(enable_peer_access(device, peer));
     ranks_.push_back({require(DeviceMemory::allocate(options.block_bytes)),
+                      require(DeviceMemory::allocate(devices_.size() * kSegmentSlots * sizeof(SegmentEntry))),
                       require(PinnedMemory::allocate(sizeof(TeamMailbox))),
                       require(Stream::create()),
-                      {}});
+                      {},
+                      0});
     if (options.first_epoch == 1) return;
     std::byte* block = ranks_.back().block.data();
     const std::vector<uint32_t> words(size_t{2} * layout.region_packets * sizeof(Packet) / 4, options.first_epoch - 1);
@@ -126,6 +159,15 @@ class DeviceRanks {
     TeamState state{};
     for (uint32_t& epoch : state.epochs) epoch = options.first_epoch - 1;
     require(cudaMemcpy(block, &state, sizeof state, cudaMemcpyHostToDevice));
+  }
+
+  SegmentEntry* table(int rank, int peer) const {
+    return reinterpret_cast<SegmentEntry*>(ranks_[rank].tables.data()) + peer * kSegmentSlots;
+  }
+
+  void write_entry(int rank, int owner, SegmentEntry entry) const {
+    require(cudaMemcpy(table(rank, owner) + entry.segment % kSegmentSlots, &entry, sizeof entry, cudaMemcpyDefault));
+    require(cudaDeviceSynchronize());
   }
 
   std::vector<int> devices_;

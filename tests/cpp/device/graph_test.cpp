@@ -1,8 +1,7 @@
 // Collectives over packets and lines captured in CUDA graphs.
 #include <numeric>
 
-#include "device/device_ranks.hpp"
-#include "device/line_collectives.hpp"
+#include "device/direct_test.hpp"
 #include "device/packet_collectives.hpp"
 
 namespace axon::testing {
@@ -16,6 +15,7 @@ struct RankTables {
   DeviceMemory inputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
   DeviceMemory outputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
   DeviceMemory slot = require(DeviceMemory::allocate(kElements * 4));
+  SegmentPlace place{};  // of the slot
 };
 
 int32_t element(int rank, int replay, size_t index) {
@@ -28,27 +28,34 @@ int32_t expected_total(int num_ranks, int replay, size_t index) {
   return total;
 }
 
-using AllReduce = Status (*)(const DeviceTeam&, std::byte* tensor, StreamView);
+using AllReduce = Status (*)(const DeviceTeam&, const RankTables&, StreamView);
 
 template <Status (*kAlgorithm)(const DeviceTeam&, const PacketCollective&, StreamView)>
-Status by_packets(const DeviceTeam& team, std::byte* tensor, StreamView stream) {
+Status by_packets(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
   return kAlgorithm(team,
-                    {.input = tensor,
-                     .output = tensor,
+                    {.input = tables.slot.data(),
+                     .output = tables.slot.data(),
                      .num_elements = kElements,
                      .dtype = DataType::kInt32,
                      .reduction = Reduction::kSum},
                     stream);
 }
 
-Status by_lines(const DeviceTeam& team, std::byte* tensor, StreamView stream) {
-  return all_reduce_lines(team,
-                          {.input = tensor,
-                           .output = tensor,
-                           .num_elements = kElements,
-                           .dtype = DataType::kInt32,
-                           .reduction = Reduction::kSum},
-                          stream);
+LineReduction in_place(const RankTables& tables) {
+  return {.input = tables.slot.data(),
+          .output = tables.slot.data(),
+          .num_elements = kElements,
+          .dtype = DataType::kInt32,
+          .reduction = Reduction::kSum};
+}
+
+Status by_lines(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+  return all_reduce_lines(team, in_place(tables), stream);
+}
+
+Status directly(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+  return all_reduce_either_way(team, in_place(tables), {.input = tables.place, .output = tables.place, .num_blocks = 2},
+                               stream);
 }
 
 class DeviceGraphs : public RanksTest {
@@ -58,6 +65,7 @@ class DeviceGraphs : public RanksTest {
     if (IsSkipped()) return;
     ranks_->for_each([this](int rank) {
       tables_.push_back(RankTables{});
+      tables_[rank].place = ranks_->publish(rank, tables_[rank].slot.data());
       std::vector<int32_t> values(kReplays * kElements);
       for (size_t at = 0; at < values.size(); ++at) {
         values[at] = element(rank, static_cast<int>(at / kElements), at % kElements);
@@ -95,7 +103,7 @@ class DeviceGraphs : public RanksTest {
   }
 
   void enqueue(int rank, AllReduce algorithm) {
-    require(algorithm(ranks_->team(rank), tables_[rank].slot.data(), ranks_->stream(rank)));
+    require(algorithm(ranks_->team(rank), tables_[rank], ranks_->stream(rank)));
   }
 
   std::vector<std::unique_ptr<Graph>> capture(AllReduce algorithm) {
@@ -110,7 +118,7 @@ class DeviceGraphs : public RanksTest {
 };
 
 TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
-  for (const AllReduce algorithm : {by_packets<all_reduce_one_shot>, by_lines}) {
+  for (const AllReduce algorithm : {by_packets<all_reduce_one_shot>, by_lines, directly}) {
     const auto graphs = capture(algorithm);
     for (int number = 0; number < kReplays; ++number) {
       replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
@@ -130,6 +138,22 @@ TEST_P(DeviceGraphs, two_graphs_and_eager_calls_take_turns) {
     });
   }
   expect_all_right();
+}
+
+// What is mapped changes while a graph lives.
+TEST_P(DeviceGraphs, a_direct_kernel_decides_anew_at_every_replay) {
+  const auto graphs = capture(directly);
+  const RankTables& first = tables_[0];
+  for (int number = 0; number < kReplays; ++number) {
+    if (number % 100 == 0) {
+      ranks_->synchronize();
+      const bool is_mapped = number % 200 != 0;
+      is_mapped ? ranks_->reveal(1, 0, first.place, first.slot.data()) : ranks_->withdraw(1, 0, first.place);
+    }
+    replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
+  }
+  expect_all_right();
+  expect_states(*ranks_, kReplays / 2, 0, "replays");
 }
 
 INSTANTIATE_TEST_SUITE_P(layouts, DeviceGraphs, kLayouts, name_of);

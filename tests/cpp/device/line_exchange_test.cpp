@@ -225,7 +225,8 @@ TEST(LineArguments, refused_before_any_launch) {
                   .timeout_ns = 1,
                   .state = nullptr,
                   .mailbox = nullptr,
-                  .blocks = {}};
+                  .blocks = {},
+                  .segments = {}};
   const StreamView none(nullptr);
   LineExchange call{.shape = {.num_lanes = 1000}};
   EXPECT_EQ(exchange_lines(team, call, none).code(), ErrorCode::kInvalidArgument);

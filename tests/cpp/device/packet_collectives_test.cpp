@@ -217,7 +217,8 @@ TEST(PacketCollectivesArguments, refused_before_any_launch) {
                         .timeout_ns = 1,
                         .state = nullptr,
                         .mailbox = nullptr,
-                        .blocks = {}};
+                        .blocks = {},
+                        .segments = {}};
   const StreamView none(nullptr);
   const auto code_of = [&](const PacketCollective& call) { return all_reduce_one_shot(team, call, none).code(); };
   EXPECT_EQ(code_of({.num_elements = 1000, .dtype = DataType::kFloat32, .reduction = Reduction::kSum}),

@@ -1,0 +1,313 @@
+// Direct kernels without all their peers, aborted, or at odds: they return with a report, nothing is written, and none
+// ends while a peer may still write to its rank.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "device/direct_launch.hpp"
+#include "device/direct_test.hpp"
+#include "device/packet_collectives.hpp"
+
+namespace axon::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kShortTimeoutNs = 50'000'000;
+constexpr size_t kElements = 500'000;
+constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in direct_meeting.cuh
+const Bytes kUntouched(kElements * 4, std::byte{0xA5});
+
+FaultCode code_of(TeamMailbox& mailbox) {
+  return std::atomic_ref(mailbox.report.code).load(std::memory_order_acquire);  // pairs with report_fault
+}
+
+class DirectFaults : public LayoutTest {
+ protected:
+  // Tensors before any kernel: allocating one waits for the device.
+  void SetUp() override {
+    LayoutTest::SetUp();
+    if (IsSkipped()) return;
+    for (const int device : GetParam().devices()) {
+      DeviceGuard guard(device);
+      require(load_kernels(GetParam().num_ranks));
+      inputs_.emplace_back(kElements * 4 + 16);
+      outputs_.emplace_back(kElements * 4);
+    }
+  }
+
+  DeviceRanks ranks(uint64_t timeout_ns = 5'000'000'000) {
+    DeviceRanks ranks(GetParam().devices(), {.block_bytes = GetParam().block_bytes(), .timeout_ns = timeout_ns});
+    places_.clear();
+    for (int rank = 0; rank < ranks.size(); ++rank) {
+      DeviceGuard guard(ranks.device(rank));
+      places_.push_back({.input = ranks.publish(rank, inputs_[rank].data()),
+                         .output = ranks.publish(rank, outputs_[rank].data()),
+                         .num_blocks = num_direct_blocks(GetParam())});
+    }
+    return ranks;
+  }
+
+  void all_reduce(const DeviceRanks& ranks, int rank, size_t num_elements = kElements) {
+    DeviceGuard guard(ranks.device(rank));
+    require(all_reduce_either_way(ranks.team(rank),
+                                  {.input = inputs_[rank].data(),
+                                   .output = outputs_[rank].data(),
+                                   .num_elements = num_elements,
+                                   .dtype = DataType::kFloat32,
+                                   .reduction = Reduction::kSum},
+                                  places_[rank], ranks.stream(rank)));
+  }
+
+  void expect_untouched(const DeviceRanks& ranks) {
+    ranks.for_each([&](int rank) { outputs_[rank].expect_contents(kUntouched, "rank " + std::to_string(rank)); });
+    expect_states(ranks, 0, 0, "failed");
+  }
+
+  void expect_usable() {
+    DeviceRanks fresh = ranks();
+    for (int rank = 0; rank < fresh.size(); ++rank) all_reduce(fresh, rank);
+    fresh.synchronize();
+    fresh.expect_no_faults();
+    expect_states(fresh, 1, 0, "usable");
+  }
+
+  std::vector<DeviceBuffer> inputs_, outputs_;
+  std::vector<ReductionPlaces> places_;
+};
+
+TEST_P(DirectFaults, missing_rank_times_out_and_is_named) {
+  DeviceRanks ranks = this->ranks(kShortTimeoutNs);
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
+  ranks.synchronize();
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) {
+    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kTimeout);
+    EXPECT_EQ(ranks.mailbox(rank).report.peer, ranks.size() - 1);
+    EXPECT_EQ(ranks.mailbox(rank).report.ours.num_bytes, kElements * 4);
+  }
+  expect_untouched(ranks);
+  expect_usable();
+}
+
+TEST_P(DirectFaults, abort_ends_the_wait_and_all_later_launches) {
+  DeviceRanks ranks = this->ranks(60'000'000'000);
+  for (int operation = 0; operation < 100; ++operation) {
+    for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
+  }
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    std::atomic_ref(ranks.mailbox(rank).abort).store(1, std::memory_order_release);
+  }
+  ranks.synchronize();
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kAborted);
+  expect_untouched(ranks);
+  expect_usable();
+}
+
+TEST_P(DirectFaults, mismatch_is_seen_by_both_sides) {
+  DeviceRanks ranks = this->ranks();
+  const int odd = ranks.size() - 1;
+  for (int rank = 0; rank < ranks.size(); ++rank) all_reduce(ranks, rank, rank == odd ? kElements - 1 : kElements);
+  ranks.synchronize();
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    ASSERT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
+    const FaultReport& report = ranks.mailbox(rank).report;
+    EXPECT_EQ(report.ours.num_bytes, 4 * (rank == odd ? kElements - 1 : kElements));
+    EXPECT_EQ(report.theirs.num_bytes, 4 * (rank == odd ? kElements : kElements - 1));
+  }
+  expect_untouched(ranks);
+  expect_usable();
+}
+
+TEST_P(DirectFaults, mismatch_between_packets_and_direct_kernels) {
+  DeviceRanks ranks = this->ranks();
+  const int odd = ranks.size() - 1;
+  const size_t num_elements = 2000;  // in packets that lie on words, verdicts and exits
+  for (int rank = 0; rank < odd; ++rank) all_reduce(ranks, rank);
+  {
+    DeviceGuard guard(ranks.device(odd));
+    require(all_reduce_one_shot(ranks.team(odd),
+                                {.input = inputs_[odd].data(),
+                                 .output = inputs_[odd].data(),
+                                 .num_elements = num_elements,
+                                 .dtype = DataType::kFloat32,
+                                 .reduction = Reduction::kSum},
+                                ranks.stream(odd)));
+  }
+  ranks.synchronize();
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
+  }
+  expect_untouched(ranks);
+  expect_usable();
+}
+
+INSTANTIATE_TEST_SUITE_P(layouts, DirectFaults, kLayouts, name_of);
+
+// The packets that a peer of rank 0 sends in the first epoch, one after the other as the test wants.
+class Puppet {
+ public:
+  Puppet(const DeviceRanks& ranks, int rank)
+      : team_(ranks.team(0)),
+        rank_(static_cast<uint32_t>(rank)),
+        num_ranks_(static_cast<uint32_t>(ranks.size())),
+        packet_(require(PinnedMemory::allocate(sizeof(Packet)))),
+        stream_(require(Stream::create())) {}
+
+  void announce(const DeviceDescriptor& descriptor, SegmentPlace writable) const {
+    send(rank_, descriptor);
+    send(num_ranks_ + 2 * rank_, SegmentPlace{});
+    send(num_ranks_ + 2 * rank_ + 1, writable);
+  }
+  void agree() const {
+    const uint32_t verdict[2] = {static_cast<uint32_t>(device::Verdict::kYes), device::kVerdictMark};
+    send(3 * num_ranks_ + rank_, verdict);
+  }
+  void leave(uint32_t num_blocks) const {
+    for (uint32_t block = 0; block < num_blocks; ++block) send((4 + block) * num_ranks_ + rank_, uint64_t{0});
+  }
+
+ private:
+  template <typename Payload>
+  void send(uint32_t index, const Payload& payload) const {
+    static_assert(sizeof payload == 8);
+    constexpr uint32_t kEpoch = 1;
+    uint32_t words[2];
+    std::memcpy(words, &payload, 8);
+    *reinterpret_cast<Packet*>(packet_.data()) = {words[0], kEpoch, words[1], kEpoch};
+    const size_t begin = team_.layout.packets + (kEpoch * size_t{team_.layout.region_packets} + index) * sizeof(Packet);
+    require(copy_async(team_.blocks[0] + begin, packet_.data(), sizeof(Packet), stream_));
+    require(stream_.view().synchronize());
+  }
+
+  const DeviceTeam& team_;
+  uint32_t rank_, num_ranks_;
+  PinnedMemory packet_;
+  Stream stream_;
+};
+
+// Rank 0 of some, whose peers are puppets.
+class DirectGuards : public ::testing::Test {
+ protected:
+  static constexpr int kNumBlocks = 2;
+  static constexpr size_t kBytes = 100'000;
+
+  void SetUp() override {
+    if (num_devices() == 0) GTEST_SKIP() << "needs a GPU";
+  }
+
+  void set_up_ranks(int num_ranks) {
+    ranks_ = std::make_unique<DeviceRanks>(std::vector<int>(num_ranks, 0), TeamOptions{.timeout_ns = kShortTimeoutNs});
+    DeviceGuard guard(0);
+    require(load_kernels(num_ranks));
+    std::mt19937 random(20261122);
+    contents_ = random_bytes(kBytes, random);
+    source_ = std::make_unique<DeviceBuffer>(kBytes);
+    source_->upload(contents_);
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      targets_.emplace_back(kBytes);
+      places_.push_back(ranks_->publish(rank, targets_[rank].data()));
+      puppets_.push_back(std::make_unique<Puppet>(*ranks_, rank));
+    }
+  }
+
+  void announce(int rank) {
+    const DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(DeviceOperation::kAllGather),
+                                      .dtype = static_cast<uint64_t>(DataType::kByte),
+                                      .reduction = static_cast<uint64_t>(Reduction::kNone),
+                                      .root = kNoRoot,
+                                      .num_bytes = kBytes};
+    puppets_[rank]->announce(descriptor, places_[rank]);
+  }
+
+  void launch() {
+    DeviceGuard guard(0);
+    LineExchange call{.operation = DeviceOperation::kAllGather};
+    ExchangePlaces places{.num_blocks = kNumBlocks};
+    for (int rank = 0; rank < ranks_->size(); ++rank) {
+      call.sends[rank] = {source_->data(), kBytes};
+      call.receives[rank] = {targets_[0].data(), kBytes};
+      places.receives[rank] = places_[0];
+    }
+    require(exchange_direct(ranks_->team(0), call, places, ranks_->stream(0)));
+    began_ = Clock::now();
+  }
+
+  // The host knows of the failure while the kernel still runs.
+  void await_report() {
+    while (code_of(ranks_->mailbox(0)) == FaultCode::kNone && Clock::now() - began_ < kLongestGuard) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+    EXPECT_EQ(cudaStreamQuery(ranks_->stream(0).get()), cudaErrorNotReady);
+  }
+
+  void expect_end_before_the_guard_gives_up() {
+    require(ranks_->stream(0).synchronize());
+    EXPECT_LT(Clock::now() - began_, kLongestGuard);
+  }
+
+  std::unique_ptr<DeviceRanks> ranks_;
+  Bytes contents_;
+  std::unique_ptr<DeviceBuffer> source_;
+  std::vector<DeviceBuffer> targets_;
+  std::vector<SegmentPlace> places_;
+  std::vector<std::unique_ptr<Puppet>> puppets_;
+  Clock::time_point began_;
+};
+
+TEST_F(DirectGuards, a_peer_that_is_late_to_end_is_waited_for) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  launch();
+  await_report();
+  puppets_[1]->leave(kNumBlocks);
+  expect_end_before_the_guard_gives_up();
+  targets_[1].expect_contents(contents_, "peer");
+}
+
+TEST_F(DirectGuards, who_has_agreed_waits_even_without_having_heard_all) {
+  set_up_ranks(3);
+  announce(1);
+  announce(2);
+  puppets_[1]->agree();
+  launch();
+  await_report();
+  EXPECT_EQ(ranks_->mailbox(0).report.peer, 2);
+  puppets_[1]->leave(kNumBlocks);
+  puppets_[2]->leave(kNumBlocks);
+  expect_end_before_the_guard_gives_up();
+  for (int rank = 0; rank < 3; ++rank) targets_[rank].expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
+}
+
+TEST_F(DirectGuards, a_process_that_has_ended_is_not_waited_for) {
+  set_up_ranks(2);
+  std::atomic_ref(ranks_->mailbox(0).gone).store(1u << 1, std::memory_order_release);
+  announce(1);
+  puppets_[1]->agree();
+  launch();
+  expect_end_before_the_guard_gives_up();
+  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+}
+
+TEST_F(DirectGuards, the_guard_gives_up) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  launch();
+  require(ranks_->stream(0).synchronize());
+  EXPECT_GE(Clock::now() - began_, kLongestGuard);
+  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+}
+
+TEST_F(DirectGuards, who_has_not_agreed_does_not_wait) {
+  set_up_ranks(3);
+  announce(1);  // 2 never does
+  launch();
+  expect_end_before_the_guard_gives_up();
+  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+  EXPECT_EQ(ranks_->mailbox(0).report.peer, 2);
+}
+
+}  // namespace
+}  // namespace axon::testing
