@@ -4,9 +4,11 @@
 //                       [--misalignment BYTES] [--shapes LxW,LxW,…]
 //
 // JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (lanes an edge x
-// warps a block; for packets blocks x threads). Sizes of all_gather, reduce_scatter and all_to_all are totals. A sample
-// is a run of operations that wait for each other across the GPUs, in one graph launch or launched one by one, timed by
-// events; what counts is the rank launched last, since the others' time includes waiting for its launch. Medians.
+// warps a block; for packets blocks x threads; for direct kernels blocks x 0). Direct kernels are timed with the line
+// kernels behind them; num_direct tells how often these had nothing to do. Sizes of all_gather, reduce_scatter and
+// all_to_all are totals. A sample is a run of operations that wait for each other across the GPUs, in one graph launch
+// or launched one by one, timed by events; what counts is the rank launched last, since the others' time includes
+// waiting for its launch. Medians.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -14,7 +16,7 @@
 #include <string>
 
 #include "device/device_ranks.hpp"
-#include "device/line_collectives.hpp"
+#include "device/direct_launch.hpp"
 #include "device/packet_collectives.hpp"
 
 namespace {
@@ -47,6 +49,7 @@ struct Call {
   std::byte* output;
   size_t num_bytes;
   Shape shape;
+  SegmentPlace input_place, output_place;
 
   int rank() const { return team.rank; }
   int num_ranks() const { return team.num_ranks; }
@@ -73,41 +76,87 @@ Status gather_packets(const Call& call) {
   return all_gather_packets(call.team, packets(call, call.shard()), call.stream);
 }
 
-Status reduce_lines(const Call& call) {
-  return all_reduce_lines(call.team,
-                          {.input = call.input,
-                           .output = call.output,
-                           .num_elements = call.num_bytes / 2,
-                           .dtype = DataType::kBFloat16,
-                           .reduction = Reduction::kSum,
-                           .shape = call.line_shape()},
-                          call.stream);
+LineReduction reduction(const Call& call) {
+  return {.input = call.input,
+          .output = call.output,
+          .num_elements = call.num_bytes / 2,
+          .dtype = DataType::kBFloat16,
+          .reduction = Reduction::kSum};
 }
 
-Status scatter_sums(const Call& call) {
-  LineReduceScatter what{
-      .output = call.output, .dtype = DataType::kBFloat16, .reduction = Reduction::kSum, .shape = call.line_shape()};
+Status reduce_lines(const Call& call) {
+  LineReduction what = reduction(call);
+  what.shape = call.line_shape();
+  return all_reduce_lines(call.team, what, call.stream);
+}
+
+Status reduce_directly(const Call& call) {
+  LineReduction what = reduction(call);
+  const ReductionPlaces places{.input = call.input_place, .output = call.output_place, .num_blocks = call.shape.first};
+  AXON_TRY(all_reduce_direct(call.team, what, places, call.stream));
+  what.when = When::kIfDeclined;
+  return all_reduce_lines(call.team, what, call.stream);
+}
+
+LineReduceScatter sums_of_shards(const Call& call) {
+  LineReduceScatter what{.output = call.output, .dtype = DataType::kBFloat16, .reduction = Reduction::kSum};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     what.inputs[rank] = {call.input + rank * call.shard(), call.shard()};
   }
+  return what;
+}
+
+Status scatter_sums(const Call& call) {
+  LineReduceScatter what = sums_of_shards(call);
+  what.shape = call.line_shape();
   return reduce_scatter_lines(call.team, what, call.stream);
 }
 
-Status gather_lines(const Call& call) {
-  LineExchange what{.operation = DeviceOperation::kAllGather, .shape = call.line_shape()};
+Status scatter_sums_directly(const Call& call) {
+  LineReduceScatter what = sums_of_shards(call);
+  ReduceScatterPlaces places{.num_blocks = call.shape.first};
+  for (int rank = 0; rank < call.num_ranks(); ++rank) {
+    places.inputs[rank] = device::behind(call.input_place, rank * call.shard());
+  }
+  AXON_TRY(reduce_scatter_direct(call.team, what, places, call.stream));
+  what.when = When::kIfDeclined;
+  return reduce_scatter_lines(call.team, what, call.stream);
+}
+
+LineExchange all_gather(const Call& call) {
+  LineExchange what{.operation = DeviceOperation::kAllGather};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     what.sends[rank] = {call.input, call.shard()};
     what.receives[rank] = {call.output + rank * call.shard(), call.shard()};
   }
-  return exchange_lines(call.team, what, call.stream);
+  return what;
 }
 
-Status all_to_all(const Call& call) {
-  LineExchange what{.operation = DeviceOperation::kAllToAll, .shape = call.line_shape()};
+LineExchange all_to_all(const Call& call) {
+  LineExchange what{.operation = DeviceOperation::kAllToAll};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     what.sends[rank] = {call.input + rank * call.shard(), call.shard()};
     what.receives[rank] = {call.output + rank * call.shard(), call.shard()};
   }
+  return what;
+}
+
+template <LineExchange (*kOperation)(const Call&)>
+Status by_lines(const Call& call) {
+  LineExchange what = kOperation(call);
+  what.shape = call.line_shape();
+  return exchange_lines(call.team, what, call.stream);
+}
+
+template <LineExchange (*kOperation)(const Call&)>
+Status directly(const Call& call) {
+  LineExchange what = kOperation(call);
+  ExchangePlaces places{.num_blocks = call.shape.first};
+  for (int rank = 0; rank < call.num_ranks(); ++rank) {
+    places.receives[rank] = device::behind(call.output_place, rank * call.shard());
+  }
+  AXON_TRY(exchange_direct(call.team, what, places, call.stream));
+  what.when = When::kIfDeclined;
   return exchange_lines(call.team, what, call.stream);
 }
 
@@ -163,10 +212,14 @@ struct Work {
 constexpr Work kWorks[] = {{"all_reduce_one_shot", one_shot, Result16::kSum},
                            {"all_reduce_two_shot", two_shot, Result16::kSum},
                            {"all_reduce_lines", reduce_lines, Result16::kSum},
+                           {"all_reduce_direct", reduce_directly, Result16::kSum},
                            {"all_gather_packets", gather_packets, Result16::kGathered},
-                           {"all_gather_lines", gather_lines, Result16::kGathered},
+                           {"all_gather_lines", by_lines<all_gather>, Result16::kGathered},
+                           {"all_gather_direct", directly<all_gather>, Result16::kGathered},
                            {"reduce_scatter_lines", scatter_sums, Result16::kSumOfShard},
-                           {"all_to_all_lines", all_to_all, Result16::kShuffled},
+                           {"reduce_scatter_direct", scatter_sums_directly, Result16::kSumOfShard},
+                           {"all_to_all_lines", by_lines<all_to_all>, Result16::kShuffled},
+                           {"all_to_all_direct", directly<all_to_all>, Result16::kShuffled},
                            {"broadcast_lines", broadcast, Result16::kFromRoot},
                            {"broadcast_direct", broadcast_directly, Result16::kFromRoot},
                            {"send_recv_ring", send_around, Result16::kFromPrevious}};
@@ -209,8 +262,14 @@ class Bench {
     ranks_.for_each([&](int rank) {
       require(load_kernels(ranks_.size()));
       const size_t num_bytes = options.to + options.misalignment;
-      buffers_.push_back({require(DeviceMemory::allocate(num_bytes)), require(DeviceMemory::allocate(num_bytes)),
-                          require(Event::create()), require(Event::create())});
+      buffers_.push_back({require(DeviceMemory::allocate(num_bytes)),
+                          require(DeviceMemory::allocate(num_bytes)),
+                          require(Event::create()),
+                          require(Event::create()),
+                          {},
+                          {}});
+      buffers_[rank].input_place = ranks_.publish(rank, input(rank));
+      buffers_[rank].output_place = ranks_.publish(rank, output(rank));
       for (size_t at = 0; at < elements.size(); ++at) elements[at] = bfloat16_of(input_element(at, rank));
       require(cudaMemcpy(input(rank), elements.data(), options.to, cudaMemcpyHostToDevice));
     });
@@ -218,6 +277,7 @@ class Bench {
   }
 
   void report(const Work& work, size_t num_bytes) {
+    const uint32_t first_direct = ranks_.state(0).num_direct;
     const float by_default = measure(work, num_bytes, {});
     const size_t num_wrong = count_wrong(work, num_bytes);
     float best = by_default;
@@ -230,9 +290,11 @@ class Bench {
     }
     std::printf(
         "{\"work\": \"%s\", \"num_ranks\": %d, \"num_bytes\": %zu, \"dtype\": \"bfloat16\", \"mode\": \"%s\", \"us\": "
-        "%.2f, \"best_us\": %.2f, \"best_grid\": \"%dx%d\", \"busbw\": %.1f, \"num_wrong\": %zu}\n",
+        "%.2f, \"best_us\": %.2f, \"best_grid\": \"%dx%d\", \"busbw\": %.1f, \"num_wrong\": %zu, "
+        "\"num_direct\": %u}\n",
         work.name, ranks_.size(), num_bytes, options_.in_graph ? "graph" : "eager", by_default, best, best_shape.first,
-        best_shape.second, work.bus_factor(ranks_.size()) * static_cast<double>(num_bytes) / best / 1000, num_wrong);
+        best_shape.second, work.bus_factor(ranks_.size()) * static_cast<double>(num_bytes) / best / 1000, num_wrong,
+        ranks_.state(0).num_direct - first_direct);
     std::fflush(stdout);
   }
 
@@ -254,6 +316,7 @@ class Bench {
   struct Buffers {
     DeviceMemory input, output;
     Event start, end;
+    SegmentPlace input_place, output_place;
   };
 
   std::byte* input(int rank) const { return buffers_[rank].input.data() + options_.misalignment; }
@@ -279,7 +342,9 @@ class Bench {
                          .input = input(rank),
                          .output = output(rank),
                          .num_bytes = num_bytes,
-                         .shape = shape});
+                         .shape = shape,
+                         .input_place = buffers_[rank].input_place,
+                         .output_place = buffers_[rank].output_place});
   }
 
   // Microseconds an operation; negative: not for this shape.
