@@ -30,9 +30,11 @@ static Result<Driver> find_all() {
   Driver driver{};
   AXON_TRY(find("cuGetErrorString", driver.error_string));
   AXON_TRY(find("cuDevicePrimaryCtxGetState", driver.device_primary_ctx_get_state));
+  AXON_TRY(find("cuPointerGetAttributes", driver.pointer_get_attributes));
   AXON_TRY(find("cuMemGetAllocationGranularity", driver.mem_get_allocation_granularity));
   AXON_TRY(find("cuMemCreate", driver.mem_create));
   AXON_TRY(find("cuMemRelease", driver.mem_release));
+  AXON_TRY(find("cuMemRetainAllocationHandle", driver.mem_retain_allocation_handle));
   AXON_TRY(find("cuMemExportToShareableHandle", driver.mem_export_to_shareable_handle));
   AXON_TRY(find("cuMemImportFromShareableHandle", driver.mem_import_from_shareable_handle));
   AXON_TRY(find("cuMemAddressReserve", driver.mem_address_reserve));

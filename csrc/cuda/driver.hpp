@@ -17,9 +17,11 @@ namespace axon {
 struct Driver {
   PFN_cuGetErrorString_v6000 error_string;
   PFN_cuDevicePrimaryCtxGetState_v7000 device_primary_ctx_get_state;
+  PFN_cuPointerGetAttributes_v7000 pointer_get_attributes;
   PFN_cuMemGetAllocationGranularity_v10020 mem_get_allocation_granularity;
   PFN_cuMemCreate_v10020 mem_create;
   PFN_cuMemRelease_v10020 mem_release;
+  PFN_cuMemRetainAllocationHandle_v11000 mem_retain_allocation_handle;
   PFN_cuMemExportToShareableHandle_v10020 mem_export_to_shareable_handle;
   PFN_cuMemImportFromShareableHandle_v10020 mem_import_from_shareable_handle;
   PFN_cuMemAddressReserve_v10020 mem_address_reserve;

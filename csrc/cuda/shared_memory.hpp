@@ -10,6 +10,7 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <vector>
 
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
@@ -42,6 +43,34 @@ class SharedMemory {
   CUdeviceptr address_ = 0;                  // 0: not reserved
   bool mapped_ = false;
   size_t num_bytes_ = 0;
+};
+
+// Several imported pieces, side by side as their owner has them.
+//
+//   Result<SharedRun> run = SharedRun::reserve(num_bytes);
+//   AXON_TRY(run.value().append(fd, num_bytes_of_piece)); …       // from its begin to its end
+//   AXON_TRY(run.value().grant(device));
+class SharedRun {
+ public:
+  static Result<SharedRun> reserve(size_t num_bytes);
+  SharedRun(SharedRun&& other) noexcept;
+  SharedRun& operator=(SharedRun&& other) noexcept;
+  ~SharedRun();
+
+  // Whole: of the size that its owner has mapped.
+  Status append(const FileDescriptor& shared, size_t num_bytes);
+  // For kernels of this device, once all is appended.
+  Status grant(int device) const;
+
+  std::byte* data() const noexcept { return reinterpret_cast<std::byte*>(address_); }
+
+ private:
+  SharedRun(CUdeviceptr address, size_t num_bytes) noexcept : address_(address), num_bytes_(num_bytes) {}
+
+  CUdeviceptr address_;  // 0: moved away
+  size_t num_bytes_;
+  size_t num_mapped_ = 0;
+  std::vector<size_t> pieces_;  // bytes
 };
 
 }  // namespace axon
