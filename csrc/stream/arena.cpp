@@ -113,6 +113,9 @@ Status Arena::open() {
   AXON_TRY(clear(0, kTableBytes));
   AXON_TRY(copy_async(memory_.data(), &kLeft, sizeof kLeft, *upkeep_));
   AXON_TRY(upkeep_->view().synchronize());
+  Result<std::unique_ptr<Segments>> segments = Segments::create(device_, incarnation_);
+  if (!segments.ok()) return std::move(segments.status());
+  segments_ = std::move(segments).value();
   PeerProcess::allow_peers();
   return Status();
 }
@@ -228,6 +231,7 @@ DeviceCard Arena::card(Block block) const {
           .descriptor = shared_.get(),
           .device_uuid = uuid_,
           .arena_num_bytes = memory_.num_bytes(),
+          .segments = segments_->board_address(),
           .block = block};
 }
 
@@ -238,6 +242,7 @@ Result<const ArenaView*> Arena::reach(const DeviceCard& card) {
     Result<ArenaView> view = view_of(card);
     if (!view.ok()) return std::move(view.status());
     found = views_.emplace(card.incarnation, std::move(view).value()).first;
+    found->second.follow(*segments_, card);
   }
   return &std::as_const(found->second);
 }

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,6 +32,18 @@ Result<FileDescriptor> PeerProcess::fetch(int number) const {
   FileDescriptor fetched(static_cast<int>(syscall(SYS_pidfd_getfd, process_.get(), number, 0)));
   if (!fetched.valid()) return failed("pidfd_getfd", pid_);
   return fetched;
+}
+
+// By id: what is read may be another process's if this one has ended.
+Status PeerProcess::read(uint64_t address, std::span<std::byte> bytes) const {
+  const iovec here{.iov_base = bytes.data(), .iov_len = bytes.size()};
+  const iovec there{.iov_base = reinterpret_cast<void*>(address), .iov_len = bytes.size()};
+  const ssize_t num_read = process_vm_readv(pid_, &here, 1, &there, 1, 0);
+  if (num_read < 0) return failed("process_vm_readv", pid_);
+  if (static_cast<size_t>(num_read) < bytes.size()) {
+    return {ErrorCode::kInternal, "process " + std::to_string(pid_) + " has no memory where it said"};
+  }
+  return Status();
 }
 
 bool PeerProcess::has_ended() const noexcept {

@@ -1,7 +1,9 @@
-// Another process of this host: what it has open, and whether it still runs.
+// Another process of this host: what it has open and in memory, and whether it still runs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
@@ -16,10 +18,14 @@ class PeerProcess {
   // A descriptor of ours for what `number` is over there. Needs the right to trace it, which allow_peers() gives.
   Result<FileDescriptor> fetch(int number) const;
 
+  // All of these bytes of its memory, or an error; the same right.
+  Status read(uint64_t address, std::span<std::byte> bytes) const;
+
   // Ended, and the kernel has closed all it had, its GPU contexts too.
   bool has_ended() const noexcept;
 
-  // Lets processes of this user fetch descriptors of ours, where the kernel (Yama) would only let our parents.
+  // Lets processes of this user fetch descriptors of ours and read our memory, where the kernel (Yama) would only let
+  // our parents.
   static void allow_peers() noexcept;
 
  private:

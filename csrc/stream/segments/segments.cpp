@@ -1,32 +1,197 @@
 #include "stream/segments/segments.hpp"
 
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <iterator>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "cuda/allocation.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "stream/segments/device_peer.hpp"
+#include "stream/segments/exports.hpp"
+#include "stream/segments/imports.hpp"
+#include "stream/segments/keeper.hpp"
+#include "stream/segments/segment_tables.hpp"
+
 namespace axon {
 
-struct Segments::Parts {};
+namespace {
+
+using Clock = Keeper::Clock;
+
+constexpr std::chrono::milliseconds kSweepInterval{100};
+
+// Each piece of a run keeps a descriptor open. This is what a process can do without, of those that it may open.
+constexpr size_t kMostDescriptors = 4096;
+constexpr size_t kShareOfDescriptors = 4;
+
+size_t num_descriptors() noexcept {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return std::min<size_t>(limit.rlim_cur / kShareOfDescriptors, kMostDescriptors);
+}
+
+class DriversMemory final : public OwnMemory {
+ public:
+  Result<Allocation> allocation_at(uint64_t address) const override { return axon::allocation_at(address); }
+  Result<FileDescriptor> share(const Allocation& allocation) const override { return axon::share(allocation); }
+  Result<LegacyHandle> legacy_handle_of(const Allocation& allocation) const override {
+    return axon::legacy_handle_of(allocation);
+  }
+};
+
+}  // namespace
+
+struct Segments::Parts {
+  Parts(int device, uint64_t incarnation, std::unique_ptr<SegmentTables> tables)
+      : device(device),
+        tables(std::move(tables)),
+        board(incarnation),
+        exports(memory, board, {.device = device, .num_descriptors = num_descriptors()}) {}
+
+  void wake();
+  Liveliness tend();
+  void sweep();
+  size_t look_at_peers();
+
+  const int device;
+  const std::unique_ptr<SegmentTables> tables;
+  const DriversMemory memory;
+  SegmentBoard board;
+  Exports exports;
+  std::once_flag kept;
+  std::atomic<size_t> num_retired{0};  // relaxed: a hint
+
+  // The keeper's thread only.
+  Clock::time_point swept_at{};
+  uint64_t num_closings_seen = 0;
+
+  mutable std::mutex mutex;  // guards all below; the content of imports belongs to the keeper's thread
+  std::vector<std::unique_ptr<Imports>> imports;
+  std::vector<std::unique_ptr<MappedSegment>> retired;
+  size_t num_imported = 0;
+  uint64_t num_closings = 0;
+};
 
 Segments::Segments(std::unique_ptr<Parts> parts) noexcept : parts_(std::move(parts)) {}
 Segments::~Segments() = default;
 
-Result<std::unique_ptr<Segments>> Segments::create(int, uint64_t) {
-  return std::unique_ptr<Segments>(new Segments(std::make_unique<Parts>()));
+Result<std::unique_ptr<Segments>> Segments::create(int device, uint64_t incarnation) {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device);
+  Result<std::unique_ptr<SegmentTables>> tables = SegmentTables::create(device);
+  if (!tables.ok()) return std::move(tables.status());
+  auto parts = std::make_unique<Parts>(device, incarnation, std::move(tables).value());
+  return std::unique_ptr<Segments>(new Segments(std::move(parts)));
 }
-SegmentPlace Segments::locate(const void*, size_t) {
-  return {};
+
+SegmentPlace Segments::locate(const void* data, size_t num_bytes) {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(parts_->device);
+  const Exports::Located located = parts_->exports.locate(reinterpret_cast<uint64_t>(data), num_bytes);
+  if (located.is_news) parts_->wake();
+  return located.place;
 }
-const SegmentEntry* Segments::follow(const DeviceCard&, const PeerProcess*) {
-  return nullptr;
+
+const SegmentEntry* Segments::follow(const DeviceCard& card, const PeerProcess* process) {
+  if (process == nullptr || card.segments == 0) return parts_->tables->empty();
+  const std::lock_guard lock(parts_->mutex);
+  const std::optional<SegmentEntry*> table = parts_->tables->take();
+  if (!table) return parts_->tables->empty();
+  auto peer = std::make_unique<DevicePeer>(DevicePeerParts{.device = parts_->device,
+                                                           .process = *process,
+                                                           .tables = *parts_->tables,
+                                                           .table = *table,
+                                                           .num_retired = parts_->num_retired});
+  const BoardPlace board{.address = card.segments, .incarnation = card.incarnation};
+  parts_->imports.push_back(std::make_unique<Imports>(std::move(peer), board));
+  parts_->wake();
+  return *table;
 }
+
 uint64_t Segments::board_address() const noexcept {
-  return 0;
+  return parts_->board.address();
 }
+
 bool Segments::has_retired() const noexcept {
-  return false;
+  return parts_->num_retired.load(std::memory_order_relaxed) != 0;
 }
+
 size_t Segments::close_retired() {
-  return 0;
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(parts_->device);
+  std::vector<std::unique_ptr<MappedSegment>> closed;
+  {
+    const std::lock_guard lock(parts_->mutex);
+    closed.swap(parts_->retired);
+    parts_->num_retired.store(0, std::memory_order_relaxed);
+  }
+  const size_t num_closed = closed.size();
+  if (num_closed == 0) return 0;
+  closed.clear();
+  {
+    const std::lock_guard lock(parts_->mutex);
+    ++parts_->num_closings;
+  }
+  parts_->wake();
+  return num_closed;
 }
+
 SegmentCounts Segments::counts() const {
-  return {};
+  const std::lock_guard lock(parts_->mutex);
+  return {.num_exported = parts_->exports.num_segments(),
+          .num_imported = parts_->num_imported,
+          .num_retired = parts_->retired.size()};
+}
+
+void Segments::Parts::wake() {
+  std::call_once(kept, [this] { Keeper::instance().keep([this] { return tend(); }); });
+  Keeper::instance().wake();
+}
+
+Liveliness Segments::Parts::tend() {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device);
+  sweep();
+  const size_t num_mapped = look_at_peers();
+  return num_mapped > 0 || exports.num_segments() > 0 ? Liveliness::kLive : Liveliness::kIdle;
+}
+
+void Segments::Parts::sweep() {
+  if (Clock::now() - swept_at < kSweepInterval) return;
+  (void)exports.sweep();
+  swept_at = Clock::now();
+}
+
+// The lock is not held while something is mapped: whoever follows another peer may hold up the engine.
+size_t Segments::Parts::look_at_peers() {
+  std::vector<Imports*> peers;
+  bool may_retry = false;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& peer : imports) peers.push_back(peer.get());
+    may_retry = std::exchange(num_closings_seen, num_closings) != num_closings;
+  }
+  std::vector<std::unique_ptr<MappedSegment>> dropped;
+  size_t num_mapped = 0;
+  for (Imports* peer : peers) {
+    if (may_retry) peer->retry();
+    peer->look();
+    num_mapped += peer->num_mapped();
+    std::ranges::move(peer->take_retired(), std::back_inserter(dropped));
+  }
+  const std::lock_guard lock(mutex);
+  std::ranges::move(dropped, std::back_inserter(retired));
+  num_retired.store(retired.size(), std::memory_order_relaxed);
+  std::erase_if(imports, [](const auto& peer) { return peer->is_over(); });
+  num_imported = num_mapped;
+  return num_mapped;
 }
 
 }  // namespace axon

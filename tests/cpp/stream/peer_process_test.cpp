@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <span>
+#include <string>
 
 namespace axon {
 namespace {
@@ -59,6 +61,36 @@ TEST(PeerProcess, descriptors_are_fetched) {
   ASSERT_EQ(pread(fetched.value().get(), text.data(), text.size(), 0), 4);
   EXPECT_EQ(std::string(text.data(), text.size()), "axon");
   EXPECT_FALSE(process.value().fetch(12345).ok());
+}
+
+TEST(PeerProcess, memory_is_read) {
+  PeerProcess::allow_peers();
+  const std::array<char, 5> text{"axon"};  // a fork has it at the same address
+  Child child;
+  Result<PeerProcess> process = PeerProcess::open(child.pid());
+  ASSERT_TRUE(process.ok()) << process.status().message();
+  std::array<char, 5> read{};
+  const auto bytes = std::as_writable_bytes(std::span(read));
+  const Status status = process.value().read(reinterpret_cast<uint64_t>(text.data()), bytes);
+  if (!status.ok()) GTEST_SKIP() << status.message();
+  EXPECT_EQ(read, text);
+  EXPECT_FALSE(process.value().read(8, bytes).ok());
+  child.end();
+  EXPECT_FALSE(process.value().read(reinterpret_cast<uint64_t>(text.data()), bytes).ok());
+}
+
+TEST(PeerProcess, memory_is_read_whole_or_not_at_all) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* const pages =
+      static_cast<std::byte*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(munmap(pages + page, page), 0);
+  Child child;
+  Result<PeerProcess> process = PeerProcess::open(child.pid());
+  ASSERT_TRUE(process.ok()) << process.status().message();
+  std::array<std::byte, 16> bytes{};
+  EXPECT_FALSE(process.value().read(reinterpret_cast<uint64_t>(pages + page - 8), bytes).ok());
+  munmap(pages, page);
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+// Where kernels of one device look peers' segments up: a table a peer process, in device memory.
+//
+// Kernels read while entries are written. An entry's address is there before its number, and the number alone says
+// whether there is one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/status.hpp"
+#include "cuda/device_types.hpp"
+#include "cuda/shared_memory.hpp"
+#include "cuda/stream.hpp"
+
+namespace axon {
+
+// Memory that stays, of a device that is current in each call. One thread takes or writes at a time.
+class SegmentTables {
+ public:
+  static Result<std::unique_ptr<SegmentTables>> create(int device);
+
+  // A table without entries, for ever.
+  const SegmentEntry* empty() const noexcept { return entries(); }
+  // None are left: there are more peers than anybody has.
+  std::optional<SegmentEntry*> take() noexcept;
+
+  // When these return, kernels that start see it.
+  Status enter(SegmentEntry* table, uint32_t number, std::byte* base) const;
+  Status remove(SegmentEntry* table, uint32_t number) const;
+
+ private:
+  SegmentTables(SharedMemory memory, Stream stream) noexcept;
+  SegmentEntry* entries() const noexcept { return reinterpret_cast<SegmentEntry*>(memory_.data()); }
+
+  const SharedMemory memory_;
+  const Stream stream_;
+  size_t num_taken_ = 1;  // the empty one
+};
+
+}  // namespace axon

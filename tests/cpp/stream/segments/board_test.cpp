@@ -1,0 +1,92 @@
+#include "stream/segments/board.hpp"
+
+#include <gtest/gtest.h>
+
+#include "stream/segments/fake_memory.hpp"
+
+namespace axon {
+namespace {
+
+constexpr uint64_t kIncarnation = 77;
+
+std::vector<std::byte> bytes_of(size_t num_bytes, uint8_t value) {
+  return std::vector<std::byte>(num_bytes, std::byte{value});
+}
+
+class SegmentBoards : public ::testing::Test {
+ protected:
+  std::optional<BoardContent> read() {
+    Result<std::optional<BoardContent>> content = read_board(memory_, place());
+    EXPECT_TRUE(content.ok());
+    return content.ok() ? std::move(content).value() : std::nullopt;
+  }
+  BoardPlace place() const { return {.address = board_.address(), .incarnation = kIncarnation}; }
+  BoardHeader& header() { return *reinterpret_cast<BoardHeader*>(board_.address()); }
+
+  SegmentBoard board_{kIncarnation};
+  testing::FakePeerMemory memory_;
+};
+
+TEST_F(SegmentBoards, are_empty_at_first) {
+  const std::optional<BoardContent> content = read();
+  ASSERT_TRUE(content);
+  EXPECT_TRUE(content->bytes.empty());
+}
+
+TEST_F(SegmentBoards, show_what_was_published_last) {
+  for (uint8_t value = 1; value < 5; ++value) {
+    const uint64_t former = version_of(memory_, place()).value();
+    board_.publish(bytes_of(value * 1000u, value));
+    const std::optional<BoardContent> content = read();
+    ASSERT_TRUE(content);
+    EXPECT_EQ(content->bytes, bytes_of(value * 1000u, value));
+    EXPECT_NE(content->version, former);
+    EXPECT_EQ(content->version, version_of(memory_, place()).value());
+  }
+  board_.publish(bytes_of(kMostRecordBytes, 9));
+  EXPECT_EQ(read()->bytes, bytes_of(kMostRecordBytes, 9));
+}
+
+// Something is published between any two reads of a reader.
+TEST_F(SegmentBoards, changes_while_it_is_read_are_seen) {
+  board_.publish(bytes_of(100, 1));
+  for (int changed_before = 2; changed_before <= 3; ++changed_before) {
+    int num_reads = 0;
+    memory_.before_read = [&] {
+      if (++num_reads == changed_before) board_.publish(bytes_of(100, 2));
+    };
+    EXPECT_FALSE(read()) << changed_before;
+    memory_.before_read = nullptr;
+    EXPECT_TRUE(read());
+  }
+}
+
+// Its writer may have died in the middle.
+TEST_F(SegmentBoards, being_written_they_have_no_content) {
+  board_.publish(bytes_of(100, 1));
+  ++header().version;
+  memory_.num_reads = 0;
+  EXPECT_FALSE(read());
+  EXPECT_EQ(memory_.num_reads, 1);
+}
+
+TEST_F(SegmentBoards, of_others_are_refused) {
+  EXPECT_FALSE(version_of(memory_, {.address = board_.address(), .incarnation = kIncarnation + 1}).ok());
+  EXPECT_FALSE(read_board(memory_, {.address = board_.address(), .incarnation = kIncarnation + 1}).ok());
+}
+
+TEST_F(SegmentBoards, sizes_are_not_believed) {
+  header().num_bytes = kMostRecordBytes + 1;
+  EXPECT_FALSE(read_board(memory_, place()).ok());
+  header().num_bytes = ~uint64_t{0};
+  EXPECT_FALSE(read_board(memory_, place()).ok());
+}
+
+TEST_F(SegmentBoards, of_processes_that_are_gone_are_errors) {
+  memory_.is_gone = true;
+  EXPECT_FALSE(version_of(memory_, place()).ok());
+  EXPECT_FALSE(read_board(memory_, place()).ok());
+}
+
+}  // namespace
+}  // namespace axon
