@@ -26,9 +26,9 @@ Result<int> count_blocks(int num_blocks, int preferred) {
   return num_blocks != 0 ? num_blocks : preferred;
 }
 
-Status load_direct_kernels(int num_ranks) {
+Status load_direct_kernels() {
   for (const auto& [dtype, reduction] : all_folds()) {
-    AXON_TRY(load(direct_fold_kernel(dtype, reduction), direct_fold_shared_bytes(num_ranks)));
+    AXON_TRY(load(direct_fold_kernel(dtype, reduction), kMostDirectSharedBytes));
   }
   return load(direct_exchange_kernel());
 }

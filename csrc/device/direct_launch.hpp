@@ -6,7 +6,8 @@
 
 namespace axon::device {
 
-inline constexpr uint64_t kGranuleBytes = 16;  // what direct kernels move; addresses are multiples of it
+inline constexpr size_t kMostDirectSharedBytes = 192 << 10;  // of a block, in a team of any size; Hopper has 227 KB
+inline constexpr uint64_t kGranuleBytes = 16;                // what direct kernels move; addresses are multiples of it
 
 // What a rank tells the others of a direct kernel, and its own blocks.
 enum class Verdict : uint32_t {
@@ -19,6 +20,8 @@ enum class Verdict : uint32_t {
 
 // A verdict's other half, by which it cannot be mistaken for what a rank at odds writes there.
 inline constexpr uint32_t kVerdictMark = 0x5EA1'ED00;
+
+inline constexpr uint32_t kPartDone = 1;  // in an exit
 
 // Between this rank and another.
 struct DirectEdge {
@@ -52,9 +55,8 @@ Result<int> count_blocks(int num_blocks, int preferred);
 
 const void* direct_exchange_kernel() noexcept;
 const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept;  // null: there is none
-size_t direct_fold_shared_bytes(int num_ranks) noexcept;
 
-// Puts all direct kernels for a team of that size on the current device.
-Status load_direct_kernels(int num_ranks);
+// Puts all direct kernels, for teams of any size, on the current device.
+Status load_direct_kernels();
 
 }  // namespace axon::device

@@ -3,7 +3,8 @@
 //   what it is about to do        the descriptor, as in every collective
 //   where its tensors are         two SegmentPlaces: of what the peer reads, of what it writes
 //   whether it agrees             its *verdict*: it has heard of all, all agree, and it reaches all that it needs
-//   that it has ended             its *exit*, from each block to the same block of the peer
+//   that it has ended             its *exit*, from each block to the same block of the peer: whether it has done its
+//   part
 //
 // Block 0 does the first three; every block learns all verdicts. If all say yes, the ranks move data, each by itself:
 // what it needs has been there since before the launch. If one says no, all decline.
@@ -164,6 +165,14 @@ __device__ __forceinline__ Course enter(const DirectTurn& turn, const DirectMeet
   return course;
 }
 
+// As if for data that never comes.
+__device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team) {
+  Patience patience(team);
+  for (;;) {
+    if (const FaultCode fault = patience.after_poll(); fault != FaultCode::kNone) return fault;
+  }
+}
+
 // Waits for the peer's exit, though this rank may have failed. Somebody who does not come for so long after that does
 // not write either.
 __device__ __noinline__ inline void await_exit(const DirectTurn& turn, int peer) {
@@ -172,9 +181,12 @@ __device__ __noinline__ inline void await_exit(const DirectTurn& turn, int peer)
   const DeviceTeam& team = turn.team;
   const Packet* exit = turn.exit(team.rank, peer);
   Receipt<1> receipt{{exit}, {}};
-  const FaultCode fault = receipt.await(turn);
-  if (fault == FaultCode::kNone) return;
+  FaultCode fault = receipt.await(turn);
+  const bool has_come = fault == FaultCode::kNone;
+  if (has_come && receipt.payloads[0].low == kPartDone) return;
+  if (has_come) fault = await_fault(team);
   report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
+  if (has_come) return;
   const uint64_t begin = global_timer();
   for (uint32_t num_polls = 1; load_packet(exit).low_epoch != turn.epoch; ++num_polls) {
     if (num_polls % kPollsPerLook != 0) continue;
@@ -197,7 +209,8 @@ __device__ __forceinline__ void leave(const DirectTurn& turn, Course course) {
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < team.num_ranks && peer != team.rank) {
     __threadfence_system();  // all that this block has moved comes before
-    store_packet(turn.exit(peer, team.rank), packet_of({}, turn.epoch));
+    const uint32_t is_done = course == Course::kMove ? kPartDone : 0;
+    store_packet(turn.exit(peer, team.rank), packet_of({is_done, 0}, turn.epoch));
     if (course == Course::kMove || course == Course::kGuard) await_exit(turn, peer);
   }
   __syncwarp();

@@ -80,6 +80,7 @@ DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange&
                                     .own_target = static_cast<std::byte*>(call.receives[team.rank].data),
                                     .sources = {}};
   DirectMeeting& meeting = arguments.meeting;
+  size_t largest = 0;
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     const SendBlock& send = call.sends[rank];
     arguments.sources[rank] = static_cast<const std::byte*>(send.data);
@@ -87,15 +88,17 @@ DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange&
                            .writable = places.receives[rank],
                            .bytes_to = send.num_bytes,
                            .bytes_from = call.receives[rank].num_bytes};
+    largest = std::max({largest, send.num_bytes, call.receives[rank].num_bytes});
     if (send.num_bytes == 0) continue;
     if (rank != team.rank) meeting.writes |= 1u << rank;
     if (!is_even(send.data)) meeting.is_even = 0;
   }
   if (call.sends[team.rank].num_bytes != 0 && !is_even(arguments.own_target)) meeting.is_even = 0;
+  meeting.descriptor.num_bytes = largest;  // for reports; what is agreed on is an edge's
   return arguments;
 }
 
-// In proportion to what there is to write, at least one on either side.
+// In proportion to what there is to write, at least one on either side of two or more.
 uint32_t count_own_blocks(const DeviceTeam& team, const LineExchange& call, int num_blocks) {
   const SendBlock& own = call.sends[team.rank];
   if (own.num_bytes == 0 || own.data == call.receives[team.rank].data) return 0;
@@ -130,11 +133,12 @@ Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const E
   AXON_TRY(device::check(team, call));
   Result<int> num_blocks = device::count_blocks(places.num_blocks, kPreferredBlocks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
+  const int grid = std::max(num_blocks.value(), 2);  // one may be for the own message
   device::DirectExchangeArguments arguments = device::arguments_of(team, call, places);
-  arguments.num_own_blocks = device::count_own_blocks(team, call, num_blocks.value());
+  arguments.num_own_blocks = device::count_own_blocks(team, call, grid);
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  return launch(device::direct_exchange_kernel(), {.num_blocks = num_blocks.value(), .num_threads = device::kThreads},
-                parameters, stream);
+  return launch(device::direct_exchange_kernel(), {.num_blocks = grid, .num_threads = device::kThreads}, parameters,
+                stream);
 }
 
 }  // namespace axon

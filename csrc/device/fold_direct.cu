@@ -10,9 +10,12 @@ namespace axon {
 namespace device {
 namespace {
 
-// As long as they can be, of all ranks together in the shared memory that a block may have (227 KB on Hopper).
+constexpr uint32_t kNumStages = kDirectFoldWarps * kDirectFoldStages;  // of a block
+
+// A granule a thread, or several; as long as those of all ranks fit together.
 uint32_t chunk_bytes(int num_ranks) {
-  constexpr uint32_t kMostStageBytes = 6144, kLongest = 2048, kShortest = 256, kStep = 512;  // a granule a thread
+  constexpr uint32_t kMostStageBytes = kMostDirectSharedBytes / kNumStages;
+  constexpr uint32_t kLongest = 2048, kShortest = 256, kStep = 512;
   return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, kLongest);
 }
 
@@ -56,7 +59,7 @@ Status launch_direct_fold(const DeviceTeam& team, DirectFoldArguments& call, int
   return launch(kernel,
                 {.num_blocks = blocks.value(),
                  .num_threads = 32 * kDirectFoldWarps,
-                 .num_shared_bytes = direct_fold_shared_bytes(team.num_ranks)},
+                 .num_shared_bytes = size_t{kNumStages} * static_cast<size_t>(team.num_ranks) * call.chunk_bytes},
                 parameters, stream);
 }
 
@@ -66,10 +69,6 @@ const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept {
   return with_arithmetic(dtype, reduction, []<typename Arithmetic>(Arithmetic) {
     return reinterpret_cast<const void*>(&direct_fold<Arithmetic>);
   });
-}
-
-size_t direct_fold_shared_bytes(int num_ranks) noexcept {
-  return size_t{kDirectFoldWarps} * kDirectFoldStages * static_cast<size_t>(num_ranks) * chunk_bytes(num_ranks);
 }
 
 }  // namespace device

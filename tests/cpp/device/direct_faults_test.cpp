@@ -162,8 +162,8 @@ class Puppet {
     const uint32_t verdict[2] = {static_cast<uint32_t>(device::Verdict::kYes), device::kVerdictMark};
     send(3 * num_ranks_ + rank_, verdict);
   }
-  void leave(uint32_t num_blocks) const {
-    for (uint32_t block = 0; block < num_blocks; ++block) send((4 + block) * num_ranks_ + rank_, uint64_t{0});
+  void leave(uint32_t num_blocks, uint64_t done) const {
+    for (uint32_t block = 0; block < num_blocks; ++block) send((4 + block) * num_ranks_ + rank_, done);
   }
 
  private:
@@ -255,13 +255,37 @@ class DirectGuards : public ::testing::Test {
   Clock::time_point began_;
 };
 
+TEST_F(DirectGuards, a_puppet_can_play_along) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  puppets_[1]->leave(kNumBlocks, device::kPartDone);
+  launch();
+  require(ranks_->stream(0).synchronize());
+  ranks_->expect_no_faults();
+  EXPECT_EQ(ranks_->state(0).num_direct, 1u);
+  targets_[1].expect_contents(contents_, "peer");
+}
+
+// It has agreed and failed then: what it owes does not come, and must not be taken for done.
+TEST_F(DirectGuards, a_peer_that_has_not_done_its_part_is_missed) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  puppets_[1]->leave(kNumBlocks, 0);
+  launch();
+  expect_end_before_the_guard_gives_up();
+  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+  EXPECT_EQ(ranks_->mailbox(0).report.peer, 1);
+}
+
 TEST_F(DirectGuards, a_peer_that_is_late_to_end_is_waited_for) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
   launch();
   await_report();
-  puppets_[1]->leave(kNumBlocks);
+  puppets_[1]->leave(kNumBlocks, device::kPartDone);
   expect_end_before_the_guard_gives_up();
   targets_[1].expect_contents(contents_, "peer");
 }
@@ -274,8 +298,8 @@ TEST_F(DirectGuards, who_has_agreed_waits_even_without_having_heard_all) {
   launch();
   await_report();
   EXPECT_EQ(ranks_->mailbox(0).report.peer, 2);
-  puppets_[1]->leave(kNumBlocks);
-  puppets_[2]->leave(kNumBlocks);
+  puppets_[1]->leave(kNumBlocks, 0);
+  puppets_[2]->leave(kNumBlocks, 0);
   expect_end_before_the_guard_gives_up();
   for (int rank = 0; rank < 3; ++rank) targets_[rank].expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
 }
