@@ -69,9 +69,13 @@ CudaSide& AxonBackend::cuda_side(at::Device device) {
   CudaSide* side = cuda_side_.load(std::memory_order_acquire);
   if (C10_UNLIKELY(side == nullptr)) {
     const std::lock_guard lock(cuda_side_mutex_);
+    if (is_suspended_) {
+      throw_value_error("axon: the group is suspended, and the tensors are on " + device.str() +
+                        "; allowed: tensors on the CPU, until all ranks have called resume() on its backend");
+    }
     if (!owned_cuda_side_) {
       const std::chrono::milliseconds timeout = timeout_.load(std::memory_order_relaxed);
-      owned_cuda_side_ = std::make_unique<CudaSide>(communicator_, device, timeout);
+      owned_cuda_side_ = std::make_unique<CudaSide>(communicator_, device, timeout, num_suspensions_);
     }
     side = owned_cuda_side_.get();
     cuda_side_.store(side, std::memory_order_release);
@@ -123,7 +127,8 @@ void AxonBackend::setTimeout(std::chrono::milliseconds timeout) {
 
 uint64_t AxonBackend::getSequenceNumberForGroup() {
   const CudaSide* side = cuda_side_.load(std::memory_order_acquire);
-  return communicator_->num_started() + (side != nullptr ? side->num_launched() : 0);
+  const uint64_t num_launched_by_former = num_launched_by_former_.load(std::memory_order_relaxed);
+  return communicator_->num_started() + num_launched_by_former + (side != nullptr ? side->num_launched() : 0);
 }
 
 uint64_t AxonBackend::num_direct() {
@@ -153,6 +158,24 @@ void AxonBackend::abort() {
 void AxonBackend::shutdown() {
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->drain();
   communicator_->close();
+}
+
+void AxonBackend::suspend() {
+  {
+    const std::lock_guard lock(cuda_side_mutex_);
+    if (is_suspended_) return;
+    is_suspended_ = true;
+    ++num_suspensions_;
+    if (owned_cuda_side_) num_launched_by_former_ += owned_cuda_side_->num_launched();
+    cuda_side_.store(nullptr, std::memory_order_release);
+    owned_cuda_side_.reset();  // what is enqueued comes to its end first
+  }
+  monitoredBarrier({}, /*wait_all_ranks=*/true);
+}
+
+void AxonBackend::resume() {
+  const std::lock_guard lock(cuda_side_mutex_);
+  is_suspended_ = false;
 }
 
 AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {

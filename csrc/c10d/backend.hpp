@@ -91,13 +91,20 @@ class AxonBackend final : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 
+  // Gives back what the group holds of its GPU once all that it has enqueued is done, and with the last group the whole
+  // arena; resume() makes the next operation on CUDA tensors form that again. Both are collectives, beside which no
+  // other call is made. Operations on CPU tensors go on in between.
+  void suspend();
+  void resume();
+
   // Registered memory; `mem_allocator` is a property in Python alone.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return has_registered_memory(device); }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
     return allocate_registered(size, options);
   }
 
-  // Operations on CUDA tensors so far that kernels have done on the peers' tensors themselves, with no copy between.
+  // Operations on CUDA tensors that kernels have done on the peers' tensors themselves, with no copy between: so far, or
+  // since the last suspend().
   uint64_t num_direct();
 
  private:
@@ -138,9 +145,12 @@ class AxonBackend final : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
-  std::mutex cuda_side_mutex_;
-  std::unique_ptr<CudaSide> owned_cuda_side_;  // from the first CUDA tensor on; made under the lock
-  std::atomic<CudaSide*> cuda_side_{nullptr};  // release when it is made, acquire by users
+  std::mutex cuda_side_mutex_;                 // guards these
+  std::unique_ptr<CudaSide> owned_cuda_side_;  // from the first CUDA tensor on
+  bool is_suspended_ = false;
+  uint32_t num_suspensions_ = 0;
+  std::atomic<CudaSide*> cuda_side_{nullptr};       // release when it is made, acquire by users
+  std::atomic<uint64_t> num_launched_by_former_{0};  // relaxed: a statistic
 };
 
 }  // namespace axon

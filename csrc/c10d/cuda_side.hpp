@@ -31,8 +31,10 @@ class DeviceGroup;
 
 class CudaSide {
  public:
-  // At the group's first CUDA tensor. Throws when the device cannot be used.
-  CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds timeout);
+  // At the group's first CUDA tensor. Throws when the device cannot be used. `round`: how many sides the group has had
+  // before.
+  CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds timeout,
+           uint32_t round);
   // Drains first.
   ~CudaSide();
 

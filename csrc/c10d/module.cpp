@@ -108,6 +108,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def_property_readonly("num_direct",
                              py::cpp_function(&AxonBackend::num_direct, py::call_guard<py::gil_scoped_release>()))
       .def_property_readonly("mem_allocator", &axon::mem_allocator)
+      .def("suspend", &AxonBackend::suspend, py::call_guard<py::gil_scoped_release>())
+      .def("resume", &AxonBackend::resume, py::call_guard<py::gil_scoped_release>())
       .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"),
            py::call_guard<py::gil_scoped_release>());
 

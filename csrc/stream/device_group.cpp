@@ -38,7 +38,7 @@ DeviceGroup::DeviceGroup(Communicator& communicator, int device, std::chrono::mi
     : communicator_(communicator), device_(device), timeout_(timeout), order_(std::move(event)) {}
 
 Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicator, int device,
-                                                       std::chrono::milliseconds timeout) {
+                                                       std::chrono::milliseconds timeout, uint32_t round) {
   const RelaxedCapture beside_captures;
   const DeviceGuard guard(device);
   Result<Event> event = Event::create_untimed();
@@ -47,7 +47,7 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicato
   if (Status taken = group->take_block(); !taken.ok()) {
     log::info("group '" + communicator.name() + "' sends CUDA tensors through host memory: " + taken.message());
   }
-  group->edges_ = Edges::open(communicator, group->arena_, group->block_);
+  group->edges_ = Edges::open(communicator, group->arena_, group->block_, round);
   communicator.accompany(group.get());
   return group;
 }

@@ -17,14 +17,14 @@ static Reach reach_of(const Block& block) noexcept {
   return block.num_bytes >= BlockAllocator::kSmallBlock ? Reach::kSmall : Reach::kNone;
 }
 
-std::shared_ptr<Edges> Edges::open(Communicator& communicator, Arena* arena, Block block) {
-  std::shared_ptr<Edges> edges(new Edges(communicator, arena, block));
+std::shared_ptr<Edges> Edges::open(Communicator& communicator, Arena* arena, Block block, uint32_t round) {
+  std::shared_ptr<Edges> edges(new Edges(communicator, arena, block, round));
   edges->send_cards();
   return edges;
 }
 
-Edges::Edges(Communicator& communicator, Arena* arena, Block block)
-    : communicator_(communicator), arena_(arena), block_(block) {
+Edges::Edges(Communicator& communicator, Arena* arena, Block block, uint32_t round)
+    : communicator_(communicator), arena_(arena), block_(block), round_(round) {
   if (communicator.size() > kMaxTeamRanks) return;
   for (int rank = 0; rank < communicator.size(); ++rank) peers_.push_back(std::make_unique<Peer>());
 }
@@ -42,9 +42,9 @@ void Edges::send_cards() {
       }
       continue;
     }
-    peer.card_in.expect_from(number, Subject::kCard, encoded.size(), *this);
-    peer.reach_in.expect_from(number, Subject::kReach, sizeof(Reach), *this);
-    peer.card_out.address_to(number, Subject::kCard, encoded);
+    peer.card_in.expect_from(number, tag_of(Subject::kCard, round_), encoded.size(), *this);
+    peer.reach_in.expect_from(number, tag_of(Subject::kReach, round_), sizeof(Reach), *this);
+    peer.card_out.address_to(number, tag_of(Subject::kCard, round_), encoded);
     for (Letter* letter : {&peer.reach_in, &peer.card_in, &peer.card_out}) start(*letter);
   }
 }
@@ -69,7 +69,7 @@ void Edges::answer(int peer, const Letter& card) {
   }
   const Reach reach = met.ok() ? met.value() : Reach::kNone;
   Letter& letter = peers_[static_cast<size_t>(peer)]->reach_out;
-  letter.address_to(peer, Subject::kReach, std::as_bytes(std::span(&reach, 1)));
+  letter.address_to(peer, tag_of(Subject::kReach, round_), std::as_bytes(std::span(&reach, 1)));
   start(letter);
 }
 

@@ -32,8 +32,9 @@ enum class Reach : uint8_t { kNone, kSmall, kLarge };
 
 class Edges final : public std::enable_shared_from_this<Edges>, private Letter::Reader {
  public:
-  // Without an arena (null) this rank reaches nobody, and tells them.
-  static std::shared_ptr<Edges> open(Communicator& communicator, Arena* arena, Block block);
+  // Without an arena (null) this rank reaches nobody, and tells them. `round`: how often the group has given its edges
+  // up before, the same on all ranks.
+  static std::shared_ptr<Edges> open(Communicator& communicator, Arena* arena, Block block, uint32_t round = 0);
 
   // The first call for a peer waits until it has formed its side. The own rank: kNone.
   Result<Reach> agree(int peer, std::chrono::milliseconds timeout);
@@ -61,7 +62,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
     std::chrono::milliseconds timeout;  // what it is called in messages
   };
 
-  Edges(Communicator& communicator, Arena* arena, Block block);
+  Edges(Communicator& communicator, Arena* arena, Block block, uint32_t round);
   bool is_own(size_t rank) const noexcept { return static_cast<int>(rank) == communicator_.rank(); }
   void send_cards();
   void start(HeldOperation& operation);
@@ -79,6 +80,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
   Communicator& communicator_;
   Arena* const arena_;
   const Block block_;
+  const uint32_t round_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none where a team cannot be so large
 
   std::mutex voting_;  // held while the ranks vote, once

@@ -26,28 +26,28 @@ void Vote::cast(uint8_t value, std::chrono::milliseconds longest) {
   timeout = longest;
 }
 
-void Letter::describe(int rank, Subject subject, size_t num_bytes) {
+void Letter::describe(int rank, uint32_t letter_tag, size_t num_bytes) {
   num_bytes_ = num_bytes;
   arguments.kind = OperationKind::kPointToPoint;
   arguments.dtype = DataType::kByte;
   peer = rank;
-  tag = static_cast<uint32_t>(subject);
+  tag = letter_tag;
   num_elements = num_bytes;
   shape.sizes[0] = static_cast<int64_t>(num_bytes);
   shape.num_dimensions = 1;
   timeout = kForever;
 }
 
-void Letter::address_to(int rank, Subject subject, std::span<const std::byte> content) {
-  describe(rank, subject, content.size());
+void Letter::address_to(int rank, uint32_t tag, std::span<const std::byte> content) {
+  describe(rank, tag, content.size());
   std::ranges::copy(content, content_.begin());
   direction = Direction::kSend;
   input_ = {.data = content_.data(), .num_bytes = num_bytes_};
   arguments.inputs = {&input_, 1};
 }
 
-void Letter::expect_from(int rank, Subject subject, size_t num_bytes, Reader& reader) {
-  describe(rank, subject, num_bytes);
+void Letter::expect_from(int rank, uint32_t tag, size_t num_bytes, Reader& reader) {
+  describe(rank, tag, num_bytes);
   reader_ = &reader;
   direction = Direction::kReceive;
   output_ = {.data = content_.data(), .num_bytes = num_bytes_};

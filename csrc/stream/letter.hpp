@@ -39,8 +39,13 @@ class Vote final : public HeldOperation {
   Buffer buffer_;
 };
 
-// Tags that no user's reaches.
-enum class Subject : uint32_t { kCard = 0x8000'0000, kReach = 0x8000'0001 };
+enum class Subject : uint32_t { kCard = 0, kReach = 1 };
+
+// The tag is one that no user's reaches. In each round in which a group forms its GPU side it is another one: a letter
+// that nobody has read in its round is never read.
+constexpr uint32_t tag_of(Subject subject, uint32_t round) noexcept {
+  return 0x8000'0000 | round << 1 | static_cast<uint32_t>(subject);
+}
 
 // A point-to-point message, of at most a card's length.
 class Letter final : public HeldOperation {
@@ -55,14 +60,14 @@ class Letter final : public HeldOperation {
   };
 
   ~Letter() override = default;
-  void address_to(int rank, Subject subject, std::span<const std::byte> content);
-  void expect_from(int rank, Subject subject, size_t num_bytes, Reader& reader);
+  void address_to(int rank, uint32_t tag, std::span<const std::byte> content);
+  void expect_from(int rank, uint32_t tag, size_t num_bytes, Reader& reader);
 
-  Subject subject() const noexcept { return static_cast<Subject>(tag); }
+  Subject subject() const noexcept { return static_cast<Subject>(tag & 1); }
   std::span<const std::byte> content() const noexcept { return {content_.data(), num_bytes_}; }
 
  private:
-  void describe(int rank, Subject subject, size_t num_bytes);
+  void describe(int rank, uint32_t letter_tag, size_t num_bytes);
   void on_finished() noexcept override;
 
   std::array<std::byte, DeviceCard::kNumBytes> content_{};

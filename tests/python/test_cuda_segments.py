@@ -121,7 +121,11 @@ def test_memory_is_given_back_and_its_addresses_come_again(ranks: RankPool) -> N
 
 
 def _free_after_rounds(num_rounds: int) -> int:
-    """Bytes of this GPU that nobody holds, once all that was used directly has been freed everywhere."""
+    """Bytes of this GPU that nobody holds, once all that was used directly has been freed everywhere.
+
+    What peers have mapped they let go of in later calls, when nothing of theirs runs.
+    """
+    small = torch.zeros(MIB, dtype=torch.int64)
     for _ in range(num_rounds):
         data = torch.ones(32 * MIB, dtype=torch.int64)
         until_direct(dist.all_reduce, data)
@@ -130,7 +134,7 @@ def _free_after_rounds(num_rounds: int) -> int:
     meet()
     free, deadline = torch.cuda.mem_get_info()[0], time.monotonic() + 3
     while time.monotonic() < deadline:
-        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(small)
         torch.cuda.synchronize()
         time.sleep(0.01)
         free = max(free, torch.cuda.mem_get_info()[0])

@@ -70,12 +70,13 @@ OutputAccess access_of(const Part& part, int rank) {
 
 }  // namespace
 
-CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds timeout)
+CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds timeout,
+                   uint32_t round)
     : communicator_(std::move(communicator)),
       device_(device),
       own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
   const c10::DeviceGuard on_device(device_);
-  group_ = value_of(DeviceGroup::form(*communicator_, device.index(), timeout));
+  group_ = value_of(DeviceGroup::form(*communicator_, device.index(), timeout, round));
 }
 
 CudaSide::~CudaSide() {

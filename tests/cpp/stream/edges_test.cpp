@@ -15,7 +15,7 @@ class EdgesTest : public testing::Test {
  protected:
   static constexpr size_t kNumRanks = 3;
 
-  void open(size_t rank) { edges[rank] = Edges::open(*communicators[rank], nullptr, {}); }
+  void open(size_t rank, uint32_t round = 0) { edges[rank] = Edges::open(*communicators[rank], nullptr, {}, round); }
   void open_all() {
     for (size_t rank = 0; rank < kNumRanks; ++rank) open(rank);
   }
@@ -80,6 +80,19 @@ TEST_F(EdgesTest, a_late_rank_is_met) {
   open(1);
   Result<Reach> reach = edges[0]->agree(1, 30s);
   EXPECT_TRUE(reach.ok()) << reach.status().message();
+}
+
+// Rank 1 did not use its GPU in the first round: what it was told then holds no more.
+TEST_F(EdgesTest, a_round_reads_no_letters_of_an_earlier_one) {
+  open(0);
+  edges[0]->close();
+  open(1, 1);
+  EXPECT_FALSE(edges[1]->agree(0, 50ms).ok());
+  open(0, 1);
+  for (const int rank : {0, 1}) {
+    Result<Reach> reach = edges[static_cast<size_t>(rank)]->agree(1 - rank, 30s);
+    EXPECT_TRUE(reach.ok()) << reach.status().message();
+  }
 }
 
 TEST_F(EdgesTest, the_end_of_the_group_ends_the_wait) {
