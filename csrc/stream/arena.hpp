@@ -28,6 +28,7 @@
 #include "cuda/stream.hpp"
 #include "stream/arena_view.hpp"
 #include "stream/block_allocator.hpp"
+#include "stream/launch_ledger.hpp"
 #include "stream/segments/segments.hpp"
 
 namespace axon {
@@ -69,6 +70,8 @@ class Arena {
   std::byte* data() const noexcept { return memory_.data(); }
   // This device's tensors for the peers' kernels, and theirs for ours.
   Segments& segments() const noexcept { return *segments_; }
+  // Of all groups on this device.
+  LaunchLedger& launches() noexcept { return launches_; }
   // Pinned, and zeros, as long as the block is taken: two a block.
   TeamMailbox* mailboxes(Block block) const noexcept;
 
@@ -91,6 +94,7 @@ class Arena {
   DeviceUuid uuid_{};
   FileDescriptor shared_;
   std::unique_ptr<Segments> segments_;
+  LaunchLedger launches_;
   std::optional<Stream> upkeep_;      // clears blocks and reads departures
   std::optional<Stream> departures_;  // may wait for kernels: nothing that somebody waits for goes here
 

@@ -92,6 +92,7 @@ DeviceGroup::~DeviceGroup() {
   communicator_.accompany(nullptr);
   edges_->close();
   if (block_.num_bytes == 0) return;
+  arena_->launches().forget(order_, arena_->launches().lock());
   arena_->leave({.rank = communicator_.rank(),
                  .block = block_,
                  .owners = edges_->owners(),
@@ -105,6 +106,7 @@ void DeviceGroup::connect(int rank, Reach reach) {
   for (const Reach team : kTeams) {
     if (team > reach) continue;
     teams_[index_of(team)].blocks[rank] = resident.arena->data() + resident.block.offset + part_of_block(team).offset;
+    teams_[index_of(team)].segments[rank] = resident.arena->segments();
   }
   connected_.fetch_or(1u << rank, std::memory_order_relaxed);
   const std::lock_guard lock(fate_mutex_);
@@ -177,27 +179,38 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream) {
   const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
   if (kernel == Kernel::kNone) return refused(operation);
   const DeviceGuard guard(device_);
+  const LaunchLedger::Lock launching = arena_->launches().lock();
+  if (kernel == Kernel::kDirect) close_mappings(launching);
   AXON_TRY(order_.follow(stream));
-  return launch_collective(team, kernel, operation, stream);
+  arena_->launches().note(order_, launching);
+  return launch_collective(team, arena_->segments(), kernel, operation, stream);
 }
 
 // Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a
 // circle.
 Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_points, StreamView stream) {
   const std::lock_guard lock(mutex_);
+  std::array<std::vector<const Operation*>, kNumTeams> batches;
+  for (const Operation* message : point_to_points) {
+    const Reach reach = reach_for(*message);
+    if (reach == Reach::kNone) return refused(*message);
+    batches[index_of(reach)].push_back(message);
+  }
   const DeviceGuard guard(device_);
+  const LaunchLedger::Lock launching = arena_->launches().lock();
   AXON_TRY(order_.note(stream));
+  arena_->launches().note(order_, launching);
   for (const Reach reach : {Reach::kLarge, Reach::kSmall}) {
-    std::vector<const Operation*> messages;
-    for (const Operation* message : point_to_points) {
-      const Reach agreed = reach_for(*message);
-      if (agreed == Reach::kNone) return refused(*message);
-      if (agreed == reach) messages.push_back(message);
-    }
-    if (messages.empty()) continue;
-    AXON_TRY(launch_messages(team_for(reach, messages.front()->timeout), messages, stream));
+    const std::vector<const Operation*>& messages = batches[index_of(reach)];
+    if (!messages.empty()) AXON_TRY(launch_messages(team_for(reach, messages.front()->timeout), messages, stream));
   }
   return Status();
+}
+
+// Of segments that their owners have freed, while nothing of ours can be held up.
+void DeviceGroup::close_mappings(const LaunchLedger::Lock& launching) {
+  Segments& segments = arena_->segments();
+  if (segments.has_retired() && arena_->launches().is_idle(launching)) segments.close_retired();
 }
 
 Result<uint64_t> DeviceGroup::num_direct() const {

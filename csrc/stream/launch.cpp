@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/memory.hpp"
+#include "device/direct_collectives.hpp"
 #include "device/line_collectives.hpp"
 #include "device/packet_collectives.hpp"
 
@@ -89,38 +90,76 @@ LineExchange messages_of(const DeviceTeam& team, const CollectiveArguments& argu
   return call;
 }
 
-Status launch_reduction(const DeviceTeam& team, Kernel kernel, const Operation& operation, StreamView stream) {
-  const CollectiveArguments& arguments = operation.arguments;
-  const bool reduces_in_place = arguments.kind == OperationKind::kAllReduce;
-  const void* input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data;
-  void* output = arguments.outputs.empty() ? nullptr : arguments.outputs[0].data;
-  if (kernel == Kernel::kLines) {
-    return all_reduce_lines(team,
-                            {.input = input,
-                             .output = output,
-                             .num_elements = operation.num_elements,
-                             .dtype = arguments.dtype,
-                             .reduction = arguments.reduction,
-                             .premul_factor = arguments.premul_factor,
-                             .root = arguments.root >= 0 ? arguments.root : kNoRoot},
-                            stream);
+// Moves messages through the tensors' segments, then by lines what could not be moved so.
+Status launch_exchange(const DeviceTeam& team, Segments& segments, Kernel kernel, LineExchange call,
+                       StreamView stream) {
+  if (kernel == Kernel::kDirect) {
+    ExchangePlaces places;
+    for (int rank = 0; rank < team.num_ranks; ++rank) {
+      const ReceiveBlock& receive = call.receives[static_cast<size_t>(rank)];
+      if (rank == team.rank || receive.num_bytes == 0) continue;
+      places.receives[static_cast<size_t>(rank)] = segments.locate(receive.data, receive.num_bytes);
+    }
+    AXON_TRY(exchange_direct(team, call, places, stream));
+    call.when = When::kIfDeclined;
   }
-  const PacketCollective call{.input = input,
-                              .output = output,
-                              .num_elements = operation.num_elements,
-                              .dtype = arguments.dtype,
-                              .reduction = arguments.reduction,
-                              .premul_factor = arguments.premul_factor};
-  return kernel == Kernel::kOneShotPackets ? all_reduce_one_shot(team, call, stream)
-                                           : all_reduce_two_shot(team, call, stream);
+  return exchange_lines(team, call, stream);
 }
 
-Status launch_reduce_scatter(const DeviceTeam& team, const CollectiveArguments& arguments, StreamView stream) {
+Status launch_packets(const DeviceTeam& team, Kernel kernel, const LineReduction& call, StreamView stream) {
+  const PacketCollective packets{.input = call.input,
+                                 .output = call.output,
+                                 .num_elements = call.num_elements,
+                                 .dtype = call.dtype,
+                                 .reduction = call.reduction,
+                                 .premul_factor = call.premul_factor};
+  return kernel == Kernel::kOneShotPackets ? all_reduce_one_shot(team, packets, stream)
+                                           : all_reduce_two_shot(team, packets, stream);
+}
+
+Status launch_reduction(const DeviceTeam& team, Segments& segments, Kernel kernel, const Operation& operation,
+                        StreamView stream) {
+  const CollectiveArguments& arguments = operation.arguments;
+  const bool reduces_in_place = arguments.kind == OperationKind::kAllReduce;
+  LineReduction call{.input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data,
+                     .output = arguments.outputs.empty() ? nullptr : arguments.outputs[0].data,
+                     .num_elements = operation.num_elements,
+                     .dtype = arguments.dtype,
+                     .reduction = arguments.reduction,
+                     .premul_factor = arguments.premul_factor,
+                     .root = arguments.root >= 0 ? arguments.root : kNoRoot};
+  if (kernel == Kernel::kOneShotPackets || kernel == Kernel::kTwoShotPackets) {
+    return launch_packets(team, kernel, call, stream);
+  }
+  if (kernel == Kernel::kDirect) {
+    const size_t num_bytes = call.num_elements * size_of(call.dtype);
+    const bool has_output = call.root == kNoRoot || call.root == team.rank;
+    ReductionPlaces places{.input = segments.locate(call.input, num_bytes)};
+    if (has_output) {
+      places.output = call.output == call.input ? places.input : segments.locate(call.output, num_bytes);
+    }
+    AXON_TRY(all_reduce_direct(team, call, places, stream));
+    call.when = When::kIfDeclined;
+  }
+  return all_reduce_lines(team, call, stream);
+}
+
+Status launch_reduce_scatter(const DeviceTeam& team, Segments& segments, Kernel kernel,
+                             const CollectiveArguments& arguments, StreamView stream) {
   LineReduceScatter call{.output = arguments.outputs[0].data,
                          .dtype = arguments.dtype,
                          .reduction = arguments.reduction,
                          .premul_factor = arguments.premul_factor};
   for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
+  if (kernel == Kernel::kDirect) {
+    ReduceScatterPlaces places;
+    for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
+      const ConstBuffer& input = arguments.inputs[rank];
+      if (input.num_bytes != 0) places.inputs[rank] = segments.locate(input.data, input.num_bytes);
+    }
+    AXON_TRY(reduce_scatter_direct(team, call, places, stream));
+    call.when = When::kIfDeclined;
+  }
   return reduce_scatter_lines(team, call, stream);
 }
 
@@ -153,7 +192,8 @@ Status launch_all_gather_packets(const DeviceTeam& team, const CollectiveArgumen
 
 }  // namespace
 
-Status launch_collective(const DeviceTeam& team, Kernel kernel, const Operation& operation, StreamView stream) {
+Status launch_collective(const DeviceTeam& team, Segments& segments, Kernel kernel, const Operation& operation,
+                         StreamView stream) {
   const CollectiveArguments& arguments = operation.arguments;
   if (kernel == Kernel::kPackets) return launch_all_gather_packets(team, arguments, stream);
   if (kernel == Kernel::kScatteredLines) {
@@ -163,11 +203,11 @@ Status launch_collective(const DeviceTeam& team, Kernel kernel, const Operation&
   switch (arguments.kind) {
     case OperationKind::kAllReduce:
     case OperationKind::kReduce:
-      return launch_reduction(team, kernel, operation, stream);
+      return launch_reduction(team, segments, kernel, operation, stream);
     case OperationKind::kReduceScatter:
-      return launch_reduce_scatter(team, arguments, stream);
+      return launch_reduce_scatter(team, segments, kernel, arguments, stream);
     default:
-      return exchange_lines(team, messages_of(team, arguments), stream);
+      return launch_exchange(team, segments, kernel, messages_of(team, arguments), stream);
   }
 }
 

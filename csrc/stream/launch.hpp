@@ -7,6 +7,7 @@
 #include "comm/operation.hpp"
 #include "cuda/device_types.hpp"
 #include "cuda/stream.hpp"
+#include "stream/segments/segments.hpp"
 #include "stream/selector.hpp"
 
 namespace axon {
@@ -14,8 +15,9 @@ namespace axon {
 // What the selector asks about an operation of a group of so many ranks.
 KernelQuery query_of(const Operation& operation, int num_ranks) noexcept;
 
-// Enqueues a collective with the kernel chosen for it.
-Status launch_collective(const DeviceTeam& team, Kernel kernel, const Operation& operation, StreamView stream);
+// Enqueues a collective with the kernel chosen for it. Its tensors are found in `segments`, of the same device.
+Status launch_collective(const DeviceTeam& team, Segments& segments, Kernel kernel, const Operation& operation,
+                         StreamView stream);
 
 // Enqueues sends and receives. Those of different peers and directions run at the same time; several to (or from) one
 // peer one after the other, in this order.

@@ -31,8 +31,7 @@ bool LaunchLedger::is_idle(const Lock&) const {
     const Result<bool> capturing = is_capturing(stream);
     return capturing.ok() && !capturing.value() && stream.is_empty();
   };
-  return std::ranges::none_of(graphs_left_, holds_kernels) &&
-         std::ranges::all_of(groups_, [&](const auto& group) {
+  return std::ranges::none_of(graphs_left_, holds_kernels) && std::ranges::all_of(groups_, [&](const auto& group) {
            const Holders& holders = group.second;
            return !holds_kernels(holders.graphs) && std::ranges::all_of(holders.streams, is_empty);
          });

@@ -1,8 +1,8 @@
 // What on one GPU may hold kernels of this process: the streams and graphs of its groups.
 //
-// Some calls of CUDA wait for all kernels of a device and hold up every launch meanwhile; a kernel that waits for a peer
-// might then wait for ever, since the peer may need what this process cannot launch. They are made while the ledger is
-// locked, and only if it is idle.
+// Some calls of CUDA wait for all kernels of a device and hold up every launch meanwhile; a kernel that waits for a
+// peer might then wait for ever, since the peer may need what this process cannot launch. They are made while the
+// ledger is locked, and only if it is idle.
 //
 //   const LaunchLedger::Lock lock = ledger.lock();        // around each launch
 //   ledger.note(order, lock);                             // before or behind it

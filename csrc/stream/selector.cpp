@@ -32,17 +32,25 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kTwoShotPackets},
-    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kLines},
+    {OperationKind::kAllReduce, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kPackets},
-    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kLines},
-    {OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kLines},
+    {OperationKind::kAllGather, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kBroadcast, 2, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kDirect},
     {OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLines},
     {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kScatteredLines},
-    {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kLines},
-    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kLines},
-    {OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kLines},
-    {OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kLines},
-    {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kLines},
+    {OperationKind::kReduce, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kReduceScatter, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kGather, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kScatter, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kAllToAll, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLines},
     {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kLines},
 };
@@ -77,8 +85,8 @@ std::string padded(std::string text, size_t width) {
 }  // namespace
 
 const char* name_of(Kernel kernel) noexcept {
-  static constexpr std::array kNames{"none",  "one_shot_packets", "two_shot_packets", "packets",
-                                     "lines", "scattered_lines"};
+  static constexpr std::array kNames{
+      "none", "one_shot_packets", "two_shot_packets", "packets", "lines", "scattered_lines", "direct"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

@@ -21,6 +21,7 @@ enum class Kernel : uint8_t {
   kPackets,         // all_gather
   kLines,           // everything; a broadcast in one flight
   kScatteredLines,  // broadcast in two flights
+  kDirect,          // on the peers' tensors themselves, or lines where they cannot be reached
 };
 
 const char* name_of(Kernel kernel) noexcept;
