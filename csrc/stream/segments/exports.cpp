@@ -34,7 +34,9 @@ bool Exports::walk(uint64_t address, size_t num_bytes) {
   return true;
 }
 
+// Ids that follow each other there do so here, unless somebody has mapped one piece twice.
 bool Exports::spans(const Segment& segment) const noexcept {
+  if (pieces_.at(span_.front().id).allocation.base != span_.front().base) return false;
   const auto first = std::ranges::find(segment.ids, span_.front().id);
   return segment.ids.end() - first >= static_cast<std::ptrdiff_t>(span_.size()) &&
          std::equal(span_.begin(), span_.end(), first,
@@ -118,9 +120,11 @@ Result<Exports::Segment> Exports::open_span() {
 }
 
 Status Exports::open_piece(const Allocation& allocation) {
-  if (const auto known = pieces_.find(allocation.id); known != pieces_.end() && known->second.descriptor.valid()) {
-    return Status();
+  const auto known = pieces_.find(allocation.id);
+  if (known != pieces_.end() && known->second.allocation.base != allocation.base) {
+    return {ErrorCode::kInvalidArgument, "it is mapped at two addresses"};
   }
+  if (known != pieces_.end() && known->second.descriptor.valid()) return Status();
   if (!allocation.has_descriptors) {
     return {ErrorCode::kInvalidArgument,
             "it was not allocated to be shared, neither by cudaMalloc nor with descriptors"};

@@ -98,6 +98,17 @@ TEST_F(ExportsOf, memory_of_other_devices_is_refused) {
   EXPECT_EQ(number(kBase), 0u);
 }
 
+// One physical piece at two addresses may have one id.
+TEST_F(ExportsOf, what_is_mapped_twice_is_offered_once) {
+  memory_.allocate(kBase, kGranule, Kind::kShareable);
+  EXPECT_EQ(number(kBase), 1u);
+  memory_.map_again(kBase, kBase + 4 * kGranule);
+  EXPECT_EQ(number(kBase + 4 * kGranule), 0u);
+  EXPECT_EQ(number(kBase + 4 * kGranule), 0u);
+  EXPECT_EQ(number(kBase), 1u);
+  EXPECT_EQ(published().size(), 1u);
+}
+
 TEST_F(ExportsOf, what_is_not_memory_is_nowhere) {
   memory_.allocate(kBase, kGranule, Kind::kLegacy);
   EXPECT_EQ(number(kBase - 1), 0u);

@@ -45,6 +45,10 @@ class FakeOwnMemory final : public OwnMemory {
                           .has_descriptors = kind == Kind::kShareable,
                           .has_legacy_handle = kind == Kind::kLegacy};
   }
+  void map_again(uint64_t base, uint64_t other_base) {
+    Allocation& other = allocations_[other_base] = allocations_.at(base);
+    other.base = other_base;
+  }
   void free(uint64_t base, uint64_t num_bytes) {
     std::erase_if(allocations_, [&](const auto& other) {
       return other.second.base < base + num_bytes && base < other.second.base + other.second.num_bytes;

@@ -143,6 +143,25 @@ TEST_P(SegmentsTest, memory_of_cuda_malloc_appears) {
   });
 }
 
+// The driver puts several into the 2 MiB that it maps at least.
+TEST_P(SegmentsTest, small_allocations_appear) {
+  on_both_sides([](Side& side, ProcessGroup&) {
+    constexpr size_t kSmall = size_t{64} << 10;
+    std::vector<DeviceMemory> memories;
+    for (int i = 0; i < 3; ++i) {
+      memories.push_back(require(DeviceMemory::allocate(kSmall)));
+      fill(memories.back().data(), kSmall, 10 * i + side.rank());
+    }
+    for (int i = 0; i < 3; ++i) {
+      const SegmentPlace theirs = side.swap(memories[static_cast<size_t>(i)].data(), kSmall);
+      side.expect_found(theirs);
+      EXPECT_EQ(side.look(theirs), 10 * i + 1 - side.rank());
+      EXPECT_EQ(side.look(theirs, kSmall - 1), 10 * i + 1 - side.rank());
+    }
+    side.meet();
+  });
+}
+
 // What was freed is found by nobody; what comes to its address is found under another number, at the latest once the
 // mapping of the former has been closed.
 TEST_P(SegmentsTest, memory_that_is_freed_goes_and_its_address_comes_back) {
