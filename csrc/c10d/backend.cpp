@@ -170,7 +170,8 @@ void AxonBackend::suspend() {
     cuda_side_.store(nullptr, std::memory_order_release);
     owned_cuda_side_.reset();  // what is enqueued comes to its end first
   }
-  monitoredBarrier({}, /*wait_all_ranks=*/true);
+  monitoredBarrier({}, /*wait_all_ranks=*/true);  // until then the others' kernels may use our memory
+  CudaSide::give_back_arenas();
 }
 
 void AxonBackend::resume() {

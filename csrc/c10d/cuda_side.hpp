@@ -49,6 +49,9 @@ class CudaSide {
   // be captured.
   void enqueue(AxonWork& work, Timing timing);
 
+  // The arenas of this process that no group uses any more.
+  static void give_back_arenas() noexcept;
+
   // Blocks the host until all that has been enqueued is done.
   void drain() noexcept;
 

@@ -74,12 +74,25 @@ const Arena* Arena::find(uint64_t incarnation) {
   return nullptr;
 }
 
-Arena::Arena(int device, SharedMemory memory, PinnedMemory mailboxes)
+void Arena::give_back_unused() noexcept {
+  std::vector<Arena*> arenas;
+  {
+    const std::lock_guard lock(registry().mutex);
+    for (const auto& [device, arena] : registry().arenas) {
+      if (arena.ok()) arenas.push_back(arena.value().get());
+    }
+  }
+  for (Arena* arena : arenas) {
+    if (const Status given = arena->give_back(); !given.ok()) log::info(given.message());
+  }
+}
+
+Arena::Arena(int device, size_t num_units, PinnedMemory mailboxes)
     : device_(device),
-      memory_(std::move(memory)),
+      num_bytes_(num_units * BlockAllocator::kUnit),
       mailboxes_(std::move(mailboxes)),
       incarnation_(random_number()),
-      blocks_(kTableBytes, memory_.num_bytes()) {}
+      blocks_(kTableBytes, num_bytes_) {}
 
 Result<std::unique_ptr<Arena>> Arena::create(int device) {
   const size_t num_units = std::stoul(config::text("AXON_ARENA_MB"));
@@ -88,12 +101,9 @@ Result<std::unique_ptr<Arena>> Arena::create(int device) {
   }
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device);
-  Result<SharedMemory> memory = SharedMemory::allocate(device, num_units * BlockAllocator::kUnit);
-  if (!memory.ok()) return std::move(memory.status());
-  const size_t num_mailboxes = 2 * (memory.value().num_bytes() / BlockAllocator::kUnit);
-  Result<PinnedMemory> mailboxes = PinnedMemory::allocate(num_mailboxes * sizeof(TeamMailbox));
+  Result<PinnedMemory> mailboxes = PinnedMemory::allocate(2 * num_units * sizeof(TeamMailbox));
   if (!mailboxes.ok()) return std::move(mailboxes.status());
-  std::unique_ptr<Arena> arena(new Arena(device, std::move(memory).value(), std::move(mailboxes).value()));
+  std::unique_ptr<Arena> arena(new Arena(device, num_units, std::move(mailboxes).value()));
   AXON_TRY(arena->open());
   return arena;
 }
@@ -102,17 +112,12 @@ Status Arena::open() {
   Result<DeviceUuid> uuid = uuid_of(device_);
   if (!uuid.ok()) return std::move(uuid.status());
   uuid_ = uuid.value();
-  Result<FileDescriptor> shared = memory_.share();
-  if (!shared.ok()) return std::move(shared.status());
-  shared_ = std::move(shared).value();
   for (std::optional<Stream>* stream : {&upkeep_, &departures_}) {
     Result<Stream> made = Stream::create();
     if (!made.ok()) return std::move(made.status());
     *stream = std::move(made).value();
   }
-  AXON_TRY(clear(0, kTableBytes));
-  AXON_TRY(copy_async(memory_.data(), &kLeft, sizeof kLeft, *upkeep_));
-  AXON_TRY(upkeep_->view().synchronize());
+  AXON_TRY(make_memory());
   Result<std::unique_ptr<Segments>> segments = Segments::create(device_, incarnation_);
   if (!segments.ok()) return std::move(segments.status());
   segments_ = std::move(segments).value();
@@ -120,8 +125,37 @@ Status Arena::open() {
   return Status();
 }
 
+Status Arena::make_memory() {
+  Result<SharedMemory> memory = SharedMemory::allocate(device_, num_bytes_);
+  if (!memory.ok()) return std::move(memory.status());
+  Result<FileDescriptor> shared = memory.value().share();
+  if (!shared.ok()) return std::move(shared.status());
+  memory_ = std::move(memory).value();
+  shared_ = std::move(shared).value();
+  ++edition_;
+  AXON_TRY(clear(0, kTableBytes));
+  AXON_TRY(copy_async(memory_->data(), &kLeft, sizeof kLeft, *upkeep_));
+  return upkeep_->view().synchronize();
+}
+
+// Without a block nobody writes into it: the guests have told so behind their last kernels. Nor do we write into the
+// peers', once it is told.
+Status Arena::give_back() {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);
+  if (!memory_) return Status();
+  AXON_TRY(collect_until([this] { return blocks_.num_bytes_taken() == 0; }));
+  if (blocks_.num_bytes_taken() != 0) return Status();
+  AXON_TRY(departures_->view().synchronize());
+  for (auto& [incarnation, view] : views_) view.unmap();
+  memory_.reset();
+  shared_ = FileDescriptor();
+  return Status();
+}
+
 Status Arena::clear(size_t offset, size_t num_bytes) const {
-  AXON_CUDA_TRY(cudaMemsetAsync(memory_.data() + offset, 0, num_bytes, upkeep_->view().get()));
+  AXON_CUDA_TRY(cudaMemsetAsync(memory_->data() + offset, 0, num_bytes, upkeep_->view().get()));
   return Status();
 }
 
@@ -139,6 +173,7 @@ Result<Block> Arena::take() {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
+  if (!memory_) AXON_TRY(make_memory());
   Result<std::optional<Block>> found = find_room();
   if (!found.ok()) return std::move(found.status());
   const std::optional<Block>& block = found.value();
@@ -158,13 +193,22 @@ Result<Block> Arena::take() {
   return *block;
 }
 
-// A group that has just been destroyed on all ranks may not have been left by the last kernel of all.
 Result<std::optional<Block>> Arena::find_room() {
+  std::optional<Block> block;
+  AXON_TRY(collect_until([&] {
+    block = blocks_.take();
+    return block.has_value();
+  }));
+  return block;
+}
+
+// A group that has just been destroyed on all ranks may not have been left by the last kernel of all.
+template <typename Predicate>
+Status Arena::collect_until(Predicate is_enough) {
   const Clock::time_point deadline = Clock::now() + kLongestSearch;
   while (true) {
     AXON_TRY(collect());
-    const std::optional<Block> block = blocks_.take();
-    if (block || left_.empty() || Clock::now() >= deadline) return block;
+    if (is_enough() || left_.empty() || Clock::now() >= deadline) return Status();
     std::this_thread::sleep_for(kSearchInterval);
   }
 }
@@ -178,8 +222,8 @@ Status Arena::collect() {
   }
   lingering_.erase(told.begin(), told.end());
   if (left_.empty()) return Status();
-  std::vector<Row> table(memory_.num_bytes() / BlockAllocator::kUnit);
-  AXON_TRY(copy_async(table.data(), memory_.data(), table.size() * sizeof(Row), *upkeep_));
+  std::vector<Row> table(num_bytes_ / BlockAllocator::kUnit);
+  AXON_TRY(copy_async(table.data(), memory_->data(), table.size() * sizeof(Row), *upkeep_));
   AXON_TRY(upkeep_->view().synchronize());
   for (Departure& departure : left_) {
     const Row& row = table[row_of(departure.block)];
@@ -219,7 +263,7 @@ Status Arena::tell(const Departure& departure) {
   for (const Resident& owner : departure.owners) {
     Row* const table = reinterpret_cast<Row*>(owner.arena->data());
     uint32_t* const word = &table[row_of(owner.block)][static_cast<size_t>(departure.rank)];
-    AXON_TRY(copy_async(word, memory_.data(), sizeof kLeft, *departures_));
+    AXON_TRY(copy_async(word, memory_->data(), sizeof kLeft, *departures_));
   }
   return Status();
 }
@@ -230,31 +274,34 @@ DeviceCard Arena::card(Block block) const {
           .pid = getpid(),
           .descriptor = shared_.get(),
           .device_uuid = uuid_,
-          .arena_num_bytes = memory_.num_bytes(),
+          .arena_num_bytes = memory_->num_bytes(),
+          .edition = edition_,
           .segments = segments_->board_address(),
           .block = block};
 }
 
 Result<const ArenaView*> Arena::reach(const DeviceCard& card) {
   const std::lock_guard lock(mutex_);
-  auto found = views_.find(card.incarnation);
-  if (found == views_.end()) {
-    Result<ArenaView> view = view_of(card);
-    if (!view.ok()) return std::move(view.status());
-    found = views_.emplace(card.incarnation, std::move(view).value()).first;
-    found->second.follow(*segments_, card);
+  const auto [found, is_new] = views_.try_emplace(card.incarnation);
+  ArenaView& view = found->second;
+  if (!view.shows(card)) {
+    if (Status mapped = map(view, card); !mapped.ok()) {
+      if (is_new) views_.erase(found);
+      return mapped;
+    }
   }
-  return &std::as_const(found->second);
+  if (is_new) view.follow(*segments_, card);
+  return &std::as_const(view);
 }
 
-Result<ArenaView> Arena::view_of(const DeviceCard& card) const {
+Status Arena::map(ArenaView& view, const DeviceCard& card) const {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
-  if (const Arena* own = find(card.incarnation)) {
-    AXON_TRY(own->memory_.grant(device_));
-    return ArenaView(own->data());
-  }
-  return ArenaView::import(card, device_);
+  const Arena* own = find(card.incarnation);
+  if (own == nullptr) return view.import(card, device_);
+  AXON_TRY(own->memory_->grant(device_));
+  view.show(own->data(), card);
+  return Status();
 }
 
 TeamMailbox* Arena::mailboxes(Block block) const noexcept {

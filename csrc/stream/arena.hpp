@@ -11,7 +11,8 @@
 // a word a rank). So leaving waits for nobody and sends no message. A peer that ends without a word takes its kernels
 // with it, and CUDA graphs that hold such kernels leave with the last of them. A block that is never left stays taken.
 //
-// Lives as long as the process, as do its views. Any thread.
+// Lives as long as the process, as do its views. Its memory may be given back while no group holds a block: the next
+// one makes it anew, and cards tell by their edition which one they are about. Any thread.
 #pragma once
 
 #include <map>
@@ -53,6 +54,10 @@ class Arena {
  public:
   static Result<Arena*> of(int device);
 
+  // Of all devices: the memory of arenas, and of their peers' as mapped here, that no group of this process uses any
+  // more. Looks for a tenth of a second for blocks that are to come back.
+  static void give_back_unused() noexcept;
+
   // Loads the kernels for groups of so many ranks.
   Status prepare(int num_ranks);
 
@@ -67,7 +72,8 @@ class Arena {
   // The arena of a peer, of this process or another, as kernels of this device see it.
   Result<const ArenaView*> reach(const DeviceCard& card);
 
-  std::byte* data() const noexcept { return memory_.data(); }
+  // As long as a block is taken.
+  std::byte* data() const noexcept { return memory_->data(); }
   // This device's tensors for the peers' kernels, and theirs for ours.
   Segments& segments() const noexcept { return *segments_; }
   // Of all groups on this device.
@@ -76,29 +82,37 @@ class Arena {
   TeamMailbox* mailboxes(Block block) const noexcept;
 
  private:
-  Arena(int device, SharedMemory memory, PinnedMemory mailboxes);
+  Arena(int device, size_t num_units, PinnedMemory mailboxes);
   static Result<std::unique_ptr<Arena>> create(int device);
   static const Arena* find(uint64_t incarnation);
   Status open();
-  Result<ArenaView> view_of(const DeviceCard& card) const;
+  Status make_memory();
+  Status give_back();
+  Status map(ArenaView& view, const DeviceCard& card) const;
   Status clear(size_t offset, size_t num_bytes) const;
   Result<std::optional<Block>> find_room();
+  template <typename Predicate>
+  Status collect_until(Predicate is_enough);
   Status collect();
   Status follow(std::span<const StreamView> streams);
   Status tell(const Departure& departure);
 
   const int device_;
-  const SharedMemory memory_;
+  const size_t num_bytes_;
   const PinnedMemory mailboxes_;
   const uint64_t incarnation_;
   DeviceUuid uuid_{};
-  FileDescriptor shared_;
   std::unique_ptr<Segments> segments_;
   LaunchLedger launches_;
   std::optional<Stream> upkeep_;      // clears blocks and reads departures
   std::optional<Stream> departures_;  // may wait for kernels: nothing that somebody waits for goes here
 
-  std::mutex mutex_;  // guards all below
+  // Stays while a block is taken, so groups use it without the lock.
+  std::optional<SharedMemory> memory_;
+  FileDescriptor shared_;
+  uint64_t edition_ = 0;  // how often there has been memory
+
+  std::mutex mutex_;  // guards all below, and the making and giving back of the memory
   std::set<int> prepared_;
   BlockAllocator blocks_;
   std::vector<Departure> lingering_;     // wait for their graphs

@@ -12,11 +12,15 @@ namespace axon {
 
 class ArenaView {
  public:
-  explicit ArenaView(std::byte* data) noexcept : data_(data) {}
+  // Maps the arena that the card is about, of another process of this host, for `device`: in the place of a former
+  // edition, whose groups have all been left.
+  Status import(const DeviceCard& card, int device);
+  // The same for one of this process.
+  void show(std::byte* data, const DeviceCard& card) noexcept;
+  // Until the next import(), once no group uses it.
+  void unmap() noexcept;
 
-  // Maps the arena that the card is about, of another process of this host, for `device`.
-  static Result<ArenaView> import(const DeviceCard& card, int device);
-
+  bool shows(const DeviceCard& card) const noexcept { return data_ != nullptr && edition_ == card.edition; }
   std::byte* data() const noexcept { return data_; }
   // Where the segments of its device and process are mapped for kernels of ours: device memory.
   const SegmentEntry* segments() const noexcept { return segments_; }
@@ -28,7 +32,8 @@ class ArenaView {
   bool is_gone() const noexcept { return process_ && process_->has_ended(); }
 
  private:
-  std::byte* data_;
+  std::byte* data_ = nullptr;
+  uint64_t edition_ = 0;
   const SegmentEntry* segments_ = nullptr;
   std::optional<SharedMemory> memory_;  // of another process
   std::optional<PeerProcess> process_;  // if another one

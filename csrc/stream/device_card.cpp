@@ -21,6 +21,7 @@ struct Wire {
   int32_t descriptor = 0;
   std::array<uint8_t, 16> device_uuid{};
   uint64_t arena_num_bytes = 0;
+  uint64_t edition = 0;
   uint64_t segments = 0;
   uint64_t block_offset = 0;
   uint64_t block_num_bytes = 0;
@@ -37,6 +38,7 @@ std::array<std::byte, DeviceCard::kNumBytes> DeviceCard::encode() const {
   wire.descriptor = descriptor;
   wire.device_uuid = device_uuid;
   wire.arena_num_bytes = arena_num_bytes;
+  wire.edition = edition;
   wire.segments = segments;
   wire.block_offset = block.offset;
   wire.block_num_bytes = block.num_bytes;
@@ -69,6 +71,7 @@ Result<DeviceCard> DeviceCard::decode(std::span<const std::byte> bytes) {
                     .descriptor = wire.descriptor,
                     .device_uuid = wire.device_uuid,
                     .arena_num_bytes = wire.arena_num_bytes,
+                    .edition = wire.edition,
                     .segments = wire.segments,
                     .block = {.offset = wire.block_offset, .num_bytes = wire.block_num_bytes}};
 }

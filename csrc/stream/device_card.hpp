@@ -12,7 +12,7 @@
 namespace axon {
 
 struct DeviceCard {
-  static constexpr size_t kNumBytes = 80;
+  static constexpr size_t kNumBytes = 88;
 
   uint64_t incarnation = 0;               // random, of the arena: for the life of its process
   uint64_t host = 0;                      // as in PeerCard
@@ -20,6 +20,7 @@ struct DeviceCard {
   int32_t descriptor = -1;                // the arena's, in that process
   std::array<uint8_t, 16> device_uuid{};  // of its GPU
   uint64_t arena_num_bytes = 0;
+  uint64_t edition = 0;   // of the arena's memory, which may have been given back and made anew
   uint64_t segments = 0;  // where that process's list of segments is, in its memory
   Block block;            // of this group in the arena; no bytes: this rank has none to offer
 

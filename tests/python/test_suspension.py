@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from devices import on, on_cpu_and_gpu
@@ -51,6 +52,32 @@ def _again_and_again() -> None:
 @on_cpu_and_gpu
 def test_a_group_is_suspended_again_and_again(ranks: RankPool) -> None:
     ranks.run(_again_and_again)
+
+
+def _memory() -> tuple[list[int], list[int]]:
+    """Bytes of this GPU that nobody holds: with the group, and while it is suspended."""
+    working, suspended = [], []
+    backend = _backend()
+    for _ in range(4):
+        _check(dist.group.WORLD)
+        meet()
+        working.append(torch.cuda.mem_get_info()[0])
+        meet()
+        backend.suspend()
+        dist.barrier()
+        suspended.append(torch.cuda.mem_get_info()[0])
+        dist.barrier()
+        backend.resume()
+    return working, suspended
+
+
+@on("cuda")
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_last_groups_arena_is_given_back(size: int, fresh_ranks) -> None:
+    for working, suspended in fresh_ranks(size).run(_memory):
+        for one, other in zip(working[1:], suspended[1:], strict=True):
+            assert other - one >= ARENA_BYTES - (4 << 20)
+        assert abs(working[-1] - working[1]) < 8 << 20
 
 
 def _twice() -> None:

@@ -13,6 +13,7 @@
 #include "cuda/capture.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
+#include "stream/arena.hpp"
 #include "stream/device_group.hpp"
 #include "stream/staging.hpp"
 
@@ -100,6 +101,10 @@ void CudaSide::drain() noexcept {
     log::info("CUDA has failed, or is gone since the process exits: what was enqueued is lost");
   }
   clear_shelf();
+}
+
+void CudaSide::give_back_arenas() noexcept {
+  Arena::give_back_unused();
 }
 
 void CudaSide::clear_shelf() noexcept {

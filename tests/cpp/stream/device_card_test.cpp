@@ -16,6 +16,7 @@ DeviceCard example() {
           .descriptor = 99,
           .device_uuid = {1, 2, 3},
           .arena_num_bytes = 64 * kMiB,
+          .edition = 3,
           .segments = 0x7f0011223344,
           .block = {.offset = 17 * kMiB, .num_bytes = 16 * kMiB}};
 }
@@ -42,6 +43,7 @@ TEST(DeviceCard, survives_the_way) {
   EXPECT_EQ(card.descriptor, sent.descriptor);
   EXPECT_EQ(card.device_uuid, sent.device_uuid);
   EXPECT_EQ(card.arena_num_bytes, sent.arena_num_bytes);
+  EXPECT_EQ(card.edition, sent.edition);
   EXPECT_EQ(card.segments, sent.segments);
   EXPECT_EQ(card.block.offset, sent.block.offset);
   EXPECT_EQ(card.block.num_bytes, sent.block.num_bytes);
@@ -54,7 +56,7 @@ TEST(DeviceCard, of_a_rank_without_an_arena_is_a_card) {
 TEST(DeviceCard, truncated_ones_are_refused) {
   const std::vector<std::byte> whole = encoded(example());
   for (size_t length = 0; length < whole.size(); ++length) {
-    EXPECT_NE(refusal({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length)}).find("80 expected"),
+    EXPECT_NE(refusal({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length)}).find("88 expected"),
               std::string::npos)
         << length;
   }

@@ -99,6 +99,24 @@ TEST_P(DeviceGroupTest, a_full_arena_is_no_error) {
   });
 }
 
+// The next group gets other memory, which its peers map in the place of the former: whether they have given back theirs
+// or not.
+TEST_P(DeviceGroupTest, an_unused_arena_is_given_back_and_made_anew) {
+  on_ranks([](DeviceProcess& self) {
+    for (int i = 0; i < 6; ++i) {
+      {
+        Party party = self.form("edition " + std::to_string(i));
+        meet_all(party);
+        all_reduce(self, party, 1'000'000, i);
+        Arena::give_back_unused();  // which it is not
+        all_reduce(self, party, 1000, i);
+      }
+      self.barrier();
+      if (i < 3 || self.rank() % 2 == 0) Arena::give_back_unused();
+    }
+  });
+}
+
 void expect_mismatch(DeviceProcess& self, Party& party) {
   const Tensor tensor(contribution(self.rank(), 64));
   auto call = DeviceCall::collective(self.rank() == 0 ? OperationKind::kAllReduce : OperationKind::kBarrier,
