@@ -25,11 +25,14 @@ def allocator() -> _cuda_CUDAAllocator:
 
 
 @cache
-def _pool() -> torch.cuda.MemPool:
-    return torch.cuda.MemPool(allocator())
+def _pool_of(gpu: int) -> torch.cuda.MemPool:
+    """Lives as long as the process."""
+    with torch.cuda.device(gpu):
+        return torch.cuda.MemPool(allocator())
 
 
 def allocate(num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """An uninitialised tensor, of a pool that lives as long as the process."""
-    with torch.cuda.use_mem_pool(_pool(), device):
+    """Uninitialised."""
+    gpu = torch.cuda.current_device() if device.index is None else device.index
+    with torch.cuda.use_mem_pool(_pool_of(gpu), gpu):
         return torch.empty(num_elements, dtype=dtype, device=device)
