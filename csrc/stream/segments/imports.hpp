@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.hpp"
@@ -51,7 +52,7 @@ class Imports {
   // Takes no longer than the calls of CUDA's; what it does not finish it does the next time.
   void look();
 
-  std::vector<std::unique_ptr<MappedSegment>> take_retired() noexcept { return std::move(retired_); }
+  std::vector<std::unique_ptr<MappedSegment>> take_retired() noexcept { return std::exchange(retired_, {}); }
   // Something that may have been in the way of a mapping is gone.
   void retry() noexcept;
 

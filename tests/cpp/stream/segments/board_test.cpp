@@ -1,7 +1,15 @@
 #include "stream/segments/board.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <set>
+
+#include "stream/peer_process.hpp"
 #include "stream/segments/fake_memory.hpp"
 
 namespace axon {
@@ -86,6 +94,45 @@ TEST_F(SegmentBoards, of_processes_that_are_gone_are_errors) {
   memory_.is_gone = true;
   EXPECT_FALSE(version_of(memory_, place()).ok());
   EXPECT_FALSE(read_board(memory_, place()).ok());
+}
+
+class OtherProcess final : public PeerMemory {
+ public:
+  explicit OtherProcess(PeerProcess process) : process_(std::move(process)) {}
+  Status read(uint64_t address, std::span<std::byte> bytes) const override { return process_.read(address, bytes); }
+
+ private:
+  PeerProcess process_;
+};
+
+// A child publishes without a pause, at the address where its board was before the fork.
+TEST_F(SegmentBoards, are_never_seen_half_written) {
+  board_.publish(bytes_of(1, 1));
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (uint8_t value = 1;; value = value % 50 + 1) board_.publish(bytes_of(value * 4000u, value));
+  }
+  Result<PeerProcess> process = PeerProcess::open(child);
+  ASSERT_TRUE(process.ok()) << process.status().message();
+  const OtherProcess other(std::move(process).value());
+  int num_whole = 0;
+  std::set<std::byte> values;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (num_whole < 100 && std::chrono::steady_clock::now() < deadline) {
+    Result<std::optional<BoardContent>> read = read_board(other, place());
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    if (!read.value()) continue;
+    const std::vector<std::byte>& bytes = read.value()->bytes;
+    const auto value = static_cast<uint8_t>(bytes.front());
+    ASSERT_TRUE(bytes == bytes_of(value * 4000u, value) || bytes == bytes_of(1, 1)) << bytes.size();
+    values.insert(bytes.front());
+    ++num_whole;
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_GT(num_whole, 0);
+  EXPECT_GT(values.size(), 1u);
 }
 
 }  // namespace
