@@ -103,8 +103,8 @@ class AxonBackend final : public c10d::Backend {
     return allocate_registered(size, options);
   }
 
-  // Operations on CUDA tensors that kernels have done on the peers' tensors themselves, with no copy between: so far, or
-  // since the last suspend().
+  // Operations on CUDA tensors that kernels have done on the peers' tensors themselves, with no copy between: so far,
+  // or since the last suspend().
   uint64_t num_direct();
 
  private:
@@ -145,11 +145,11 @@ class AxonBackend final : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
-  std::mutex cuda_side_mutex_;                 // guards these
-  std::unique_ptr<CudaSide> owned_cuda_side_;  // from the first CUDA tensor on
+  std::mutex cuda_side_mutex_;                      // guards these
+  std::unique_ptr<CudaSide> owned_cuda_side_;       // from the first CUDA tensor on
   bool is_suspended_ = false;
   uint32_t num_suspensions_ = 0;
-  std::atomic<CudaSide*> cuda_side_{nullptr};       // release when it is made, acquire by users
+  std::atomic<CudaSide*> cuda_side_{nullptr};        // release when it is made, acquire by users
   std::atomic<uint64_t> num_launched_by_former_{0};  // relaxed: a statistic
 };
 
