@@ -186,14 +186,14 @@ def crosses_hosts() -> None:
 
 
 def uses_large_tensors() -> None:
-    """Every operation, on a GPU of this rank's. Prints how many kernels have done on the peers' tensors themselves."""
+    """For operations that need the tensors of all ranks, on a GPU of this rank's. Prints how many kernels have done on the peers' tensors themselves."""
     from gpu import exercise, num_direct
 
     torch.cuda.set_device(int(sys.argv[2]) % torch.cuda.device_count())
     join()
     ready()
     with torch.device("cuda", torch.cuda.current_device()):
-        for name in ("all_reduce", "reduce_scatter", "reduce", "all_gather_uneven", "all_to_all", "gather", "scatter"):
+        for name in ("all_reduce", "reduce_scatter", "reduce", "all_gather", "all_gather_uneven", "all_to_all"):
             for num_bytes in (12 << 20, 48 << 20):
                 work = exercise(name, num_bytes)
                 for turn in range(20):

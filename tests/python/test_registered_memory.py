@@ -42,7 +42,7 @@ def _in_a_pool() -> None:
     meet()
     pool = torch.cuda.MemPool(backend_of().mem_allocator)
     with torch.cuda.use_mem_pool(pool):
-        works = [exercise(name, NUM_BYTES) for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")]
+        works = [exercise(name, NUM_BYTES) for name in ("all_reduce", "reduce_scatter", "all_gather", "gather")]
     for work in works:
         until_direct(work.launch, dist.group.WORLD, False)
         for asynchronous in (False, True) * 5:
