@@ -186,7 +186,7 @@ def crosses_hosts() -> None:
 
 
 def uses_large_tensors() -> None:
-    """For operations that need the tensors of all ranks, on a GPU of this rank's. Prints how many kernels have done on the peers' tensors themselves."""
+    """Operations that need the tensors of all ranks, each with a GPU. Prints how many were done on them directly."""
     from gpu import exercise, num_direct
 
     torch.cuda.set_device(int(sys.argv[2]) % torch.cuda.device_count())
