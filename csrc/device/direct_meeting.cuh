@@ -7,7 +7,9 @@
 //   part
 //
 // Block 0 does the first three; every block learns all verdicts. If all say yes, the ranks move data, each by itself:
-// what it needs has been there since before the launch. If one says no, all decline.
+// what it needs has been there since before the launch. If one says no, all decline, and leave the epoch to the line
+// kernel that comes next. So a rank may launch that one alone where the ranks do not know alike how large an operation
+// is: it says no.
 //
 // A rank that has said yes does not end before the peers' exits have come, even when it has failed meanwhile: until
 // then they may write into its tensors, which belong to somebody else afterwards. So a rank that has announced itself
@@ -59,46 +61,63 @@ __device__ __forceinline__ DeviceDescriptor with_bytes(DeviceDescriptor descript
 __device__ __forceinline__ std::byte* find_place(const DeviceTeam& team, int peer, SegmentPlace place) {
   const SegmentEntry* table = team.segments[peer];
   if (place.segment == 0 || table == nullptr) return nullptr;
-  const SegmentEntry& entry = table[place.segment % kSegmentSlots];
-  if (load_acquire(&entry.segment) != place.segment) return nullptr;
-  std::byte* address = reinterpret_cast<std::byte*>(load_relaxed(reinterpret_cast<const uint64_t*>(&entry.base)));
-  address += place.offset;
+  static_assert(sizeof(Granule) == sizeof(SegmentEntry));
+  const Granule entry = load_line(reinterpret_cast<const std::byte*>(&table[place.segment % kSegmentSlots]));
+  if (entry.low != place.segment) return nullptr;
+  std::byte* address = reinterpret_cast<std::byte*>(entry.high) + place.offset;
   return is_aligned(address, kGranuleBytes) ? address : nullptr;
 }
 
-// This thread's peer's; null where nothing is needed. False: something that is needed cannot be reached.
-__device__ __forceinline__ bool find_places(const DirectTurn& turn, const DirectMeeting& meeting, int peer,
-                                            Reach& reach) {
-  const DeviceTeam& team = turn.team;
+__device__ __forceinline__ bool needs(const DirectMeeting& meeting, int rank) {
+  return ((meeting.reads | meeting.writes) >> rank & 1) != 0;
+}
+
+// By what the peer has told. False: something that is needed is not mapped.
+__device__ __forceinline__ bool find_places(const DeviceTeam& team, const DirectMeeting& meeting, int peer,
+                                            const Payload (&words)[2], Reach& reach) {
   const bool reads = (meeting.reads >> peer & 1) != 0, writes = (meeting.writes >> peer & 1) != 0;
-  if (!reads && !writes) return true;
-  const Packet* words = turn.words(team.rank, peer);
-  Receipt<2> receipt{{words, words + 1}, {}};
-  if (receipt.await(turn) != FaultCode::kNone) return false;
-  if (reads) reach.readable = find_place(team, peer, *reinterpret_cast<const SegmentPlace*>(&receipt.payloads[0]));
-  if (writes) reach.writable = find_place(team, peer, *reinterpret_cast<const SegmentPlace*>(&receipt.payloads[1]));
+  if (reads) reach.readable = find_place(team, peer, *reinterpret_cast<const SegmentPlace*>(&words[0]));
+  if (writes) reach.writable = find_place(team, peer, *reinterpret_cast<const SegmentPlace*>(&words[1]));
   return (!reads || reach.readable != nullptr) && (!writes || reach.writable != nullptr);
 }
 
-// By the first warp of block 0, a thread a peer.
-__device__ __noinline__ inline Verdict judge(const DeviceTeam& team, const DirectMeeting& meeting, uint32_t epoch) {
+// By the first warp of block 0, a thread a peer. `reach` of this thread's.
+__device__ __noinline__ inline Verdict judge(const DeviceTeam& team, const DirectMeeting& meeting, uint32_t epoch,
+                                             Reach& reach) {
   const int peer = static_cast<int>(thread_of_warp());
-  const bool is_peer = peer < team.num_ranks && peer != team.rank;
-  const DirectEdge& edge = meeting.edges[is_peer ? peer : 0];
-  const DeviceDescriptor to_peer = with_bytes(meeting.descriptor, edge.bytes_to);
-  const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, edge.bytes_from);
-  const DirectTurn outgoing(team, to_peer, epoch), incoming(team, from_peer, epoch);
-  announce(outgoing);
-  if (is_peer) {
+  bool is_met = true, is_reached = true;
+  if (peer < team.num_ranks && peer != team.rank) {
+    const DirectEdge& edge = meeting.edges[peer];
+    const DeviceDescriptor to_peer = with_bytes(meeting.descriptor, edge.bytes_to);
+    const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, edge.bytes_from);
+    const DirectTurn outgoing(team, to_peer, epoch), incoming(team, from_peer, epoch);
+    announce(outgoing);
     Packet* words = outgoing.words(peer, team.rank);
     store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&edge.readable), epoch));
     store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&edge.writable), epoch));
+    const Packet* heard = incoming.words(team.rank, peer);
+    Receipt<3> receipt{{incoming.descriptors(team.rank) + peer, heard, heard + 1}, {}};
+    const FaultCode fault = receipt.await(incoming, 0);
+    is_met = agrees(incoming, peer, fault, receipt.payloads[0]);
+    is_reached = is_met && find_places(team, meeting, peer, {receipt.payloads[1], receipt.payloads[2]}, reach);
   }
-  const bool is_met = verify(incoming);
   if (!__all_sync(kWholeWarp, is_met)) return Verdict::kFailed;
-  Reach reach{};
-  const bool is_reached = !is_peer || find_places(incoming, meeting, peer, reach);
   return __all_sync(kWholeWarp, is_reached) && meeting.is_even != 0 ? Verdict::kYes : Verdict::kNo;
+}
+
+// By the first warp of the other blocks, while block 0 comes to its verdict. False: not found before that was there.
+__device__ __forceinline__ bool find_early(const DirectTurn& turn, const DirectMeeting& meeting, int peer,
+                                           Reach& reach) {
+  const DeviceTeam& team = turn.team;
+  const Packet* words = turn.words(team.rank, peer);
+  const Packet* verdict = turn.verdict(team.rank, team.rank);
+  for (;;) {
+    const Packet first = load_packet(words), second = load_packet(words + 1), own = load_packet(verdict);
+    if (is_of(first, turn.epoch) && is_of(second, turn.epoch)) {
+      return find_places(team, meeting, peer, {{first.low, first.high}, {second.low, second.high}}, reach);
+    }
+    if (is_of(own, turn.epoch)) return false;
+  }
 }
 
 // By the same warp. To the rank's own blocks in any case; to peers only what they may count on.
@@ -107,7 +126,7 @@ __device__ __forceinline__ void give_verdict(const DirectTurn& turn, Verdict ver
   const int rank = static_cast<int>(thread_of_warp());
   const bool is_clear = verdict == Verdict::kYes || verdict == Verdict::kNo;
   if (rank >= team.num_ranks || (rank != team.rank && !is_clear)) return;
-  __threadfence_system();  // what earlier kernels left in the tensors comes first
+  fence_system();  // what earlier kernels left in the tensors comes first
   store_packet(turn.verdict(rank, team.rank), packet_of({static_cast<uint32_t>(verdict), kVerdictMark}, turn.epoch));
 }
 
@@ -137,6 +156,18 @@ __device__ __forceinline__ Course choose_course(const DirectTurn& turn) {
   return own == Verdict::kYes ? Course::kGuard : Course::kPart;
 }
 
+// By one warp of a line kernel that is launched alone, to peers that may have launched a direct one.
+__device__ __forceinline__ void decline(const DirectTurn& turn) {
+  const DeviceTeam& team = turn.team;
+  const int peer = static_cast<int>(thread_of_warp());
+  if (peer >= team.num_ranks || peer == team.rank) return;
+  const Packet nowhere = packet_of({}, turn.epoch);
+  store_packet(turn.words(peer, team.rank), nowhere);
+  store_packet(turn.words(peer, team.rank) + 1, nowhere);
+  store_packet(turn.verdict(peer, team.rank),
+               packet_of({static_cast<uint32_t>(Verdict::kNo), kVerdictMark}, turn.epoch));
+}
+
 // By all threads of a block, first of all. Where to find the peers' tensors, in case of kMove.
 __device__ __forceinline__ Course enter(const DirectTurn& turn, const DirectMeeting& meeting,
                                         Reach (&reaches)[kMaxTeamRanks]) {
@@ -147,18 +178,21 @@ __device__ __forceinline__ Course enter(const DirectTurn& turn, const DirectMeet
     __syncthreads();
   }
   if (threadIdx.x < 32) {
+    const int rank = static_cast<int>(threadIdx.x);
+    const bool seeks = rank < team.num_ranks && needs(meeting, rank);
+    Reach reach{};
+    bool is_found = blockIdx.x == 0;
     if (blockIdx.x == 0) {
       const bool has_failed = __any_sync(kWholeWarp, load_relaxed(&team.state->fault) != 0);
-      give_verdict(turn, has_failed ? Verdict::kAbsent : judge(team, meeting, turn.epoch));
+      give_verdict(turn, has_failed ? Verdict::kAbsent : judge(team, meeting, turn.epoch, reach));
+    } else if (seeks) {
+      is_found = find_early(turn, meeting, rank, reach);
     }
+    __syncwarp();
     const Course chosen = choose_course(turn);
-    __threadfence_system();  // what the peers' kernels left in their tensors is there
-    const int rank = static_cast<int>(threadIdx.x);
-    if (chosen == Course::kMove && rank < team.num_ranks) {
-      Reach reach{};
-      (void)find_places(turn, meeting, rank, reach);  // the same as for the verdict
-      reaches[rank] = reach;
-    }
+    fence_system();  // what the peers' kernels left in their tensors is there
+    if (chosen == Course::kMove && seeks && !is_found) (void)find_early(turn, meeting, rank, reach);  // now it is
+    if (rank < team.num_ranks) reaches[rank] = reach;
     if (rank == 0) course = chosen;
   }
   __syncthreads();
@@ -208,14 +242,14 @@ __device__ __forceinline__ void leave(const DirectTurn& turn, Course course) {
   if (course == Course::kEnd || threadIdx.x >= 32) return;
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < team.num_ranks && peer != team.rank) {
-    __threadfence_system();  // all that this block has moved comes before
+    fence_system();  // all that this block has moved comes before
     const uint32_t is_done = course == Course::kMove ? kPartDone : 0;
     store_packet(turn.exit(peer, team.rank), packet_of({is_done, 0}, turn.epoch));
     if (course == Course::kMove || course == Course::kGuard) await_exit(turn, peer);
   }
   __syncwarp();
   if (blockIdx.x == 0 && threadIdx.x == 0) record(*team.state, course);
-  advance_epoch(team, turn.epoch, blockIdx.x, gridDim.x);
+  if (course != Course::kDecline) advance_epoch(team, turn.epoch, blockIdx.x, gridDim.x);
 }
 
 }  // namespace axon::device

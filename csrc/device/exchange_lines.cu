@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "device/direct_meeting.cuh"
 #include "device/line_kernel.cuh"
 #include "device/line_launch.hpp"
 
@@ -93,16 +94,22 @@ __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& 
   }
 }
 
+// The ranks of an all_to_all do not know alike how large it is: peers may have launched a direct kernel.
+__device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
+  const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
+  const DeviceDescriptor to_peer = descriptor_of(call, block.send_bytes);
+  const uint32_t epoch = meet(team, fault, to_peer, descriptor_of(call, block.receive_bytes));
+  const bool is_all_to_all = static_cast<DeviceOperation>(to_peer.operation) == DeviceOperation::kAllToAll;
+  if (is_all_to_all && call.when == When::kAlways) decline(DirectTurn(team, to_peer, epoch));
+}
+
 __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
     exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
   if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
   if (job.group == kOwnGroup) return copy_own(call.blocks[team.rank], job);
-  if (job.group == kControlGroup) {
-    const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
-    return meet(team, fault, descriptor_of(call, block.send_bytes), descriptor_of(call, block.receive_bytes));
-  }
+  if (job.group == kControlGroup) return control(team, call, fault);
   const bool sends = job.group < kInGroups;
   const int peer = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
   const ExchangeBlock& block = call.blocks[peer];

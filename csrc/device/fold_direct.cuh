@@ -108,14 +108,32 @@ class DirectFolder {
     close_store_group();
   }
 
+  // kWide granules a thread at a time, so that their loads do not wait for each other's sums. Behind the end the first
+  // one is taken again.
   __device__ __forceinline__ void fold(Granule* parts, uint32_t num_granules) const {
+    constexpr uint32_t kWide = 4;
     const uint32_t stride = call_.chunk_bytes / kGranuleBytes;
 #pragma unroll 1
-    for (uint32_t k = thread_; k < num_granules; k += 32) {
-      Accumulator<Arithmetic, Granule> total;
-      total.set(call_.plan, parts[k]);
-      for (uint32_t rank = 1; rank < num_ranks_; ++rank) total.add(call_.plan, parts[rank * stride + k]);
-      parts[k] = total.result(call_.plan);
+    for (uint32_t first = thread_; first < num_granules; first += 32 * kWide) {
+      Accumulator<Arithmetic, Granule> totals[kWide];
+      uint32_t indices[kWide];
+#pragma unroll
+      for (uint32_t k = 0; k < kWide; ++k) indices[k] = first + 32 * k < num_granules ? first + 32 * k : first;
+#pragma unroll
+      for (uint32_t k = 0; k < kWide; ++k) totals[k].set(call_.plan, parts[indices[k]]);
+#pragma unroll 1
+      for (uint32_t rank = 1; rank < num_ranks_; ++rank) {
+        const Granule* part = parts + rank * stride;
+        Granule next[kWide];
+#pragma unroll
+        for (uint32_t k = 0; k < kWide; ++k) next[k] = part[indices[k]];
+#pragma unroll
+        for (uint32_t k = 0; k < kWide; ++k) totals[k].add(call_.plan, next[k]);
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < kWide; ++k) {
+        if (k == 0 || indices[k] != first) parts[indices[k]] = totals[k].result(call_.plan);
+      }
     }
   }
 

@@ -153,7 +153,10 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
   if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
-  if (job.group == kControlGroup) return meet(team, fault, call.descriptor, call.descriptor);
+  if (job.group == kControlGroup) {
+    meet(team, fault, call.descriptor, call.descriptor);
+    return;
+  }
   const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor, fault};
   if (job.group == kOwnGroup) {
     Folder<Arithmetic, Span::kFrames> folder(site, call, job);

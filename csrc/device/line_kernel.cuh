@@ -41,12 +41,12 @@ __device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
   return static_cast<int>(peer) + (static_cast<int>(peer) >= own_rank ? 1 : 0);
 }
 
-// By the control warp of a collective: meets all peers, and counts the epoch. `to_peer` and `from_peer` are this
-// thread's peer's; `fault` is the rank's as this launch began.
-__device__ __forceinline__ void meet(const DeviceTeam& team, uint32_t fault, const DeviceDescriptor& to_peer,
-                                     const DeviceDescriptor& from_peer) {
+// By the control warp of a collective: meets all peers, and counts the epoch, which it returns. `to_peer` and
+// `from_peer` are this thread's peer's; `fault` is the rank's as this launch began.
+__device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault, const DeviceDescriptor& to_peer,
+                                         const DeviceDescriptor& from_peer) {
   const uint32_t epoch = current_epoch(team, 0);
-  if (fault != 0) return;
+  if (fault != 0) return epoch;
   const Turn outgoing(team, to_peer, epoch);
   if (is_wipe_due(epoch)) {
     wipe_idle_region(outgoing, thread_of_warp(), 32);
@@ -55,7 +55,8 @@ __device__ __forceinline__ void meet(const DeviceTeam& team, uint32_t fault, con
   announce(outgoing);
   __syncwarp();
   advance_epoch(team, epoch, 0, 1);
-  (void)verify(Turn(team, from_peer, epoch));
+  verify(Turn(team, from_peer, epoch));
+  return epoch;
 }
 
 // One warp's part in sending a message on its edge. Each batch's registers take the loads of the batch kBatches further

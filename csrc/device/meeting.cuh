@@ -16,23 +16,27 @@ __device__ __forceinline__ void announce(const Turn& turn) {
   store_packet(turn.descriptors(peer) + team.rank, packet_of(payload, turn.epoch));
 }
 
-// By one warp, a thread a peer: waits for the peer's word, which is to be turn.ours. False: it is not, or has not come.
-__device__ __forceinline__ bool verify(const Turn& turn) {
-  const DeviceTeam& team = turn.team;
-  const int peer = threadIdx.x % 32;
-  if (peer >= team.num_ranks || peer == team.rank) return true;
-  Receipt<1> receipt{{turn.descriptors(team.rank) + peer}, {}};
-  FaultCode fault = receipt.await(turn, 0);
-  const Payload theirs = receipt.payloads[0];
+// Whether the peer's word, if it has come, is turn.ours; reports it if not.
+__device__ __forceinline__ bool agrees(const Turn& turn, int peer, FaultCode fault, Payload theirs) {
   const Payload ours = *reinterpret_cast<const Payload*>(&turn.ours);
   if (fault == FaultCode::kNone && (theirs.low != ours.low || theirs.high != ours.high)) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) return true;
-  report_fault(team, {.code = fault,
-                      .peer = peer,
-                      .sequence = turn.epoch,
-                      .ours = turn.ours,
-                      .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs)});
+  report_fault(turn.team, {.code = fault,
+                           .peer = peer,
+                           .sequence = turn.epoch,
+                           .ours = turn.ours,
+                           .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs)});
   return false;
+}
+
+// By one warp, a thread a peer: waits for the peer's word, which is to be turn.ours.
+__device__ __forceinline__ void verify(const Turn& turn) {
+  const DeviceTeam& team = turn.team;
+  const int peer = threadIdx.x % 32;
+  if (peer >= team.num_ranks || peer == team.rank) return;
+  Receipt<1> receipt{{turn.descriptors(team.rank) + peer}, {}};
+  const FaultCode fault = receipt.await(turn, 0);
+  (void)agrees(turn, peer, fault, receipt.payloads[0]);
 }
 
 // A packet that nobody has written for 2³² epochs would match again. So once in kEpochsPerWipe, at two epochs running,

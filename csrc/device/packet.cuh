@@ -99,6 +99,11 @@ __device__ __forceinline__ Packet packet_of(Payload payload, uint32_t epoch) {
   return {payload.low, epoch, payload.high, epoch};
 }
 
+// Whether both halves are there.
+__device__ __forceinline__ bool is_of(const Packet& packet, uint32_t epoch) {
+  return packet.low_epoch == epoch && packet.high_epoch == epoch;
+}
+
 // One epoch of a team, as a thread sees it.
 struct Turn {
   const DeviceTeam& team;
@@ -163,7 +168,7 @@ struct Receipt {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       payloads[k] = Payload{packets[k].low, packets[k].high};
-      if (packets[k].low_epoch == epoch && packets[k].high_epoch == epoch) arrived |= 1u << k;
+      if (is_of(packets[k], epoch)) arrived |= 1u << k;
     }
   }
 };

@@ -2,7 +2,7 @@
 // is single-copy atomic per 8 aligned bytes, bypasses L1 and meets its counterpart on any GPU of the host and on the
 // CPU.
 //
-// Only store_release and load_acquire have a "memory" clobber: packets carry their readiness, so ordinary accesses may
+// Only store_release and the fence have a "memory" clobber: packets carry their readiness, so ordinary accesses may
 // pass them.
 #pragma once
 
@@ -44,13 +44,6 @@ __device__ __forceinline__ void store_relaxed(uint64_t* address, uint64_t value)
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value));
 }
 
-// Later accesses of this thread come after it; pairs with a store that orders earlier ones before itself.
-__device__ __forceinline__ uint64_t load_acquire(const uint64_t* address) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
-
 struct alignas(16) Granule {
   uint64_t low;
   uint64_t high;
@@ -72,6 +65,11 @@ __device__ __forceinline__ void store_line(std::byte* address, Granule granule) 
 // Orders all earlier writes of this thread before it; pairs with an acquire load, on the host too.
 __device__ __forceinline__ void store_release(uint32_t* address, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// Orders this thread's accesses before it and behind it, for whoever synchronises with it through relaxed ones.
+__device__ __forceinline__ void fence_system() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
 // Nanoseconds; ticks in steps of up to a microsecond.

@@ -13,6 +13,13 @@
 
 namespace axon {
 
+template <typename Buffers>
+static size_t bytes_of(const Buffers& buffers) noexcept {
+  size_t num_bytes = 0;
+  for (const auto& buffer : buffers) num_bytes += buffer.num_bytes;
+  return num_bytes;
+}
+
 KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
   const CollectiveArguments& arguments = operation.arguments;
   const std::span<const Buffer> outputs = arguments.outputs;
@@ -22,7 +29,9 @@ KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
           .dtype = arguments.dtype,
           .reduction = arguments.reduction,
           .num_ranks = num_ranks,
-          .num_bytes = operation.num_elements * size_of(arguments.dtype),
+          .num_bytes = arguments.kind == OperationKind::kAllToAll
+                           ? std::max(bytes_of(arguments.inputs), bytes_of(outputs))
+                           : operation.num_elements * size_of(arguments.dtype),
           .is_even = is_even};
 }
 

@@ -32,7 +32,8 @@ struct KernelQuery {
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   int num_ranks = 0;
-  // As for the host's algorithms (collectives/selector.hpp): the tensor's, or that of all blocks together.
+  // As for the host's algorithms (collectives/selector.hpp): the tensor's, or that of all blocks together. Of an
+  // all_to_all this rank's alone: some may choose lines while others try to be direct, and decline.
   size_t num_bytes = 0;
   // All_gather: every rank has as much. Others do not look at it.
   bool is_even = true;
