@@ -15,18 +15,19 @@ Result<Allocation> allocation_at(uint64_t address) {
   Result<const Driver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
   // The driver writes as many bytes as an attribute's type has: zeros, or the default, where there is no allocation.
-  uint64_t id = 0, base = 0, num_bytes = 0, handle_types = 0;
+  uint64_t id = 0, handle_types = 0;
   uint64_t is_legacy = 0;
   int device = -1;
-  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                      CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-                                      CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
                                       CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                                       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
-  void* values[] = {&id, &base, &num_bytes, &handle_types, &is_legacy, &device};
+  void* values[] = {&id, &handle_types, &is_legacy, &device};
   AXON_DRIVER_TRY(driver.value(), pointer_get_attributes(std::size(values), attributes, values, address));
-  if (id == 0 || base == 0 || num_bytes == 0) return Allocation{};
+  if (id == 0) return Allocation{};
+  // Of one mapping; the attributes RANGE_START_ADDR and RANGE_SIZE tell of all that are mapped side by side.
+  CUdeviceptr base = 0;
+  size_t num_bytes = 0;
+  AXON_DRIVER_TRY(driver.value(), mem_get_address_range(&base, &num_bytes, address));
   return Allocation{.id = id,
                     .base = base,
                     .num_bytes = num_bytes,

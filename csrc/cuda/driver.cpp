@@ -37,6 +37,7 @@ static Result<Driver> find_all() {
   AXON_TRY(find("cuMemRetainAllocationHandle", driver.mem_retain_allocation_handle));
   AXON_TRY(find("cuMemExportToShareableHandle", driver.mem_export_to_shareable_handle));
   AXON_TRY(find("cuMemImportFromShareableHandle", driver.mem_import_from_shareable_handle));
+  AXON_TRY(find("cuMemGetAddressRange", driver.mem_get_address_range));
   AXON_TRY(find("cuMemAddressReserve", driver.mem_address_reserve));
   AXON_TRY(find("cuMemAddressFree", driver.mem_address_free));
   AXON_TRY(find("cuMemMap", driver.mem_map));

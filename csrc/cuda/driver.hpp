@@ -24,6 +24,7 @@ struct Driver {
   PFN_cuMemRetainAllocationHandle_v11000 mem_retain_allocation_handle;
   PFN_cuMemExportToShareableHandle_v10020 mem_export_to_shareable_handle;
   PFN_cuMemImportFromShareableHandle_v10020 mem_import_from_shareable_handle;
+  PFN_cuMemGetAddressRange_v3020 mem_get_address_range;
   PFN_cuMemAddressReserve_v10020 mem_address_reserve;
   PFN_cuMemAddressFree_v10020 mem_address_free;
   PFN_cuMemMap_v10020 mem_map;

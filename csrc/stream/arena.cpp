@@ -118,7 +118,7 @@ Status Arena::open() {
     *stream = std::move(made).value();
   }
   AXON_TRY(make_memory());
-  Result<std::unique_ptr<Segments>> segments = Segments::create(device_, incarnation_);
+  Result<std::unique_ptr<Segments>> segments = Segments::create(device_, incarnation_, launches_);
   if (!segments.ok()) return std::move(segments.status());
   segments_ = std::move(segments).value();
   PeerProcess::allow_peers();

@@ -102,8 +102,8 @@ class Arena {
   const PinnedMemory mailboxes_;
   const uint64_t incarnation_;
   DeviceUuid uuid_{};
-  std::unique_ptr<Segments> segments_;
   LaunchLedger launches_;
+  std::unique_ptr<Segments> segments_;
   std::optional<Stream> upkeep_;      // clears blocks and reads departures
   std::optional<Stream> departures_;  // may wait for kernels: nothing that somebody waits for goes here
 

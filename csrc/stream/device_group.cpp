@@ -180,7 +180,6 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream) {
   if (kernel == Kernel::kNone) return refused(operation);
   const DeviceGuard guard(device_);
   const LaunchLedger::Lock launching = arena_->launches().lock();
-  if (kernel == Kernel::kDirect) close_mappings(launching);
   AXON_TRY(order_.follow(stream));
   arena_->launches().note(order_, launching);
   return launch_collective(team, arena_->segments(), kernel, operation, stream);
@@ -205,12 +204,6 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
     if (!messages.empty()) AXON_TRY(launch_messages(team_for(reach, messages.front()->timeout), messages, stream));
   }
   return Status();
-}
-
-// Of segments that their owners have freed, while nothing of ours can be held up.
-void DeviceGroup::close_mappings(const LaunchLedger::Lock& launching) {
-  Segments& segments = arena_->segments();
-  if (segments.has_retired() && arena_->launches().is_idle(launching)) segments.close_retired();
 }
 
 Result<uint64_t> DeviceGroup::num_direct() const {

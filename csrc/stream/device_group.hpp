@@ -88,7 +88,6 @@ class DeviceGroup final : public Companion {
   void connect(int rank, Reach reach);
   void heed_loss(int rank) noexcept;
   void tell_who_is_gone() noexcept;
-  void close_mappings(const LaunchLedger::Lock& launching);
   Reach reach_for(const Operation& operation) const noexcept;
   DeviceTeam team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept;
   void abort(Status reason) noexcept;

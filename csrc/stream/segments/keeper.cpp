@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -53,7 +54,7 @@ void Keeper::stop() noexcept {
 }
 
 std::optional<std::chrono::milliseconds> Keeper::pause_after(Clock::duration since_woken, Liveliness liveliness) {
-  if (since_woken < kAlert) return kShortPause;
+  if (since_woken < kAlert || liveliness == Liveliness::kHasty) return kShortPause;
   if (liveliness == Liveliness::kLive) return kLongPause;
   return std::nullopt;
 }
@@ -67,7 +68,7 @@ void Keeper::run() {
     lock.unlock();
     liveliness = Liveliness::kIdle;
     for (const Task& task : tasks) {
-      if (task() == Liveliness::kLive) liveliness = Liveliness::kLive;
+      liveliness = std::max(liveliness, task());
     }
     lock.lock();
   } while (!is_over(lock, liveliness));

@@ -5,8 +5,8 @@
 //   keeper.keep([&] { … return kLive; });    // called by the thread from now on, as long as the keeper lives
 //   keeper.wake();                           // there is news: it looks often for a while
 //
-// It looks every millisecond for a moment after it is woken, seldom as long as there is something that may change, and
-// else sleeps until it is woken again.
+// It looks every millisecond for a moment after it is woken, or in haste, seldom as long as there is something that may
+// change, and else sleeps until it is woken again.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,8 @@
 
 namespace axon {
 
-enum class Liveliness : uint8_t { kIdle, kLive };  // whether something may change that nobody wakes the keeper for
+// Whether something may change that nobody wakes the keeper for, and whether somebody waits for it.
+enum class Liveliness : uint8_t { kIdle, kLive, kHasty };
 
 class Keeper {
  public:

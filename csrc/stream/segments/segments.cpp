@@ -49,8 +49,9 @@ class DriversMemory final : public OwnMemory {
 }  // namespace
 
 struct Segments::Parts {
-  Parts(int device, uint64_t incarnation, std::unique_ptr<SegmentTables> tables)
+  Parts(int device, uint64_t incarnation, std::unique_ptr<SegmentTables> tables, LaunchLedger& launches)
       : device(device),
+        launches(launches),
         tables(std::move(tables)),
         board(incarnation),
         exports(memory, board, {.device = device, .num_descriptors = num_descriptors()}) {}
@@ -59,8 +60,10 @@ struct Segments::Parts {
   Liveliness tend();
   void sweep();
   size_t look_at_peers();
+  bool close_retired();
 
   const int device;
+  LaunchLedger& launches;
   const std::unique_ptr<SegmentTables> tables;
   const DriversMemory memory;
   SegmentBoard board;
@@ -70,24 +73,23 @@ struct Segments::Parts {
 
   // The keeper's thread only.
   Clock::time_point swept_at{};
-  uint64_t num_closings_seen = 0;
+  bool has_closed = false;
 
   mutable std::mutex mutex;  // guards all below; the content of imports belongs to the keeper's thread
   std::vector<std::unique_ptr<Imports>> imports;
   std::vector<std::unique_ptr<MappedSegment>> retired;
   size_t num_imported = 0;
-  uint64_t num_closings = 0;
 };
 
 Segments::Segments(std::unique_ptr<Parts> parts) noexcept : parts_(std::move(parts)) {}
 Segments::~Segments() = default;
 
-Result<std::unique_ptr<Segments>> Segments::create(int device, uint64_t incarnation) {
+Result<std::unique_ptr<Segments>> Segments::create(int device, uint64_t incarnation, LaunchLedger& launches) {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device);
   Result<std::unique_ptr<SegmentTables>> tables = SegmentTables::create(device);
   if (!tables.ok()) return std::move(tables.status());
-  auto parts = std::make_unique<Parts>(device, incarnation, std::move(tables).value());
+  auto parts = std::make_unique<Parts>(device, incarnation, std::move(tables).value(), launches);
   return std::unique_ptr<Segments>(new Segments(std::move(parts)));
 }
 
@@ -119,30 +121,6 @@ uint64_t Segments::board_address() const noexcept {
   return parts_->board.address();
 }
 
-bool Segments::has_retired() const noexcept {
-  return parts_->num_retired.load(std::memory_order_relaxed) != 0;
-}
-
-size_t Segments::close_retired() {
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(parts_->device);
-  std::vector<std::unique_ptr<MappedSegment>> closed;
-  {
-    const std::lock_guard lock(parts_->mutex);
-    closed.swap(parts_->retired);
-    parts_->num_retired.store(0, std::memory_order_relaxed);
-  }
-  const size_t num_closed = closed.size();
-  if (num_closed == 0) return 0;
-  closed.clear();
-  {
-    const std::lock_guard lock(parts_->mutex);
-    ++parts_->num_closings;
-  }
-  parts_->wake();
-  return num_closed;
-}
-
 SegmentCounts Segments::counts() const {
   const std::lock_guard lock(parts_->mutex);
   return {.num_exported = parts_->exports.num_segments(),
@@ -160,7 +138,23 @@ Liveliness Segments::Parts::tend() {
   const DeviceGuard guard(device);
   sweep();
   const size_t num_mapped = look_at_peers();
+  has_closed = close_retired();
+  if (has_closed || num_retired.load(std::memory_order_relaxed) > 0) return Liveliness::kHasty;
   return num_mapped > 0 || exports.num_segments() > 0 ? Liveliness::kLive : Liveliness::kIdle;
+}
+
+// Closing waits for all kernels of the device, and whatever other threads launch meanwhile waits for it.
+bool Segments::Parts::close_retired() {
+  if (num_retired.load(std::memory_order_relaxed) == 0) return false;
+  const LaunchLedger::Lock launching = launches.lock();
+  if (!launches.is_idle(launching)) return false;
+  std::vector<std::unique_ptr<MappedSegment>> closed;
+  {
+    const std::lock_guard lock(mutex);
+    closed.swap(retired);
+    num_retired.store(0, std::memory_order_relaxed);
+  }
+  return true;  // after `closed` has gone
 }
 
 void Segments::Parts::sweep() {
@@ -172,16 +166,14 @@ void Segments::Parts::sweep() {
 // The lock is not held while something is mapped: whoever follows another peer may hold up the engine.
 size_t Segments::Parts::look_at_peers() {
   std::vector<Imports*> peers;
-  bool may_retry = false;
   {
     const std::lock_guard lock(mutex);
     for (const auto& peer : imports) peers.push_back(peer.get());
-    may_retry = std::exchange(num_closings_seen, num_closings) != num_closings;
   }
   std::vector<std::unique_ptr<MappedSegment>> dropped;
   size_t num_mapped = 0;
   for (Imports* peer : peers) {
-    if (may_retry) peer->retry();
+    if (has_closed) peer->retry();  // what could not be mapped beside it
     peer->look();
     num_mapped += peer->num_mapped();
     std::ranges::move(peer->take_retired(), std::back_inserter(dropped));

@@ -11,7 +11,8 @@
 // Nobody waits for a peer, and no message is sent. The owner publishes its segments on a board in its own memory, which
 // importers read (process_vm_readv) and whose descriptors they fetch (pidfd_getfd), in the one thread of the keeper.
 // What it has mapped it enters into a table in device memory, one a peer process. Until then kernels find nothing there
-// and leave the work to others.
+// and leave the work to others. What has been freed goes from the table at once; its mapping is closed when none of our
+// kernels can be held up by that, and until then the memory is not free for others.
 //
 // Lives as long as the process. Any thread, also beside a capture.
 #pragma once
@@ -21,6 +22,7 @@
 #include "base/status.hpp"
 #include "cuda/device_types.hpp"
 #include "stream/device_card.hpp"
+#include "stream/launch_ledger.hpp"
 #include "stream/peer_process.hpp"
 
 namespace axon {
@@ -33,8 +35,8 @@ struct SegmentCounts {
 
 class Segments {
  public:
-  // For tensors and kernels of this device; `incarnation` is that of its arena.
-  static Result<std::unique_ptr<Segments>> create(int device, uint64_t incarnation);
+  // For tensors and kernels of this device; `incarnation` is that of its arena. `launches` are to stay, too.
+  static Result<std::unique_ptr<Segments>> create(int device, uint64_t incarnation, LaunchLedger& launches);
   ~Segments();
 
   // Where a tensor of this device is; segment 0 if peers cannot map it, which is said once. Microseconds, but for the
@@ -47,13 +49,6 @@ class Segments {
 
   // To be told to peers: where the board is in this process.
   uint64_t board_address() const noexcept;
-
-  // Whether there is something to close; costs nothing.
-  bool has_retired() const noexcept;
-  // Closes what owners have dropped and returns how much that was. It waits for all kernels of the device, and whatever
-  // other threads launch meanwhile waits for it. So the caller sees to it that none of ours runs or is launched here
-  // until it returns, and that no graph holds one.
-  size_t close_retired();
 
   SegmentCounts counts() const;
 
