@@ -23,10 +23,9 @@ MIB = 1 << 20
 DIRECT_BYTES = 48 * MIB
 
 FOLDED = ("all_reduce", "reduce_scatter", "reduce")
-MOVED = ("all_gather", "all_gather_list", "all_gather_uneven", "gather", "scatter", "broadcast")
-DIRECT = FOLDED + MOVED
-# No rank knows how much all of them move.
-BY_LINES = ("all_to_all", "all_to_all_uneven", "ring")
+GATHERED = ("all_gather", "all_gather_list", "all_gather_uneven", "gather")
+DIRECT = (*FOLDED, *GATHERED, "scatter", "broadcast", "all_to_all", "all_to_all_uneven")
+BY_LINES = ("ring",)
 
 
 def _done_directly(name: str, dtype: torch.dtype) -> None:
