@@ -85,4 +85,11 @@ __device__ __forceinline__ void await_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+// Several in a row are under way together: the compiler leaves them in front of what uses them.
+__device__ __forceinline__ Granule load_shared(const Granule* granule) {
+  Granule value;
+  asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(value.low), "=l"(value.high) : "r"(shared_address(granule)));
+  return value;
+}
+
 }  // namespace axon::device

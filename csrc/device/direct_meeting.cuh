@@ -81,6 +81,31 @@ __device__ __forceinline__ bool find_places(const DeviceTeam& team, const Direct
   return (!reads || reach.readable != nullptr) && (!writes || reach.writable != nullptr);
 }
 
+// What a peer has told of itself; its words only where it agrees with turn.ours, since others do not send any.
+struct Told {
+  FaultCode fault;
+  Payload descriptor;
+  Payload words[2];
+};
+
+__device__ __forceinline__ Told hear(const DirectTurn& turn, int peer) {
+  const DeviceTeam& team = turn.team;
+  const Payload ours = *reinterpret_cast<const Payload*>(&turn.ours);
+  const Packet* words = turn.words(team.rank, peer);
+  Patience patience(team, 0);
+  for (;;) {
+    const Packet descriptor = load_packet(turn.descriptors(team.rank) + peer);
+    const Packet first = load_packet(words), second = load_packet(words + 1);
+    const bool has_come = is_of(descriptor, turn.epoch);
+    const bool differs = has_come && (descriptor.low != ours.low || descriptor.high != ours.high);
+    const bool is_all = has_come && is_of(first, turn.epoch) && is_of(second, turn.epoch);
+    const FaultCode fault = differs || is_all ? FaultCode::kNone : patience.after_poll();
+    if (differs || is_all || fault != FaultCode::kNone) {
+      return {fault, {descriptor.low, descriptor.high}, {{first.low, first.high}, {second.low, second.high}}};
+    }
+  }
+}
+
 // By the first warp of block 0, a thread a peer. `reach` of this thread's.
 __device__ __noinline__ inline Verdict judge(const DeviceTeam& team, const DirectMeeting& meeting, uint32_t epoch,
                                              Reach& reach) {
@@ -95,11 +120,9 @@ __device__ __noinline__ inline Verdict judge(const DeviceTeam& team, const Direc
     Packet* words = outgoing.words(peer, team.rank);
     store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&edge.readable), epoch));
     store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&edge.writable), epoch));
-    const Packet* heard = incoming.words(team.rank, peer);
-    Receipt<3> receipt{{incoming.descriptors(team.rank) + peer, heard, heard + 1}, {}};
-    const FaultCode fault = receipt.await(incoming, 0);
-    is_met = agrees(incoming, peer, fault, receipt.payloads[0]);
-    is_reached = is_met && find_places(team, meeting, peer, {receipt.payloads[1], receipt.payloads[2]}, reach);
+    const Told told = hear(incoming, peer);
+    is_met = agrees(incoming, peer, told.fault, told.descriptor);
+    is_reached = is_met && find_places(team, meeting, peer, told.words, reach);
   }
   if (!__all_sync(kWholeWarp, is_met)) return Verdict::kFailed;
   return __all_sync(kWholeWarp, is_reached) && meeting.is_even != 0 ? Verdict::kYes : Verdict::kNo;

@@ -21,27 +21,89 @@ struct FoldPlan {
   double premul_factor;  // of kPremulSum
 };
 
-// Half types are widened to float.
-template <typename T>
-struct ElementTraits {
+// The elements of a piece, as they are reduced.
+template <typename T, typename Piece>
+struct PlainElements {
   using Compute = T;
-  __device__ static Compute widen(T value) { return value; }
-  __device__ static T round(Compute value) { return value; }
+  static constexpr int kCount = sizeof(Piece) / sizeof(T);
+  union {
+    Piece piece;
+    T values[kCount];
+  };
+
+  __device__ __forceinline__ static PlainElements of(Piece piece) {
+    PlainElements elements;
+    elements.piece = piece;
+    return elements;
+  }
+  __device__ __forceinline__ Piece round() const { return piece; }
+};
+
+// Half types are widened to float, and rounded two at a time.
+template <typename T>
+struct HalfPair;
+
+template <>
+struct HalfPair<__half> {
+  __device__ __forceinline__ static float2 widen(uint32_t word) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&word));
+  }
+  __device__ __forceinline__ static uint32_t round(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
 };
 
 template <>
-struct ElementTraits<__half> {
-  using Compute = float;
-  __device__ static float widen(__half value) { return __half2float(value); }
-  __device__ static __half round(float value) { return __float2half_rn(value); }
+struct HalfPair<__nv_bfloat16> {
+  __device__ __forceinline__ static float2 widen(uint32_t word) {
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF'0000)};
+  }
+  __device__ __forceinline__ static uint32_t round(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
 };
 
-template <>
-struct ElementTraits<__nv_bfloat16> {
+template <typename T, typename Piece>
+struct HalfElements {
   using Compute = float;
-  __device__ static float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
-  __device__ static __nv_bfloat16 round(float value) { return __float2bfloat16_rn(value); }
+  static constexpr int kCount = sizeof(Piece) / sizeof(T);
+  float values[kCount];
+
+  __device__ __forceinline__ static HalfElements of(Piece piece) {
+    const Words words{piece};
+    HalfElements elements;
+#pragma unroll
+    for (int k = 0; k < kCount / 2; ++k) {
+      const float2 pair = HalfPair<T>::widen(words.words[k]);
+      elements.values[2 * k] = pair.x;
+      elements.values[2 * k + 1] = pair.y;
+    }
+    return elements;
+  }
+  __device__ __forceinline__ Piece round() const {
+    Words words{Piece{}};
+#pragma unroll
+    for (int k = 0; k < kCount / 2; ++k) words.words[k] = HalfPair<T>::round(values[2 * k], values[2 * k + 1]);
+    return words.piece;
+  }
+
+ private:
+  union Words {
+    Piece piece;
+    uint32_t words[kCount / 2];
+  };
 };
+
+template <typename T>
+inline constexpr bool kIsHalf = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
+
+template <typename T, typename Piece>
+using Elements = std::conditional_t<kIsHalf<T>, HalfElements<T, Piece>, PlainElements<T, Piece>>;
+
+template <typename T>
+using ComputeOf = std::conditional_t<kIsHalf<T>, float, T>;
 
 // Integers wrap around: their sums and products are taken in an unsigned type.
 template <typename T>
@@ -68,29 +130,27 @@ __device__ __forceinline__ double scaled(double value, double factor) {
 template <typename T>
 struct Sums {
   using Element = T;
-  using Compute = typename ElementTraits<T>::Compute;
+  using Compute = ComputeOf<T>;
 
-  __device__ __forceinline__ static Compute begin(const FoldPlan&, T value) { return ElementTraits<T>::widen(value); }
+  __device__ __forceinline__ static Compute begin(const FoldPlan&, Compute value) { return value; }
   __device__ __forceinline__ static Compute combine(const FoldPlan&, Compute a, Compute b) {
     return wrapping_sum(a, b);
   }
   __device__ __forceinline__ static Compute average(const FoldPlan& plan, Compute total) {
     return total / static_cast<Compute>(plan.num_ranks);
   }
-  __device__ __forceinline__ static T finish(Compute total) { return ElementTraits<T>::round(total); }
 };
 
 template <typename T>
 struct AnyReduction {
   using Element = T;
-  using Compute = typename ElementTraits<T>::Compute;
+  using Compute = ComputeOf<T>;
 
-  __device__ __forceinline__ static Compute begin(const FoldPlan& plan, T value) {
-    const Compute wide = ElementTraits<T>::widen(value);
+  __device__ __forceinline__ static Compute begin(const FoldPlan& plan, Compute value) {
     if constexpr (std::is_floating_point_v<Compute>) {
-      if (plan.reduction == Reduction::kPremulSum) return scaled(wide, plan.premul_factor);
+      if (plan.reduction == Reduction::kPremulSum) return scaled(value, plan.premul_factor);
     }
-    return wide;
+    return value;
   }
 
   // A NaN on either side wins, as in torch.minimum and torch.maximum.
@@ -110,7 +170,6 @@ struct AnyReduction {
   __device__ __forceinline__ static Compute average(const FoldPlan& plan, Compute total) {
     return Sums<T>::average(plan, total);
   }
-  __device__ __forceinline__ static T finish(Compute total) { return Sums<T>::finish(total); }
 };
 
 // Of whole words: kBitAnd, kBitOr, kBitXor. Of bytes 0 and 1 these are all the reductions of bool.
@@ -130,7 +189,6 @@ struct Bits {
     }
   }
   __device__ __forceinline__ static uint64_t average(const FoldPlan&, uint64_t word) { return word; }
-  __device__ __forceinline__ static uint64_t finish(uint64_t word) { return word; }
 };
 
 // What only one rank has, passed on as it is.
@@ -141,7 +199,6 @@ struct Relay {
   __device__ __forceinline__ static uint64_t begin(const FoldPlan&, uint64_t word) { return word; }
   __device__ __forceinline__ static uint64_t combine(const FoldPlan&, uint64_t a, uint64_t) { return a; }
   __device__ __forceinline__ static uint64_t average(const FoldPlan&, uint64_t word) { return word; }
-  __device__ __forceinline__ static uint64_t finish(uint64_t word) { return word; }
 };
 
 // The elements of one piece, reduced over the ranks in the order they are added.
@@ -149,16 +206,16 @@ template <typename Arithmetic, typename Piece>
 class Accumulator {
  public:
   __device__ __forceinline__ void set(const FoldPlan& plan, Piece first) {
-    const Elements elements{first};
+    totals_ = Totals::of(first);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) totals_[k] = Arithmetic::begin(plan, elements.values[k]);
+    for (auto& total : totals_.values) total = Arithmetic::begin(plan, total);
   }
 
   __device__ __forceinline__ void add(const FoldPlan& plan, Piece next) {
-    const Elements elements{next};
+    const Totals elements = Totals::of(next);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      totals_[k] = Arithmetic::combine(plan, totals_[k], Arithmetic::begin(plan, elements.values[k]));
+    for (int k = 0; k < Totals::kCount; ++k) {
+      totals_.values[k] = Arithmetic::combine(plan, totals_.values[k], Arithmetic::begin(plan, elements.values[k]));
     }
   }
 
@@ -166,22 +223,15 @@ class Accumulator {
   __device__ __forceinline__ Piece result(const FoldPlan& plan) {
     if (plan.reduction == Reduction::kAverage) {
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) totals_[k] = Arithmetic::average(plan, totals_[k]);
+      for (auto& total : totals_.values) total = Arithmetic::average(plan, total);
     }
-    Elements elements{Piece{}};
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) elements.values[k] = Arithmetic::finish(totals_[k]);
-    return elements.piece;
+    return totals_.round();
   }
 
  private:
-  static constexpr int kCount = sizeof(Piece) / sizeof(typename Arithmetic::Element);
-  union Elements {
-    Piece piece;
-    typename Arithmetic::Element values[kCount];
-  };
+  using Totals = Elements<typename Arithmetic::Element, Piece>;
 
-  typename Arithmetic::Compute totals_[kCount];
+  Totals totals_;
 };
 
 }  // namespace axon::device

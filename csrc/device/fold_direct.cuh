@@ -116,17 +116,18 @@ class DirectFolder {
 #pragma unroll 1
     for (uint32_t first = thread_; first < num_granules; first += 32 * kWide) {
       Accumulator<Arithmetic, Granule> totals[kWide];
+      Granule next[kWide];
       uint32_t indices[kWide];
 #pragma unroll
       for (uint32_t k = 0; k < kWide; ++k) indices[k] = first + 32 * k < num_granules ? first + 32 * k : first;
 #pragma unroll
-      for (uint32_t k = 0; k < kWide; ++k) totals[k].set(call_.plan, parts[indices[k]]);
+      for (uint32_t k = 0; k < kWide; ++k) next[k] = load_shared(&parts[indices[k]]);
+#pragma unroll
+      for (uint32_t k = 0; k < kWide; ++k) totals[k].set(call_.plan, next[k]);
 #pragma unroll 1
       for (uint32_t rank = 1; rank < num_ranks_; ++rank) {
-        const Granule* part = parts + rank * stride;
-        Granule next[kWide];
 #pragma unroll
-        for (uint32_t k = 0; k < kWide; ++k) next[k] = part[indices[k]];
+        for (uint32_t k = 0; k < kWide; ++k) next[k] = load_shared(&parts[rank * stride + indices[k]]);
 #pragma unroll
         for (uint32_t k = 0; k < kWide; ++k) totals[k].add(call_.plan, next[k]);
       }
