@@ -129,9 +129,11 @@ const void* direct_exchange_kernel() noexcept {
 
 Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places,
                        StreamView stream) {
-  constexpr int kPreferredBlocks = 16;
+  // Half of 16 write to peers as fast as the links take it, half copy the own message. In a broadcast there is none.
+  constexpr int kPreferredBlocks = 16, kBlocksOfBroadcast = 64;
   AXON_TRY(device::check(team, call));
-  Result<int> num_blocks = device::count_blocks(places.num_blocks, kPreferredBlocks);
+  Result<int> num_blocks = device::count_blocks(
+      places.num_blocks, call.operation == DeviceOperation::kBroadcast ? kBlocksOfBroadcast : kPreferredBlocks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
   const int grid = std::max(num_blocks.value(), 2);  // one may be for the own message
   device::DirectExchangeArguments arguments = device::arguments_of(team, call, places);

@@ -12,15 +12,17 @@ namespace {
 
 constexpr uint32_t kNumStages = kDirectFoldWarps * kDirectFoldStages;  // of a block
 
-// A granule a thread, or several; as long as those of all ranks fit together.
+// Several granules a thread, since a chunk costs as much as some hundred instructions; as long as those of all ranks
+// fit together.
 uint32_t chunk_bytes(int num_ranks) {
   constexpr uint32_t kMostStageBytes = kMostDirectSharedBytes / kNumStages;
-  constexpr uint32_t kLongest = 2048, kShortest = 256, kStep = 512;
+  constexpr uint32_t kLongest = 4096, kShortest = 256, kStep = 512;
   return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, kLongest);
 }
 
-int preferred_blocks(DeviceOperation operation, int num_ranks) {
-  return operation == DeviceOperation::kAllReduce && num_ranks == 2 ? 8 : 16;
+// What is sent, too, takes more of them (benchmarks/results/direct_2xh200.jsonl).
+int preferred_blocks(DeviceOperation operation) {
+  return operation == DeviceOperation::kAllReduce ? 64 : 32;
 }
 
 DirectFoldArguments arguments_of(const DeviceTeam& team, const DirectMeeting& meeting, double premul_factor) {
@@ -52,8 +54,7 @@ Status launch_direct_fold(const DeviceTeam& team, DirectFoldArguments& call, int
   const DeviceDescriptor& descriptor = call.meeting.descriptor;
   const void* kernel =
       direct_fold_kernel(static_cast<DataType>(descriptor.dtype), static_cast<Reduction>(descriptor.reduction));
-  Result<int> blocks =
-      count_blocks(num_blocks, preferred_blocks(static_cast<DeviceOperation>(descriptor.operation), team.num_ranks));
+  Result<int> blocks = count_blocks(num_blocks, preferred_blocks(static_cast<DeviceOperation>(descriptor.operation)));
   if (!blocks.ok()) return std::move(blocks.status());
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
   return launch(kernel,

@@ -15,7 +15,7 @@
 namespace axon::device {
 
 inline constexpr uint32_t kDirectFoldWarps = 8;
-inline constexpr uint32_t kDirectFoldStages = 4;
+inline constexpr uint32_t kDirectFoldStages = 3;
 
 struct DirectFoldArguments {
   DirectMeeting meeting;

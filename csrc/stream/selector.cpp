@@ -14,6 +14,7 @@ namespace {
 constexpr int kAnyRanks = std::numeric_limits<int>::max();
 constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
 constexpr size_t kKiB = 1024;
+constexpr size_t kMiB = 1024 * kKiB;
 
 // The first row that fits, and whose kernel can do it, is taken.
 struct TuningRow {
@@ -23,8 +24,9 @@ struct TuningRow {
   Kernel kernel;
 };
 
-// Measured with 2 and 4 GPUs (benchmarks/results/packets_4xh200.jsonl) and lines with 2 (lines_2xh200.jsonl); where
-// lines begin for more ranks is estimated from the bytes that each moves (packets half data, lines 15/16).
+// Measured with 2 and 4 GPUs (benchmarks/results/packets_4xh200.jsonl), lines and direct kernels with 2
+// (lines_2xh200.jsonl, direct_2xh200.jsonl); where lines begin for more ranks is estimated from the bytes that each
+// moves (packets half data, lines 15/16).
 constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kOneShotPackets},
@@ -32,24 +34,24 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kTwoShotPackets},
-    {OperationKind::kAllReduce, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kAllReduce, kAnyRanks, 8 * kMiB, Kernel::kLines},
     {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kPackets},
-    {OperationKind::kAllGather, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLines},
     {OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kBroadcast, 2, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLines},
     {OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kDirect},
     {OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLines},
     {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kScatteredLines},
-    {OperationKind::kReduce, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLines},
     {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kReduceScatter, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kReduceScatter, kAnyRanks, 16 * kMiB, Kernel::kLines},
     {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kGather, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kGather, kAnyRanks, 8 * kMiB, Kernel::kLines},
     {OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kScatter, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kScatter, kAnyRanks, 8 * kMiB, Kernel::kLines},
     {OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kAllToAll, kAnyRanks, 4096 * kKiB, Kernel::kLines},
+    {OperationKind::kAllToAll, kAnyRanks, 16 * kMiB, Kernel::kLines},
     {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLines},
     {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kLines},

@@ -33,7 +33,7 @@ TEST(KernelSelector, all_reduce_goes_by_size) {
   EXPECT_EQ(select_kernel(all_reduce(4, 8), layout), Kernel::kOneShotPackets);
   EXPECT_EQ(select_kernel(all_reduce(4, 128 * kKiB), layout), Kernel::kOneShotPackets);
   EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout), Kernel::kTwoShotPackets);
-  EXPECT_EQ(select_kernel(all_reduce(4, 4 * kMiB), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_reduce(4, 8 * kMiB), layout), Kernel::kLines);
   EXPECT_EQ(select_kernel(all_reduce(4, 64 * kMiB), layout), Kernel::kDirect);
 }
 
