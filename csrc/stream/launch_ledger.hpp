@@ -24,6 +24,8 @@ class LaunchLedger {
   using Lock = std::unique_lock<std::mutex>;
 
   Lock lock() { return Lock(mutex_); }
+  // Without waiting: owns nothing while somebody else does.
+  Lock try_lock() { return Lock(mutex_, std::try_to_lock); }
 
   // A group's streams and graphs, as they are now.
   void note(const StreamOrder& order, const Lock&);

@@ -146,8 +146,8 @@ Liveliness Segments::Parts::tend() {
 // Closing waits for all kernels of the device, and whatever other threads launch meanwhile waits for it.
 bool Segments::Parts::close_retired() {
   if (num_retired.load(std::memory_order_relaxed) == 0) return false;
-  const LaunchLedger::Lock launching = launches.lock();
-  if (!launches.is_idle(launching)) return false;
+  const LaunchLedger::Lock launching = launches.try_lock();
+  if (!launching.owns_lock() || !launches.is_idle(launching)) return false;
   std::vector<std::unique_ptr<MappedSegment>> closed;
   {
     const std::lock_guard lock(mutex);
