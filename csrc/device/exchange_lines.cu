@@ -7,21 +7,12 @@
 #include <utility>
 
 #include "device/direct_meeting.cuh"
-#include "device/line_kernel.cuh"
 #include "device/line_launch.hpp"
+#include "device/line_messages.cuh"
 
 namespace axon {
 namespace device {
 namespace {
-
-struct ExchangeBlock {
-  const std::byte* send;
-  std::byte* receive;
-  uint64_t send_bytes;
-  uint64_t receive_bytes;
-  uint32_t send_tag;
-  uint32_t receive_tag;
-};
 
 struct ExchangeArguments {
   DeviceDescriptor descriptor;  // its num_bytes is filled in for each edge
@@ -40,48 +31,6 @@ __device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArgument
   DeviceDescriptor descriptor = call.descriptor;
   descriptor.num_bytes = num_bytes;
   return descriptor;
-}
-
-// Before a point-to-point message, on a lane and by a warp of its own: what it is, in thread 0's first granule.
-__device__ __forceinline__ void send_header(const Site& site, int peer, uint32_t tag) {
-  OutLanes out(site, 1u << peer, 0);
-  Share header[1]{};
-  if (thread_of_warp() == 0) header[0].first = {*reinterpret_cast<const uint64_t*>(&site.ours), tag};
-  if (!site.is_sound() || !out.await_room(1)) return;
-  out.send(peer, 1, header);
-  out.finish();
-}
-
-__device__ __forceinline__ void receive_header(const Site& site, int peer, uint32_t tag) {
-  InLanes in(site, 1u << peer, 0);
-  Share header[1];
-  in.poll(peer, 1, header);
-  if (!site.is_sound() || !in.await(peer, 1, header)) return;
-  in.finish();
-  const Granule& word = header[0].first;
-  if (thread_of_warp() != 0 || (word.low == *reinterpret_cast<const uint64_t*>(&site.ours) && word.high == tag)) return;
-  report_fault(site.team, {.code = FaultCode::kMismatch,
-                           .peer = peer,
-                           .sequence = 0,
-                           .ours = site.ours,
-                           .theirs = *reinterpret_cast<const DeviceDescriptor*>(&word.low),
-                           .our_tag = tag,
-                           .their_tag = static_cast<uint32_t>(word.high)});
-}
-
-// `part` of the message, on lane `lane`.
-__device__ __forceinline__ void send_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t lane,
-                                          const Job& part) {
-  OutLanes out(site, 1u << peer, lane);
-  Sender sender(out, InputMessage(block.send, block.send_bytes), part);
-  if (site.is_sound()) sender.run(peer);
-}
-
-__device__ __forceinline__ void receive_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t lane,
-                                             const Job& part) {
-  InLanes in(site, 1u << peer, lane);
-  Receiver receiver(in, OutputMessage(block.receive, block.receive_bytes), peer, part);
-  if (site.is_sound()) receiver.run();
 }
 
 __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& job) {
@@ -117,7 +66,8 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   const Site site{team, team.layout.channels[static_cast<int>(call.channel)], ours, fault};
   const uint32_t header_lanes = num_header_lanes(call.channel);
   if (job.lane < header_lanes) {
-    return sends ? send_header(site, peer, block.send_tag) : receive_header(site, peer, block.receive_tag);
+    (void)(sends ? send_header(site, peer, block.send_tag) : receive_header(site, peer, block.receive_tag));
+    return;
   }
   const Job part{job.group, job.lane - header_lanes, job.num_lanes - header_lanes};
   sends ? send_part(site, block, peer, job.lane, part) : receive_part(site, block, peer, job.lane, part);
