@@ -17,7 +17,8 @@
 // *Direct* kernels, for large collectives, read and write the peers' tensors themselves. A tensor lies in a *segment*,
 // what its process allocated as one, which the peers map in the background. The ranks tell each other in packets where
 // their tensors are, vote whether all of them can reach all that they need, and do nothing if not: a line kernel that
-// is launched behind then does the work.
+// is launched behind then does the work. A large point-to-point message is agreed on by its two ranks alone, in the
+// kernel that moves it one way or the other.
 #pragma once
 
 #include <cstddef>
@@ -108,7 +109,8 @@ struct TeamState {
   uint32_t fault;       // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
   uint32_t declined;    // by a direct kernel, for the line kernel behind it: whether there is something left to do
   uint32_t num_direct;  // operations that direct kernels have done: a statistic
-  uint32_t epochs[kMaxBlocks];  // the last one that is over
+  uint32_t num_direct_messages;  // point to point, sent or received: a rank's own statistic
+  uint32_t epochs[kMaxBlocks];   // the last one that is over
 };
 
 // Collectives and point-to-point messages have lanes of their own, so their kernels may run side by side.
@@ -134,9 +136,29 @@ struct LaneCounters {
   uint64_t frames_received;
 };
 
+// Large point-to-point messages of a directed edge are counted, from 1.
+struct MessageCount {
+  uint32_t number;    // of the last that is over
+  uint32_t num_left;  // warps that have done all they have to of the next
+};
+
+// What a rank and one of its peers tell each other of these, in the rank's block: packets that carry the message's
+// number as epoch. What the peer writes is in sectors apart from what only this rank does.
+struct alignas(128) Rendezvous {
+  // Of a message to the peer:
+  Packet offer[3];             // by the peer: where its tensor is, the descriptor and the tag that it expects
+  alignas(32) uint64_t claim;  // by whoever decides first whether the offer holds: the number, and how
+  alignas(32) Packet target;   // by this rank's leading warp to its others: where to write
+  // Of a message from the peer:
+  alignas(32) Packet outcome;  // by the peer, once it has written all, or has found that it cannot
+  alignas(32) MessageCount sent;
+  MessageCount received;
+};
+
 struct TeamLayout {
   uint64_t block_bytes;
-  uint64_t packets;  // two regions
+  uint64_t rendezvous;  // [rank] Rendezvous, the own one unused
+  uint64_t packets;     // two regions
   uint32_t region_packets;
   ChannelLayout channels[kNumChannels];
 };

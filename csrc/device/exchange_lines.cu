@@ -2,13 +2,15 @@
 //
 // Steps: 1. Bytes out a rank: what it sends, 16/15 on the wire. Sending and receiving warps share nothing, so both
 // directions run at once and no order of calls can deadlock. The own block is copied by warps of its own meanwhile.
+// A large point-to-point message is written into the receiver's tensor instead, where that can be reached.
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "device/direct_meeting.cuh"
+#include "device/direct_messages.cuh"
+#include "device/direct_messages.hpp"
 #include "device/line_launch.hpp"
-#include "device/line_messages.cuh"
 
 namespace axon {
 namespace device {
@@ -19,6 +21,7 @@ struct ExchangeArguments {
   Channel channel;
   When when;
   JobTable jobs;
+  MessagePlaces direct;
   ExchangeBlock blocks[kMaxTeamRanks];
 };
 
@@ -52,6 +55,22 @@ __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeAr
   if (is_all_to_all && call.when == When::kAlways) decline(DirectTurn(team, to_peer, epoch));
 }
 
+// Of a message that goes directly if it can. True: this warp has to move its part over lines.
+__device__ __forceinline__ bool run_directly(const Site& site, const ExchangeArguments& call, int peer,
+                                             const Job& job) {
+  const ExchangeBlock& block = call.blocks[peer];
+  if (job.group < kInGroups) {
+    if (job.lane != 0) return goes_by_lines(site, block, peer, job);
+    lead_sending(site, block, peer, job.num_lanes);
+  } else {
+    if (job.lane != 0) return comes_by_lines(site, block, peer, job.num_lanes);
+    lead_receiving(site, block, call.direct.receives[peer], peer, job.num_lanes);
+  }
+  return false;
+}
+
+// kMayBeDirect: some of its messages, which are point-to-point, go directly if they can.
+template <bool kMayBeDirect>
 __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
     exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
   const uint32_t fault = load_relaxed(&team.state->fault);
@@ -64,6 +83,8 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   const ExchangeBlock& block = call.blocks[peer];
   const DeviceDescriptor ours = descriptor_of(call, sends ? block.send_bytes : block.receive_bytes);
   const Site site{team, team.layout.channels[static_cast<int>(call.channel)], ours, fault};
+  const bool is_direct = kMayBeDirect && ((sends ? call.direct.sends_to : call.direct.receives_from) >> peer & 1) != 0;
+  if (is_direct && !run_directly(site, call, peer, job)) return;
   const uint32_t header_lanes = num_header_lanes(call.channel);
   if (job.lane < header_lanes) {
     (void)(sends ? send_header(site, peer, block.send_tag) : receive_header(site, peer, block.receive_tag));
@@ -73,7 +94,7 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   sends ? send_part(site, block, peer, job.lane, part) : receive_part(site, block, peer, job.lane, part);
 }
 
-ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call) {
+ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const MessagePlaces& direct) {
   ExchangeArguments arguments{.descriptor = {.operation = static_cast<uint64_t>(call.operation),
                                              .dtype = static_cast<uint64_t>(call.dtype),
                                              .reduction = static_cast<uint64_t>(Reduction::kNone),
@@ -82,6 +103,7 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call)
                               .channel = call.channel,
                               .when = call.when,
                               .jobs = {},
+                              .direct = direct,
                               .blocks = {}};
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     arguments.blocks[rank] = {.send = static_cast<const std::byte*>(call.sends[rank].data),
@@ -119,12 +141,25 @@ JobPlan plan_jobs(const DeviceTeam& team, const LineExchange& call, LaneLimits l
 }  // namespace
 
 const void* exchange_kernel_address() noexcept {
-  return reinterpret_cast<const void*>(&exchange_kernel);
+  return reinterpret_cast<const void*>(&exchange_kernel<false>);
+}
+
+const void* message_kernel_address() noexcept {
+  return reinterpret_cast<const void*>(&exchange_kernel<true>);
 }
 
 }  // namespace device
 
 Status exchange_lines(const DeviceTeam& team, const LineExchange& call, StreamView stream) {
+  return exchange_messages(team, call, {}, stream);
+}
+
+Status exchange_messages(const DeviceTeam& team, const LineExchange& call, const MessagePlaces& direct,
+                         StreamView stream) {
+  const bool may_be_direct = (direct.sends_to | direct.receives_from) != 0;
+  if (may_be_direct && (call.channel != Channel::kPointToPoint || call.when != When::kAlways)) {
+    return Status(ErrorCode::kInvalidArgument, "messages that may go directly are on the point-to-point channel");
+  }
   if (call.sends[team.rank].num_bytes != call.receives[team.rank].num_bytes) {
     return Status(ErrorCode::kInvalidArgument,
                   "a rank sends itself " + std::to_string(call.sends[team.rank].num_bytes) + " bytes but takes " +
@@ -139,10 +174,11 @@ Status exchange_lines(const DeviceTeam& team, const LineExchange& call, StreamVi
   const device::JobPlan plan = device::plan_jobs(team, call, limits.value());
   Result<LaunchShape> grid = plan.grid(call.shape, device::kMostWarpsPerBlock);
   if (!grid.ok()) return std::move(grid.status());
-  device::ExchangeArguments arguments = device::arguments_of(team, call);
+  device::ExchangeArguments arguments = device::arguments_of(team, call, direct);
   arguments.jobs = plan.table();
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  return launch(device::exchange_kernel_address(), grid.value(), parameters, stream);
+  const void* kernel = may_be_direct ? device::message_kernel_address() : device::exchange_kernel_address();
+  return launch(kernel, grid.value(), parameters, stream);
 }
 
 }  // namespace axon

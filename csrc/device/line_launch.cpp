@@ -112,6 +112,7 @@ Status load_kernels(int num_ranks) {
     AXON_TRY(load(pair.for_long));
   }
   AXON_TRY(load(device::exchange_kernel_address()));
+  AXON_TRY(load(device::message_kernel_address()));
   AXON_TRY(device::load_direct_kernels());
   return load_packet_kernels(num_ranks);
 }

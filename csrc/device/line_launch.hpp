@@ -67,6 +67,7 @@ struct FoldKernels {
   const void* for_long = nullptr;  // many frames a warp; takes smaller blocks
 };
 const void* exchange_kernel_address() noexcept;
+const void* message_kernel_address() noexcept;  // an exchange some of whose messages may go directly
 FoldKernels fold_kernels_for(DataType dtype, Reduction reduction) noexcept;
 FoldKernels relay_kernels() noexcept;
 

@@ -15,7 +15,7 @@ constexpr uint32_t kRingFrames = 16;
 constexpr uint32_t kFewestRingFrames = 8;
 constexpr uint64_t kAlignment = 128;
 constexpr uint64_t kStateBytes = (sizeof(TeamState) + kAlignment - 1) / kAlignment * kAlignment;
-constexpr uint64_t kWordsShare = 64;  // one part of so many is more than state, credits and counters take
+constexpr uint64_t kWordsShare = 64;  // one part of so many is more than state, rendezvous, credits and counters take
 
 // Hands out a block from its begin.
 class Space {
@@ -58,9 +58,11 @@ Result<TeamLayout> lay_out(int num_ranks, size_t block_bytes) {
   Space space;
   space.take(kStateBytes);
   TeamLayout layout{.block_bytes = block_bytes,
+                    .rendezvous = 0,
                     .packets = 0,
                     .region_packets = static_cast<uint32_t>(block_bytes / 4 / sizeof(Packet)) + kMaxTeamRanks,
                     .channels = {}};
+  layout.rendezvous = space.take(static_cast<uint64_t>(num_ranks) * sizeof(Rendezvous));
   layout.packets = space.take(uint64_t{2} * layout.region_packets * sizeof(Packet));
   layout.channels[0] = place_channel(space, num_peers, block_bytes / 4, kMostLanes / num_peers);
   layout.channels[1] = place_channel(space, num_peers, block_bytes / 4 - block_bytes / kWordsShare,

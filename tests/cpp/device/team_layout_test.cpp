@@ -15,6 +15,7 @@ struct Piece {
 
 std::vector<Piece> pieces_of(const TeamLayout& layout, int num_ranks) {
   std::vector<Piece> pieces{{0, sizeof(TeamState)},
+                            {layout.rendezvous, num_ranks * sizeof(Rendezvous)},
                             {layout.packets, uint64_t{2} * layout.region_packets * sizeof(Packet)}};
   for (const ChannelLayout& channel : layout.channels) {
     const uint64_t lanes = uint64_t{channel.num_lanes} * (num_ranks - 1);
