@@ -5,7 +5,8 @@
 //
 // JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (lanes an edge x
 // warps a block; for packets blocks x threads; for direct kernels blocks x 0). Direct kernels are timed with the line
-// kernels behind them; num_direct tells how often these had nothing to do. Sizes of all_gather, reduce_scatter and
+// kernels behind them; num_direct tells how often these had nothing to do (send_recv_ring_direct: how many messages
+// did not go over lines). Sizes of all_gather, reduce_scatter and
 // all_to_all are totals. A sample is a run of operations that wait for each other across the GPUs, in one graph launch
 // or launched one by one, timed by events; what counts is the rank launched last, since the others' time includes
 // waiting for its launch. Medians.
@@ -17,6 +18,7 @@
 
 #include "device/device_ranks.hpp"
 #include "device/direct_launch.hpp"
+#include "device/direct_messages.hpp"
 #include "device/packet_collectives.hpp"
 
 namespace {
@@ -176,9 +178,15 @@ Status broadcast_directly(const Call& call) {
   return exchange_lines(call.team, what, call.stream);
 }
 
-Status send_around(const Call& call) {
-  const int next = (call.rank() + 1) % call.num_ranks(),
-            previous = (call.rank() + call.num_ranks() - 1) % call.num_ranks();
+int next_of(const Call& call) {
+  return (call.rank() + 1) % call.num_ranks();
+}
+int previous_of(const Call& call) {
+  return (call.rank() + call.num_ranks() - 1) % call.num_ranks();
+}
+
+LineExchange around(const Call& call) {
+  const int next = next_of(call), previous = previous_of(call);
   LineExchange what{.channel = Channel::kPointToPoint,
                     .operation = DeviceOperation::kPointToPoint,
                     .sends_to = 1u << next,
@@ -186,7 +194,13 @@ Status send_around(const Call& call) {
                     .shape = call.line_shape()};
   what.sends[next] = {call.input, call.num_bytes};
   what.receives[previous] = {call.output, call.num_bytes};
-  return exchange_lines(call.team, what, call.stream);
+  return what;
+}
+
+Status send_around_directly(const Call& call) {
+  MessagePlaces direct{.sends_to = 1u << next_of(call), .receives_from = 1u << previous_of(call)};
+  direct.receives[previous_of(call)] = call.output_place;
+  return exchange_messages(call.team, around(call), direct, call.stream);
 }
 
 // What every rank must find in element `index` of its output; inputs are (index % 7) + rank.
@@ -222,7 +236,8 @@ constexpr Work kWorks[] = {{"all_reduce_one_shot", one_shot, Result16::kSum},
                            {"all_to_all_direct", directly<all_to_all>, Result16::kShuffled},
                            {"broadcast_lines", broadcast, Result16::kFromRoot},
                            {"broadcast_direct", broadcast_directly, Result16::kFromRoot},
-                           {"send_recv_ring", send_around, Result16::kFromPrevious}};
+                           {"send_recv_ring", by_lines<around>, Result16::kFromPrevious},
+                           {"send_recv_ring_direct", send_around_directly, Result16::kFromPrevious}};
 
 uint16_t bfloat16_of(float value) {
   uint32_t bits;
@@ -277,7 +292,7 @@ class Bench {
   }
 
   void report(const Work& work, size_t num_bytes) {
-    const uint32_t first_direct = ranks_.state(0).num_direct;
+    const uint32_t first_direct = num_direct();
     const float by_default = measure(work, num_bytes, {});
     const size_t num_wrong = count_wrong(work, num_bytes);
     float best = by_default;
@@ -294,7 +309,7 @@ class Bench {
         "\"num_direct\": %u}\n",
         work.name, ranks_.size(), num_bytes, options_.in_graph ? "graph" : "eager", by_default, best, best_shape.first,
         best_shape.second, work.bus_factor(ranks_.size()) * static_cast<double>(num_bytes) / best / 1000, num_wrong,
-        ranks_.state(0).num_direct - first_direct);
+        num_direct() - first_direct);
     std::fflush(stdout);
   }
 
@@ -321,6 +336,12 @@ class Bench {
 
   std::byte* input(int rank) const { return buffers_[rank].input.data() + options_.misalignment; }
   std::byte* output(int rank) const { return buffers_[rank].output.data() + options_.misalignment; }
+
+  // By rank 0; a message that it sends and one that it receives count one each.
+  uint32_t num_direct() const {
+    const TeamState state = ranks_.state(0);
+    return state.num_direct + state.num_direct_messages;
+  }
 
   static std::vector<int> devices(const Options& options) {
     std::vector<int> devices(options.num_ranks);
