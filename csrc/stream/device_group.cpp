@@ -201,7 +201,9 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
   arena_->launches().note(order_, launching);
   for (const Reach reach : {Reach::kLarge, Reach::kSmall}) {
     const std::vector<const Operation*>& messages = batches[index_of(reach)];
-    if (!messages.empty()) AXON_TRY(launch_messages(team_for(reach, messages.front()->timeout), messages, stream));
+    if (messages.empty()) continue;
+    const DeviceTeam team = team_for(reach, messages.front()->timeout);
+    AXON_TRY(launch_messages(team, arena_->segments(), messages, stream));
   }
   return Status();
 }

@@ -8,6 +8,7 @@
 
 #include "cuda/memory.hpp"
 #include "device/direct_collectives.hpp"
+#include "device/direct_messages.hpp"
 #include "device/line_collectives.hpp"
 #include "device/packet_collectives.hpp"
 
@@ -199,6 +200,43 @@ Status launch_all_gather_packets(const DeviceTeam& team, const CollectiveArgumen
   return Status();
 }
 
+// Messages of one launch: the first of each edge.
+class MessageBatch {
+ public:
+  MessageBatch(const DeviceTeam& team, Segments& segments) : team_(team), segments_(segments) {}
+
+  // False: there is one of its edge already.
+  bool take(const Operation& message) {
+    const bool sends = message.direction == Direction::kSend;
+    const auto peer = static_cast<size_t>(message.peer);
+    const uint32_t bit = 1u << peer;
+    uint32_t& edges = sends ? call_.sends_to : call_.receives_from;
+    if ((edges & bit) != 0) return false;
+    edges |= bit;
+    const bool is_direct = select_kernel(query_of(message, team_.num_ranks), team_.layout) == Kernel::kDirect;
+    if (sends) {
+      call_.sends[peer] = to_send(message.arguments.inputs[0], message.tag);
+      if (is_direct) direct_.sends_to |= bit;
+      return true;
+    }
+    const Buffer& tensor = message.arguments.outputs[0];
+    call_.receives[peer] = to_receive(tensor, message.tag);
+    if (!is_direct) return true;
+    direct_.receives_from |= bit;
+    direct_.receives[peer] = segments_.locate(tensor.data, tensor.num_bytes);
+    return true;
+  }
+
+  Status launch(StreamView stream) const { return exchange_messages(team_, call_, direct_, stream); }
+
+ private:
+  const DeviceTeam& team_;
+  Segments& segments_;
+  // As bytes, since those of one launch may have several types.
+  LineExchange call_{.channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
+  MessagePlaces direct_;
+};
+
 }  // namespace
 
 Status launch_collective(const DeviceTeam& team, Segments& segments, Kernel kernel, const Operation& operation,
@@ -220,23 +258,13 @@ Status launch_collective(const DeviceTeam& team, Segments& segments, Kernel kern
   }
 }
 
-Status launch_messages(const DeviceTeam& team, std::span<const Operation* const> messages, StreamView stream) {
+Status launch_messages(const DeviceTeam& team, Segments& segments, std::span<const Operation* const> messages,
+                       StreamView stream) {
   std::vector<const Operation*> waiting(messages.begin(), messages.end());
   while (!waiting.empty()) {
-    // As bytes, since those of one launch may have several types.
-    LineExchange call{.channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
-    // Takes the first of each edge.
-    std::erase_if(waiting, [&](const Operation* message) {
-      const bool sends = message->direction == Direction::kSend;
-      const auto peer = static_cast<size_t>(message->peer);
-      uint32_t& edges = sends ? call.sends_to : call.receives_from;
-      if ((edges >> peer & 1) != 0) return false;
-      edges |= 1u << peer;
-      if (sends) call.sends[peer] = to_send(message->arguments.inputs[0], message->tag);
-      if (!sends) call.receives[peer] = to_receive(message->arguments.outputs[0], message->tag);
-      return true;
-    });
-    AXON_TRY(exchange_lines(team, call, stream));
+    MessageBatch batch(team, segments);
+    std::erase_if(waiting, [&](const Operation* message) { return batch.take(*message); });
+    AXON_TRY(batch.launch(stream));
   }
   return Status();
 }

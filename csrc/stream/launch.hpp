@@ -20,7 +20,8 @@ Status launch_collective(const DeviceTeam& team, Segments& segments, Kernel kern
                          StreamView stream);
 
 // Enqueues sends and receives. Those of different peers and directions run at the same time; several to (or from) one
-// peer one after the other, in this order.
-Status launch_messages(const DeviceTeam& team, std::span<const Operation* const> messages, StreamView stream);
+// peer one after the other, in this order. Large ones are written into tensors found in `segments`.
+Status launch_messages(const DeviceTeam& team, Segments& segments, std::span<const Operation* const> messages,
+                       StreamView stream);
 
 }  // namespace axon
