@@ -54,7 +54,8 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kAllToAll, kAnyRanks, 16 * kMiB, Kernel::kLines},
     {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLines},
-    {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kLines},
+    {OperationKind::kPointToPoint, kAnyRanks, 8192 * kKiB, Kernel::kLines},
+    {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kDirect},
 };
 
 constexpr bool reduces(OperationKind kind) noexcept {

@@ -52,6 +52,15 @@ TEST(KernelSelector, only_even_blocks_are_gathered_by_packets) {
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
 }
 
+TEST(KernelSelector, only_large_messages_go_directly) {
+  const TeamLayout layout = layout_of(4, 15 * kMiB);
+  KernelQuery query{
+      .kind = OperationKind::kPointToPoint, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = 8 * kMiB};
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+  ++query.num_bytes;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+}
+
 TEST(KernelSelector, nothing_is_not_sent_in_packets) {
   const TeamLayout layout = layout_of(2, 15 * kMiB);
   EXPECT_EQ(select_kernel(all_reduce(2, 0), layout), Kernel::kLines);
