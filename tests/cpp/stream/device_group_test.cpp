@@ -145,7 +145,7 @@ TEST_P(DeviceGroupTest, messages_go_around_the_ring) {
     EXPECT_TRUE(require(party.group->has_edge(next)));
     EXPECT_TRUE(require(party.group->has_edge(previous)));
     EXPECT_FALSE(require(party.group->has_edge(self.rank())));
-    for (const size_t length : {size_t{0}, size_t{9}, size_t{2'000'000}}) {
+    for (const size_t length : {size_t{0}, size_t{9}, size_t{2'000'000}, size_t{3'000'000}}) {
       std::vector<Tensor> sent;
       std::vector<Tensor> received;
       std::vector<std::unique_ptr<DeviceCall>> calls;
