@@ -69,7 +69,7 @@ CudaSide& AxonBackend::cuda_side(at::Device device) {
   CudaSide* side = cuda_side_.load(std::memory_order_acquire);
   if (C10_UNLIKELY(side == nullptr)) {
     const std::lock_guard lock(cuda_side_mutex_);
-    if (is_suspended_) {
+    if (suspension_ != Suspension::kNone) {
       throw_value_error("axon: the group is suspended, and the tensors are on " + device.str() +
                         "; allowed: tensors on the CPU, until all ranks have called resume() on its backend");
     }
@@ -160,23 +160,30 @@ void AxonBackend::shutdown() {
   communicator_->close();
 }
 
+// May be called again where it has failed half-way: a rank came late, say.
 void AxonBackend::suspend() {
   {
     const std::lock_guard lock(cuda_side_mutex_);
-    if (is_suspended_) return;
-    is_suspended_ = true;
-    ++num_suspensions_;
+    if (suspension_ == Suspension::kWhole) return;
+    if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->finish();
+    if (suspension_ == Suspension::kNone) ++num_suspensions_;
+    suspension_ = Suspension::kHalf;
     if (owned_cuda_side_) num_launched_by_former_ += owned_cuda_side_->num_launched();
     cuda_side_.store(nullptr, std::memory_order_release);
-    owned_cuda_side_.reset();  // what is enqueued comes to its end first
+    owned_cuda_side_.reset();
   }
   monitoredBarrier({}, /*wait_all_ranks=*/true);  // until then the others' kernels may use our memory
   CudaSide::give_back_arenas();
+  const std::lock_guard lock(cuda_side_mutex_);
+  suspension_ = Suspension::kWhole;
 }
 
 void AxonBackend::resume() {
   const std::lock_guard lock(cuda_side_mutex_);
-  is_suspended_ = false;
+  if (suspension_ == Suspension::kHalf) {
+    throw_value_error("resume: suspend() has failed half-way; allowed: suspend() again, on all ranks, then resume()");
+  }
+  suspension_ = Suspension::kNone;
 }
 
 AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {

@@ -108,6 +108,8 @@ class AxonBackend final : public c10d::Backend {
   uint64_t num_direct();
 
  private:
+  enum class Suspension : uint8_t { kNone, kHalf, kWhole };
+
   // How a call is run.
   struct Mode {
     bool asynchronous;
@@ -147,7 +149,7 @@ class AxonBackend final : public c10d::Backend {
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
   std::mutex cuda_side_mutex_;                      // guards these
   std::unique_ptr<CudaSide> owned_cuda_side_;       // from the first CUDA tensor on
-  bool is_suspended_ = false;
+  Suspension suspension_ = Suspension::kNone;
   uint32_t num_suspensions_ = 0;
   std::atomic<CudaSide*> cuda_side_{nullptr};        // release when it is made, acquire by users
   std::atomic<uint64_t> num_launched_by_former_{0};  // relaxed: a statistic

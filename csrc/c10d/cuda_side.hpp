@@ -54,6 +54,8 @@ class CudaSide {
 
   // Blocks the host until all that has been enqueued is done.
   void drain() noexcept;
+  // The same, and throws what has gone wrong with it.
+  void finish();
 
   // The part, of a host operation, starts when the current stream has come this far. Throws if the group is broken, and
   // in a capture.

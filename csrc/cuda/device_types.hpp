@@ -30,7 +30,7 @@
 namespace axon {
 
 inline constexpr int kMaxTeamRanks = 16;
-inline constexpr int kMaxBlocks = 64;  // blocks of a packet launch; each advances its own copy of the epoch
+inline constexpr int kMaxBlocks = 64;  // of a packet or direct launch; each reads its own copy of the epoch
 inline constexpr int kNumChannels = 2;
 inline constexpr int kNoRoot = 31;
 inline constexpr size_t kFrameBytes = 1024;        // in a ring
@@ -76,7 +76,8 @@ struct SegmentPlace {
 };
 
 // Where a peer's segment is mapped here: at kSegmentSlots entries a peer, in that of its number modulo kSegmentSlots.
-// Written while kernels run: `base` first, and taken out only when no rank's operation is in the segment any more.
+// Written while kernels run: `base` first, and taken out only when no operation is in the segment any more, or its
+// process has ended.
 struct SegmentEntry {
   uint64_t segment;  // 0: none
   std::byte* base;

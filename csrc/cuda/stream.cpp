@@ -11,14 +11,10 @@ Status EventView::synchronize() const {
   return Status();
 }
 
-// "Not ready" stays behind as the thread's last error, which others would take for their own.
-static bool is_done(cudaError_t answer) noexcept {
-  if (answer == cudaErrorNotReady) (void)cudaGetLastError();
-  return answer == cudaSuccess;
-}
-
 bool EventView::has_passed() const noexcept {
-  return is_done(cudaEventQuery(event_));
+  const cudaError_t answer = cudaEventQuery(event_);
+  if (answer == cudaErrorNotReady) (void)cudaGetLastError();  // which others would take for an error of theirs
+  return answer == cudaSuccess;
 }
 
 Result<float> EventView::microseconds_since(EventView earlier) const {
@@ -40,10 +36,6 @@ Status StreamView::wait(EventView event) const {
 Status StreamView::synchronize() const {
   AXON_CUDA_TRY(cudaStreamSynchronize(stream_));
   return Status();
-}
-
-bool StreamView::is_empty() const noexcept {
-  return is_done(cudaStreamQuery(stream_));
 }
 
 void StreamDeleter::operator()(cudaStream_t stream) const noexcept {

@@ -38,8 +38,6 @@ class StreamView {
   Status wait(EventView event) const;
   // Blocks the host until all queued work is done.
   Status synchronize() const;
-  // Whether all queued work is done. Not in a capture, which it would spoil.
-  bool is_empty() const noexcept;
 
  private:
   cudaStream_t stream_;

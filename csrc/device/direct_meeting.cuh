@@ -212,9 +212,18 @@ __device__ __forceinline__ Course enter(const DirectTurn& turn, const DirectMeet
       is_found = find_early(turn, meeting, rank, reach);
     }
     __syncwarp();
-    const Course chosen = choose_course(turn);
+    Course chosen = choose_course(turn);
     fence_system();  // what the peers' kernels left in their tensors is there
-    if (chosen == Course::kMove && seeks && !is_found) (void)find_early(turn, meeting, rank, reach);  // now it is
+    if (chosen == Course::kMove && seeks && !is_found) is_found = find_early(turn, meeting, rank, reach);  // now it is
+    const unsigned lost = __ballot_sync(kWholeWarp, chosen == Course::kMove && seeks && !is_found);
+    if (lost != 0) {  // but for a peer whose process has ended since
+      if (rank == 0)
+        report_fault(team, {.code = FaultCode::kAborted,
+                            .peer = __ffs(static_cast<int>(lost)) - 1,
+                            .sequence = turn.epoch,
+                            .ours = turn.ours});
+      chosen = Course::kGuard;
+    }
     if (rank < team.num_ranks) reaches[rank] = reach;
     if (rank == 0) course = chosen;
   }
@@ -230,11 +239,8 @@ __device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team) {
   }
 }
 
-// Waits for the peer's exit, though this rank may have failed. Somebody who does not come for so long after that does
-// not write either.
+// Waits for the peer's exit, though this rank may have failed.
 __device__ __noinline__ inline void await_exit(const DirectTurn& turn, int peer) {
-  constexpr uint64_t kGuardNs = 10'000'000'000;
-  constexpr uint32_t kPollsPerLook = 4096;
   const DeviceTeam& team = turn.team;
   const Packet* exit = turn.exit(team.rank, peer);
   Receipt<1> receipt{{exit}, {}};
@@ -243,12 +249,7 @@ __device__ __noinline__ inline void await_exit(const DirectTurn& turn, int peer)
   if (has_come && receipt.payloads[0].low == kPartDone) return;
   if (has_come) fault = await_fault(team);
   report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
-  if (has_come) return;
-  const uint64_t begin = global_timer();
-  for (uint32_t num_polls = 1; load_packet(exit).low_epoch != turn.epoch; ++num_polls) {
-    if (num_polls % kPollsPerLook != 0) continue;
-    if ((load_relaxed(&team.mailbox->gone) >> peer & 1) != 0 || global_timer() - begin > kGuardNs) return;
-  }
+  if (!has_come) guard(turn, exit, peer);
 }
 
 // By block 0: what the line kernel behind this one looks at.

@@ -164,20 +164,6 @@ __device__ __forceinline__ void offer(const Turn& turn, int sender, SegmentPlace
   store_packet(packets + 2, packet_of({tag, 0}, turn.epoch));
 }
 
-// By one thread that has failed, though its offer is claimed. Somebody who does not come for so long after that does
-// not write either.
-__device__ __noinline__ inline void guard(const Turn& turn, int sender) {
-  constexpr uint64_t kGuardNs = 10'000'000'000;
-  constexpr uint32_t kPollsPerLook = 4096;
-  const DeviceTeam& team = turn.team;
-  const Packet* outcome = &rendezvous(team, team.rank, sender).outcome;
-  const uint64_t begin = global_timer();
-  for (uint32_t num_polls = 1; !is_of(load_packet(outcome), turn.epoch); ++num_polls) {
-    if (num_polls % kPollsPerLook != 0) continue;
-    if ((load_relaxed(&team.mailbox->gone) >> sender & 1) != 0 || global_timer() - begin > kGuardNs) return;
-  }
-}
-
 // By one thread. Nothing, if it has not come; this rank has a fault then.
 __device__ __noinline__ inline Outcome await_outcome(const Turn& turn, int sender, uint32_t tag) {
   const DeviceTeam& team = turn.team;
@@ -202,7 +188,7 @@ __device__ __forceinline__ void lead_receiving(const Site& site, const ExchangeB
     if (outcome == Outcome::kWritten) atomicAdd(&team.state->num_direct_messages, 1u);
     if (outcome == Outcome{} &&
         decide(rendezvous(team, peer, team.rank), turn.epoch, Claim::kWithdrawn, Claim::kClaimed)) {
-      guard(turn, peer);
+      guard(turn, &rendezvous(turn.team, turn.team.rank, peer).outcome, peer);
     }
     fence_system();  // what the sender has written is there
   }

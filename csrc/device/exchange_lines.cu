@@ -50,7 +50,7 @@ __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& 
 __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
   const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
   const DeviceDescriptor to_peer = descriptor_of(call, block.send_bytes);
-  const uint32_t epoch = meet(team, fault, to_peer, descriptor_of(call, block.receive_bytes));
+  const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, block.receive_bytes));
   const bool is_all_to_all = static_cast<DeviceOperation>(to_peer.operation) == DeviceOperation::kAllToAll;
   if (is_all_to_all && call.when == When::kAlways) decline(DirectTurn(team, to_peer, epoch));
 }

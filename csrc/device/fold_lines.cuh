@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
   Job job;
   if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
   if (job.group == kControlGroup) {
-    meet(team, fault, call.descriptor, call.descriptor);
+    meet(team, fault, call.when, call.descriptor, call.descriptor);
     return;
   }
   const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor, fault};

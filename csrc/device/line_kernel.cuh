@@ -42,11 +42,16 @@ __device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
 }
 
 // By the control warp of a collective: meets all peers, and counts the epoch, which it returns. `to_peer` and
-// `from_peer` are this thread's peer's; `fault` is the rank's as this launch began.
-__device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault, const DeviceDescriptor& to_peer,
-                                         const DeviceDescriptor& from_peer) {
+// `from_peer` are this thread's peer's; `fault` is the rank's as this launch began. Behind a direct kernel that has
+// declined, in the same epoch, all have met.
+__device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault, When when,
+                                         const DeviceDescriptor& to_peer, const DeviceDescriptor& from_peer) {
   const uint32_t epoch = current_epoch(team, 0);
   if (fault != 0) return epoch;
+  if (when == When::kIfDeclined) {
+    advance_epoch(team, epoch, 0, 1);
+    return epoch;
+  }
   const Turn outgoing(team, to_peer, epoch);
   if (is_wipe_due(epoch)) {
     wipe_idle_region(outgoing, thread_of_warp(), 32);

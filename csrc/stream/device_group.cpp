@@ -92,7 +92,7 @@ DeviceGroup::~DeviceGroup() {
   communicator_.accompany(nullptr);
   edges_->close();
   if (block_.num_bytes == 0) return;
-  arena_->launches().forget(order_, arena_->launches().lock());
+  arena_->launches().forget(order_);
   arena_->leave({.rank = communicator_.rank(),
                  .block = block_,
                  .owners = edges_->owners(),
@@ -179,10 +179,10 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream) {
   const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
   if (kernel == Kernel::kNone) return refused(operation);
   const DeviceGuard guard(device_);
-  const LaunchLedger::Lock launching = arena_->launches().lock();
+  const LaunchLedger::Launching launching = arena_->launches().launching();
   AXON_TRY(order_.follow(stream));
-  arena_->launches().note(order_, launching);
-  return launch_collective(team, arena_->segments(), kernel, operation, stream);
+  AXON_TRY(launch_collective(team, arena_->segments(), kernel, operation, stream));
+  return arena_->launches().note(order_, stream);
 }
 
 // Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a
@@ -196,16 +196,15 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
     batches[index_of(reach)].push_back(message);
   }
   const DeviceGuard guard(device_);
-  const LaunchLedger::Lock launching = arena_->launches().lock();
+  const LaunchLedger::Launching launching = arena_->launches().launching();
   AXON_TRY(order_.note(stream));
-  arena_->launches().note(order_, launching);
   for (const Reach reach : {Reach::kLarge, Reach::kSmall}) {
     const std::vector<const Operation*>& messages = batches[index_of(reach)];
     if (messages.empty()) continue;
     const DeviceTeam team = team_for(reach, messages.front()->timeout);
     AXON_TRY(launch_messages(team, arena_->segments(), messages, stream));
   }
-  return Status();
+  return arena_->launches().note(order_, stream);
 }
 
 Result<uint64_t> DeviceGroup::num_direct() const {

@@ -1,17 +1,19 @@
 // What on one GPU may hold kernels of this process: the streams and graphs of its groups.
 //
 // Some calls of CUDA wait for all kernels of a device and hold up every launch meanwhile; a kernel that waits for a
-// peer might then wait for ever, since the peer may need what this process cannot launch. They are made while the
-// ledger is locked, and only if it is idle.
+// peer might then wait for ever, since the peer may need what this process cannot launch. They are made while nothing
+// of ours runs or is launched.
 //
-//   const LaunchLedger::Lock lock = ledger.lock();        // around each launch
-//   ledger.note(order, lock);                             // before or behind it
-//   if (ledger.is_idle(lock)) …                           // nothing of ours runs, or can begin to
+//   const LaunchLedger::Launching launching = ledger.launching();   // around each launch; they do not exclude each
+//   other AXON_TRY(ledger.note(order, stream));                           // behind it ledger.run_if_idle([&] {
+//   mappings.clear(); });
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "stream/stream_order.hpp"
@@ -21,28 +23,35 @@ namespace axon {
 // Any thread; of one device, which is current in every call.
 class LaunchLedger {
  public:
-  using Lock = std::unique_lock<std::mutex>;
+  using Launching = std::shared_lock<std::shared_mutex>;
 
-  Lock lock() { return Lock(mutex_); }
-  // Without waiting: owns nothing while somebody else does.
-  Lock try_lock() { return Lock(mutex_, std::try_to_lock); }
+  Launching launching() { return Launching(launching_); }
 
-  // A group's streams and graphs, as they are now.
-  void note(const StreamOrder& order, const Lock&);
-  // The group launches nothing more; its streams are empty, its graphs may still be launched.
-  void forget(const StreamOrder& order, const Lock&);
+  // A kernel of a group has been launched on this stream, or captured into a graph.
+  Status note(const StreamOrder& order, StreamView stream);
+  // The group launches nothing more; its graphs may still be launched.
+  void forget(const StreamOrder& order);
 
-  bool is_idle(const Lock&) const;
+  // False: something may run. Waits for nobody; whoever launches meanwhile waits for the action.
+  bool run_if_idle(const std::function<void()>& action);
 
  private:
+  struct Use {
+    StreamView stream;
+    Event last;  // recorded behind the last kernel: a stream that somebody captures cannot be asked itself
+  };
   struct Holders {
-    std::vector<StreamView> streams;
+    std::vector<Use> uses;
     std::weak_ptr<void> graphs;  // beside the group's own reference: held by graphs
   };
 
-  std::mutex mutex_;
+  bool is_idle() const;
+
+  std::shared_mutex launching_;
+
+  std::mutex mutex_;  // guards these; behind launching_
   std::map<const StreamOrder*, Holders> groups_;
-  std::vector<std::weak_ptr<void>> graphs_left_;  // of groups that are gone
+  std::vector<Holders> former_;  // of groups that are gone
 };
 
 }  // namespace axon

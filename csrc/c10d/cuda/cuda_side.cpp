@@ -103,6 +103,12 @@ void CudaSide::drain() noexcept {
   clear_shelf();
 }
 
+void CudaSide::finish() {
+  drain();
+  const std::lock_guard lock(mutex_);
+  check_health();
+}
+
 void CudaSide::give_back_arenas() noexcept {
   Arena::give_back_unused();
 }

@@ -46,11 +46,15 @@ void* allocate(size_t num_bytes, int device) {
   return address;
 }
 
-// Unmapping does not wait for kernels, as cudaFree does: torch relies on that.
+// Unmapping does not wait for kernels, as cudaFree does: torch relies on that. What cannot be waited for (while
+// somebody captures, or once CUDA has failed) stays.
 void free(void* address, int device) {
   const RelaxedCapture beside_captures;
   const DeviceGuard on_device(device);
-  (void)cudaDeviceSynchronize();
+  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
+    (void)cudaGetLastError();  // which others would take for an error of theirs
+    return log::info("registered memory on GPU " + std::to_string(device) + " stays: " + cudaGetErrorString(error));
+  }
   std::unique_lock lock(allocations().mutex);
   const auto freed = allocations().by_address.extract(address);
   lock.unlock();

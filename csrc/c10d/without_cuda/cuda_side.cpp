@@ -17,6 +17,7 @@ CudaSide::~CudaSide() = default;
 void CudaSide::enqueue(AxonWork&, Timing) {}
 void CudaSide::gate(Part&) {}
 void CudaSide::drain() noexcept {}
+void CudaSide::finish() {}
 void CudaSide::give_back_arenas() noexcept {}
 uint64_t CudaSide::num_direct() const {
   return 0;

@@ -54,7 +54,8 @@ void Keeper::stop() noexcept {
 }
 
 std::optional<std::chrono::milliseconds> Keeper::pause_after(Clock::duration since_woken, Liveliness liveliness) {
-  if (since_woken < kAlert || liveliness == Liveliness::kHasty) return kShortPause;
+  if (since_woken < kAlert) return kShortPause;
+  if (liveliness == Liveliness::kHasty) return kHastyPause;
   if (liveliness == Liveliness::kLive) return kLongPause;
   return std::nullopt;
 }

@@ -5,8 +5,8 @@
 //   keeper.keep([&] { … return kLive; });    // called by the thread from now on, as long as the keeper lives
 //   keeper.wake();                           // there is news: it looks often for a while
 //
-// It looks every millisecond for a moment after it is woken, or in haste, seldom as long as there is something that may
-// change, and else sleeps until it is woken again.
+// It looks every millisecond for a moment after it is woken, every tenth while somebody waits, seldom as long as there
+// is something that may change, and else sleeps until it is woken again.
 #pragma once
 
 #include <atomic>
@@ -30,6 +30,7 @@ class Keeper {
   using Task = std::function<Liveliness()>;
 
   static constexpr std::chrono::milliseconds kShortPause{1};
+  static constexpr std::chrono::milliseconds kHastyPause{10};
   static constexpr std::chrono::milliseconds kLongPause{100};
   static constexpr std::chrono::milliseconds kAlert{20};
 

@@ -146,15 +146,12 @@ Liveliness Segments::Parts::tend() {
 // Closing waits for all kernels of the device, and whatever other threads launch meanwhile waits for it.
 bool Segments::Parts::close_retired() {
   if (num_retired.load(std::memory_order_relaxed) == 0) return false;
-  const LaunchLedger::Lock launching = launches.try_lock();
-  if (!launching.owns_lock() || !launches.is_idle(launching)) return false;
-  std::vector<std::unique_ptr<MappedSegment>> closed;
-  {
+  return launches.run_if_idle([this] {
+    std::vector<std::unique_ptr<MappedSegment>> closed;
     const std::lock_guard lock(mutex);
     closed.swap(retired);
     num_retired.store(0, std::memory_order_relaxed);
-  }
-  return true;  // after `closed` has gone
+  });
 }
 
 void Segments::Parts::sweep() {

@@ -24,7 +24,7 @@ TEST(Keeper, looks_often_at_first_then_seldom_or_never) {
   EXPECT_EQ(Keeper::pause_after(milliseconds(0), Liveliness::kIdle), Keeper::kShortPause);
   EXPECT_EQ(Keeper::pause_after(milliseconds(19), Liveliness::kLive), Keeper::kShortPause);
   EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kLive), Keeper::kLongPause);
-  EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kHasty), Keeper::kShortPause);
+  EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kHasty), Keeper::kHastyPause);
   EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kIdle), std::nullopt);
 }
 

@@ -176,7 +176,7 @@ TEST_P(SegmentsTest, memory_that_is_freed_goes_and_its_address_comes_back) {
     const SegmentPlace former = side.swap(memory->data());
     side.expect_found(former);
     side.meet();
-    std::optional<LaunchLedger::Lock> launching(side.launches().lock());
+    std::optional<LaunchLedger::Launching> launching(side.launches().launching());
     memory.reset();
     side.expect_gone(former);
     EXPECT_TRUE(comes_true([&] { return side.segments().counts().num_retired == 1; }));
@@ -283,7 +283,7 @@ TEST_P(SegmentsTest, all_of_a_process_that_ends_is_retired) {
       while (true) std::this_thread::sleep_for(std::chrono::seconds(1));  // until it is killed
     }
     const std::byte* const mapped = side.entry(second.segment).base;
-    std::optional<LaunchLedger::Lock> launching(side.launches().lock());
+    std::optional<LaunchLedger::Launching> launching(side.launches().launching());
     processes.kill(1);
     side.expect_gone(first);
     side.expect_gone(second);
