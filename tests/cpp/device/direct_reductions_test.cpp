@@ -90,8 +90,10 @@ class DirectReductions : public RanksTest {
     expect_states(*ranks_, ++num_direct_, 0, what.name());
   }
 
-  // Every shard a tensor of its own.
-  void check_reduce_scatter(Case what, const std::vector<size_t>& shards) {
+  enum class Way { kDirect, kDeclined };
+
+  // Every shard a tensor of its own. Declined: rank 0 does not reach rank 1's.
+  void check_reduce_scatter(Case what, const std::vector<size_t>& shards, Way way = Way::kDirect) {
     what = with_blocks(what);
     const size_t width = size_of(what.dtype);
     std::vector<Bytes> contents;
@@ -111,6 +113,8 @@ class DirectReductions : public RanksTest {
       places[rank].num_blocks = what.num_blocks;
       outputs.emplace_back(shards[rank] * width);
     });
+    if (way == Way::kDeclined) ranks_->withdraw(0, 1, places[1].inputs[0]);
+    if (way == Way::kDirect) ++num_direct_;
     ranks_->for_each([&](int rank) {
       LineReduceScatter call{.output = outputs[rank].data(),
                              .dtype = what.dtype,
@@ -123,7 +127,7 @@ class DirectReductions : public RanksTest {
     });
     ranks_->synchronize();
     ranks_->expect_no_faults();
-    expect_states(*ranks_, ++num_direct_, 0, what.name());
+    expect_states(*ranks_, num_direct_, way == Way::kDirect ? 0 : 1, what.name());
     const Bytes total = reduced(what.dtype, what.reduction, contents);
     ranks_->for_each([&](int rank) {
       const size_t begin = std::accumulate(shards.begin(), shards.begin() + rank, size_t{0}) * width;
@@ -192,6 +196,16 @@ TEST_P(DirectReductions, reduce_scatter_uneven) {
     std::vector<size_t> shards(ranks_->size());
     for (size_t& shard : shards) shard = random_() % 3 == 0 ? 0 : random_() % 20'000;
     check_reduce_scatter({std::accumulate(shards.begin(), shards.end(), size_t{0}), DataType::kInt32}, shards);
+  }
+}
+
+// The direct kernel and lines tell each other different sizes then; who has met does not meet again.
+TEST_P(DirectReductions, reduce_scatter_uneven_and_declined) {
+  std::vector<size_t> shards(ranks_->size());
+  std::iota(shards.begin(), shards.end(), size_t{10'000});
+  const size_t all = std::accumulate(shards.begin(), shards.end(), size_t{0});
+  for (const Way way : {Way::kDeclined, Way::kDirect, Way::kDeclined}) {
+    check_reduce_scatter({all, DataType::kInt64}, shards, way);
   }
 }
 
