@@ -88,7 +88,7 @@ def _come_and_go(seed: int, num_rounds: int) -> None:
     draw, rank, num_ranks = random.Random(seed), dist.get_rank(), dist.get_world_size()
     kept: list[torch.Tensor] = []
     for step in range(num_rounds):
-        count = draw.randrange(1 * MIB, 8 * MIB) // 2 * 2
+        count = draw.randrange(2 * MIB, 8 * MIB) // 2 * 2
         whose, filler = draw.randrange(num_ranks), draw.randrange(1, 24 * MIB)
         if whose == rank:
             kept.append(torch.empty(filler, dtype=torch.uint8))  # other addresses than the others'
@@ -158,7 +158,7 @@ def _one_host_is_held_back(known: bool) -> float:
     """How long a host takes to enqueue a hundred operations while the last rank's does nothing."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     dist.all_reduce(torch.zeros(MIB, dtype=torch.int64))
-    tensors = [torch.zeros(MIB, dtype=torch.int64) for _ in range(100)]
+    tensors = [torch.zeros(2 * MIB, dtype=torch.int64) for _ in range(100)]
     if known:
         for data in tensors:
             until_direct(dist.all_reduce, data)
@@ -200,7 +200,7 @@ def _with_expandable_segments(folder: str, size: int) -> None:
     torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=size)
     _operations()
-    for num_elements in (MIB, 6 * MIB, 20 * MIB):
+    for num_elements in (2 * MIB, 6 * MIB, 20 * MIB):
         with case(elements=num_elements):
             data = torch.zeros(num_elements, dtype=torch.int64)
             until_direct(lambda: dist.all_reduce(data.fill_(own_rank() + 1)))  # noqa: B023 - called at once
