@@ -1,6 +1,6 @@
 #include "stream/segments/device_peer.hpp"
 
-#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "cuda/allocation.hpp"
@@ -12,25 +12,21 @@ static constexpr size_t kMostRetired = 256;
 
 namespace {
 
-class MappedLegacy final : public MappedSegment {
+template <typename Memory>
+class Mapped final : public MappedSegment {
  public:
-  explicit MappedLegacy(LegacyMemory memory) noexcept : memory_(std::move(memory)) {}
+  explicit Mapped(Memory memory) noexcept : memory_(std::move(memory)) {}
   std::byte* data() const noexcept override { return memory_.data(); }
-  bool waits_for_device() const noexcept override { return true; }
+  bool waits_for_device() const noexcept override { return std::is_same_v<Memory, LegacyMemory>; }
 
  private:
-  LegacyMemory memory_;
+  Memory memory_;
 };
 
-class MappedRun final : public MappedSegment {
- public:
-  explicit MappedRun(SharedRun run) noexcept : run_(std::move(run)) {}
-  std::byte* data() const noexcept override { return run_.data(); }
-  bool waits_for_device() const noexcept override { return false; }
-
- private:
-  SharedRun run_;
-};
+template <typename Memory>
+std::unique_ptr<MappedSegment> mapped(Memory memory) {
+  return std::make_unique<Mapped<Memory>>(std::move(memory));
+}
 
 }  // namespace
 
@@ -45,7 +41,7 @@ Result<std::unique_ptr<MappedSegment>> DevicePeer::open_legacy(const SegmentReco
   }
   Result<LegacyMemory> memory = LegacyMemory::open(parts_.device, record.legacy);
   if (!memory.ok()) return std::move(memory.status());
-  return std::unique_ptr<MappedSegment>(std::make_unique<MappedLegacy>(std::move(memory).value()));
+  return mapped(std::move(memory).value());
 }
 
 // One descriptor is open at a time.
@@ -58,7 +54,7 @@ Result<std::unique_ptr<MappedSegment>> DevicePeer::map_run(const SegmentRecord& 
     AXON_TRY(run.value().append(descriptor.value(), piece.num_bytes));
   }
   AXON_TRY(run.value().grant(parts_.device));
-  return std::unique_ptr<MappedSegment>(std::make_unique<MappedRun>(std::move(run).value()));
+  return mapped(std::move(run).value());
 }
 
 }  // namespace axon

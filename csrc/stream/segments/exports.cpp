@@ -55,17 +55,24 @@ SegmentPlace Exports::find(uint64_t address) const noexcept {
 
 Exports::Located Exports::locate(uint64_t address, size_t num_bytes) {
   const std::lock_guard lock(mutex_);
-  if (!walk(address, num_bytes)) return {.place = {}, .is_news = false};
+  if (!walk(address, num_bytes)) {
+    tell(num_bytes, "it is not in device memory that the driver knows");
+    return {.place = {}, .is_news = false};
+  }
   if (const SegmentPlace known = find(address); known.segment != 0) return {.place = known, .is_news = false};
   if (refused_.contains(span_.front().id)) return {.place = {}, .is_news = false};
   if (const Status added = add(); !added.ok()) {
     if (refused_.size() >= kMostRefused) refused_.clear();
     refused_.insert(span_.front().id);
-    if (!std::exchange(has_told_, true)) {
-      log::info("CUDA tensors that peers cannot map go through the arena: " + added.message());
-    }
+    tell(num_bytes, added.message());
   }
   return {.place = find(address), .is_news = true};
+}
+
+void Exports::tell(size_t num_bytes, const std::string& why) {
+  if (std::exchange(has_told_, true)) return;
+  log::info("a tensor of " + std::to_string(num_bytes) + " bytes on GPU " + std::to_string(limits_.device) +
+            " cannot be mapped by peers, and goes through the arena like others of its kind: " + why);
 }
 
 Status Exports::add() {

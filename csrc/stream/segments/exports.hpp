@@ -17,6 +17,7 @@
 #include <mutex>
 #include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/file_descriptor.hpp"
@@ -75,6 +76,7 @@ class Exports {
   bool walk(uint64_t address, size_t num_bytes);
   bool spans(const Segment& segment) const noexcept;
   SegmentPlace find(uint64_t address) const noexcept;
+  void tell(size_t num_bytes, const std::string& why);
   Status add();
   Result<uint32_t> next_number();
   Result<Segment> open_span();

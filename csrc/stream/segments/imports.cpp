@@ -25,22 +25,31 @@ void Imports::look() {
   }
 }
 
+// None while the board is being written.
+Result<std::optional<Imports::Publication>> Imports::read() const {
+  Result<std::optional<BoardContent>> content = read_board(*peer_, board_);
+  if (!content.ok()) return std::move(content.status());
+  if (!content.value()) return std::optional<Publication>();
+  Result<std::vector<SegmentRecord>> records = decode_records(content.value()->bytes);
+  if (!records.ok()) return std::move(records.status());
+  return std::optional(Publication{content.value()->version, std::move(records).value()});
+}
+
 // Whether all was as published already.
 Result<bool> Imports::catch_up() {
   Result<uint64_t> version = version_of(*peer_, board_);
   if (!version.ok()) return std::move(version.status());
   if (version.value() == seen_) return true;
-  Result<std::optional<BoardContent>> content = read_board(*peer_, board_);
-  if (!content.ok()) return std::move(content.status());
-  if (!content.value()) return false;
-  Result<std::vector<SegmentRecord>> records = decode_records(content.value()->bytes);
-  if (!records.ok()) return std::move(records.status());
-  forget_all_but(records.value());
-  for (const SegmentRecord& record : records.value()) {
+  Result<std::optional<Publication>> published = read();
+  if (!published.ok()) return std::move(published.status());
+  if (!published.value()) return false;
+  const auto& [read_version, records] = *published.value();
+  forget_all_but(records);
+  for (const SegmentRecord& record : records) {
     if (mapped_.contains(record.number) || failed_.contains(record.number)) continue;
-    AXON_TRY(import(record, content.value()->version));
+    AXON_TRY(import(record, read_version));
   }
-  seen_ = content.value()->version;
+  seen_ = read_version;
   return false;
 }
 
@@ -89,12 +98,9 @@ Result<bool> Imports::is_published(const SegmentRecord& record, uint64_t version
   Result<uint64_t> current = version_of(*peer_, board_);
   if (!current.ok()) return std::move(current.status());
   if (current.value() == version) return true;
-  Result<std::optional<BoardContent>> content = read_board(*peer_, board_);
-  if (!content.ok()) return std::move(content.status());
-  if (!content.value()) return false;
-  Result<std::vector<SegmentRecord>> records = decode_records(content.value()->bytes);
-  if (!records.ok()) return std::move(records.status());
-  return std::ranges::find(records.value(), record) != records.value().end();
+  Result<std::optional<Publication>> published = read();
+  if (!published.ok()) return std::move(published.status());
+  return published.value() && std::ranges::find(published.value()->records, record) != published.value()->records.end();
 }
 
 void Imports::note(const std::string& what, const Status& status) {

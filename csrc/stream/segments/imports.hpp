@@ -63,6 +63,12 @@ class Imports {
  private:
   using Mapping = std::unique_ptr<MappedSegment>;
 
+  struct Publication {
+    uint64_t version;
+    std::vector<SegmentRecord> records;
+  };
+
+  Result<std::optional<Publication>> read() const;
   Result<bool> catch_up();
   void forget_all_but(const std::vector<SegmentRecord>& records);
   void drop(std::map<uint32_t, Mapping>::iterator dropped);

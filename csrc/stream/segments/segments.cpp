@@ -7,9 +7,11 @@
 #include <chrono>
 #include <iterator>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/log.hpp"
 #include "cuda/allocation.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/device.hpp"
@@ -26,6 +28,8 @@ namespace {
 using Clock = Keeper::Clock;
 
 constexpr std::chrono::milliseconds kSweepInterval{100};
+// What could not be mapped is tried again: memory or descriptors may have been short.
+constexpr std::chrono::seconds kRetryInterval{10};
 
 // Each piece of a run keeps a descriptor open. This is what a process can do without, of those that it may open.
 constexpr size_t kMostDescriptors = 4096;
@@ -73,6 +77,7 @@ struct Segments::Parts {
 
   // The keeper's thread only.
   Clock::time_point swept_at{};
+  Clock::time_point retried_at{};
   bool has_closed = false;
 
   mutable std::mutex mutex;  // guards all below; the content of imports belongs to the keeper's thread
@@ -105,7 +110,11 @@ const SegmentEntry* Segments::follow(const DeviceCard& card, const PeerProcess* 
   if (process == nullptr || card.segments == 0) return parts_->tables->empty();
   const std::lock_guard lock(parts_->mutex);
   const std::optional<SegmentEntry*> table = parts_->tables->take();
-  if (!table) return parts_->tables->empty();
+  if (!table) {
+    log::info("too many processes have been peers of GPU " + std::to_string(parts_->device) +
+              ": tensors of further ones go through the arena");
+    return parts_->tables->empty();
+  }
   auto peer = std::make_unique<DevicePeer>(DevicePeerParts{.device = parts_->device,
                                                            .process = *process,
                                                            .tables = *parts_->tables,
@@ -169,8 +178,10 @@ size_t Segments::Parts::look_at_peers() {
   }
   std::vector<std::unique_ptr<MappedSegment>> dropped;
   size_t num_mapped = 0;
+  const bool retries = has_closed || Clock::now() - retried_at > kRetryInterval;
+  if (retries) retried_at = Clock::now();
   for (Imports* peer : peers) {
-    if (has_closed) peer->retry();  // what could not be mapped beside it
+    if (retries) peer->retry();
     peer->look();
     num_mapped += peer->num_mapped();
     std::ranges::move(peer->take_retired(), std::back_inserter(dropped));
