@@ -56,13 +56,9 @@ all_of() { # all_of SUFFIX ARGUMENT…: runs the bundle's programs named so, one
   return $status
 }
 
-sanitize() { # sanitize TOOL [OPTION…]
-  local program status=0
-  for program in "$bundle"/bin/*_test; do
-    compute-sanitizer --tool "$@" --error-exitcode 9 "$program" --gtest_brief=1 \
-      --gtest_filter="${SANITIZED:-*in_place*gpu_each_2*:*any_grid*gpu_each_2*:*mismatch*gpu_each_2*}" || status=1
-  done
-  return $status
+sanitize() { # sanitize TOOL [OPTION…]: the kernels' own tests
+  compute-sanitizer --tool "$@" --error-exitcode 9 "$bundle/bin/device_test" --gtest_brief=1 --gtest_filter="${SANITIZED:-\
+*in_place*gpu_each_2*:*any_grid*gpu_each_2*:*mismatch*gpu_each_2*:*uneven*gpu_each_2*:*DirectMessages*gpu_each_2*}"
 }
 
 python_tests() { # python_tests SELECTION FILE…: on GPUs only
@@ -116,6 +112,7 @@ all_steps() {
   step operations 120 python_tests "$few" test_reductions.py test_movements.py test_point_to_point.py test_groups.py
   step streams 120 python_tests "$few" test_cuda_streams.py
   step graphs 120 python_tests "$few" test_cuda_graphs.py
+  step segments 150 python_tests "$few" test_cuda_segments.py test_registered_memory.py test_suspension.py
   step failures 240 python_tests "$few" test_cuda_failures.py test_mismatches.py test_timeouts.py test_deaths.py
   step settings 120 python_tests "$few" test_cuda_settings.py
   step training 180 python_tests "$few" test_cuda_training.py test_training.py
@@ -128,7 +125,7 @@ all_steps() {
   step kernels_2 100 kernels 2
   step operations_4 200 python_tests "${few/ and not 4ranks/ and 4ranks}" test_reductions.py test_movements.py \
     test_point_to_point.py test_groups.py
-  step cuda_4 300 python_tests "${few/ and not 4ranks/ and 4ranks}" test_cuda_streams.py test_cuda_graphs.py \
+  step cuda_4 300 python_tests "${few/ and not 4ranks/ and 4ranks}" test_cuda_streams.py test_cuda_graphs.py test_cuda_segments.py \
     test_cuda_settings.py test_cuda_training.py test_mismatches.py test_torture.py
   step staged 300 python_tests "staged and not 3ranks and not 4ranks" test_reductions.py test_movements.py \
     test_point_to_point.py test_cuda_streams.py test_cuda_failures.py test_cuda_training.py test_cuda_settings.py test_torture.py
