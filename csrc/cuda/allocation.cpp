@@ -12,7 +12,7 @@
 namespace axon {
 
 Result<Allocation> allocation_at(uint64_t address) {
-  Result<const Driver*> driver = load_driver();
+  Result<const CudaDriver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
   // The driver writes as many bytes as an attribute's type has: zeros, or the default, where there is no allocation.
   uint64_t id = 0, handle_types = 0;
@@ -37,9 +37,9 @@ Result<Allocation> allocation_at(uint64_t address) {
 }
 
 Result<FileDescriptor> share(const Allocation& allocation) {
-  Result<const Driver*> loaded = load_driver();
+  Result<const CudaDriver*> loaded = load_driver();
   if (!loaded.ok()) return std::move(loaded.status());
-  const Driver* driver = loaded.value();
+  const CudaDriver* driver = loaded.value();
   CUmemGenericAllocationHandle handle = 0;
   AXON_DRIVER_TRY(driver, mem_retain_allocation_handle(&handle, reinterpret_cast<void*>(allocation.base)));
   int descriptor = -1;

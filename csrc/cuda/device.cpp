@@ -61,7 +61,7 @@ DeviceGuard::DeviceGuard(int device) noexcept : former_(current_device()), chang
 
 // Making a device current makes a context on it: hundreds of MB on GPU 0 for every process of the host.
 static bool has_context(int device) noexcept {
-  const Result<const Driver*> driver = load_driver();
+  const Result<const CudaDriver*> driver = load_driver();
   unsigned flags = 0;
   int active = 0;
   return driver.ok() && driver.value()->device_primary_ctx_get_state(device, &flags, &active) == CUDA_SUCCESS &&

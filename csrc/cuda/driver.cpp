@@ -26,8 +26,8 @@ static Status find(const char* name, Function& function) {
   return Status();
 }
 
-static Result<Driver> find_all() {
-  Driver driver{};
+static Result<CudaDriver> find_all() {
+  CudaDriver driver{};
   AXON_TRY(find("cuGetErrorString", driver.error_string));
   AXON_TRY(find("cuDevicePrimaryCtxGetState", driver.device_primary_ctx_get_state));
   AXON_TRY(find("cuPointerGetAttributes", driver.pointer_get_attributes));
@@ -48,13 +48,13 @@ static Result<Driver> find_all() {
   return driver;
 }
 
-Result<const Driver*> load_driver() {
-  static Result<Driver> loaded = find_all();
+Result<const CudaDriver*> load_driver() {
+  static Result<CudaDriver> loaded = find_all();
   if (!loaded.ok()) return loaded.status().clone();
   return &std::as_const(loaded).value();
 }
 
-Status driver_failure(const Driver& driver, CUresult error, const char* call) {
+Status driver_failure(const CudaDriver& driver, CUresult error, const char* call) {
   const char* text = nullptr;
   if (driver.error_string(error, &text) != CUDA_SUCCESS) text = "unknown error";
   const ErrorCode code = error == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::kResourceExhausted : ErrorCode::kInternal;

@@ -1,6 +1,6 @@
 // What only the driver offers: memory that other processes can map, and words that streams write and wait for.
 //
-//   Result<const Driver*> driver = load_driver();
+//   Result<const CudaDriver*> driver = load_driver();
 //   AXON_DRIVER_TRY(driver.value(), mem_release(handle));     // in a function that returns Status or Result<T>
 //
 // The functions are asked of the runtime, which opens the driver: nothing links libcuda, and without a driver
@@ -14,7 +14,7 @@
 
 namespace axon {
 
-struct Driver {
+struct CudaDriver {
   PFN_cuGetErrorString_v6000 error_string;
   PFN_cuDevicePrimaryCtxGetState_v7000 device_primary_ctx_get_state;
   PFN_cuPointerGetAttributes_v7000 pointer_get_attributes;
@@ -35,9 +35,9 @@ struct Driver {
 };
 
 // Loaded once; valid for the life of the process.
-Result<const Driver*> load_driver();
+Result<const CudaDriver*> load_driver();
 
-Status driver_failure(const Driver& driver, CUresult error, const char* call);
+Status driver_failure(const CudaDriver& driver, CUresult error, const char* call);
 
 }  // namespace axon
 

@@ -12,7 +12,7 @@ static CUdeviceptr address_of(const std::atomic<uint32_t>* word) noexcept {
 }
 
 Status write_word(StreamView stream, std::atomic<uint32_t>* word, uint32_t value) {
-  Result<const Driver*> driver = load_driver();
+  Result<const CudaDriver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
   AXON_DRIVER_TRY(driver.value(),
                   stream_write_value(stream.get(), address_of(word), value, CU_STREAM_WRITE_VALUE_DEFAULT));
@@ -20,7 +20,7 @@ Status write_word(StreamView stream, std::atomic<uint32_t>* word, uint32_t value
 }
 
 Status wait_for_word(StreamView stream, const std::atomic<uint32_t>* word, uint32_t value) {
-  Result<const Driver*> driver = load_driver();
+  Result<const CudaDriver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
   AXON_DRIVER_TRY(driver.value(), stream_wait_value(stream.get(), address_of(word), value, CU_STREAM_WAIT_VALUE_GEQ));
   return Status();

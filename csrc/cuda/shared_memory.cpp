@@ -11,7 +11,7 @@ static CUmemAccessDesc access_from(int device) noexcept {
   return {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }
 
-static Result<CUmemGenericAllocationHandle> import_handle(const Driver* driver, const FileDescriptor& shared) {
+static Result<CUmemGenericAllocationHandle> import_handle(const CudaDriver* driver, const FileDescriptor& shared) {
   CUmemGenericAllocationHandle handle = 0;
   void* descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(shared.get()));
   AXON_DRIVER_TRY(driver,
@@ -28,9 +28,9 @@ static CUmemAllocationProp properties_on(int device) noexcept {
 }
 
 Result<SharedMemory> SharedMemory::allocate(int device, size_t num_bytes) {
-  Result<const Driver*> loaded = load_driver();
+  Result<const CudaDriver*> loaded = load_driver();
   if (!loaded.ok()) return std::move(loaded.status());
-  const Driver* driver = loaded.value();
+  const CudaDriver* driver = loaded.value();
   const DeviceGuard guard(device);
   const CUmemAllocationProp properties = properties_on(device);
   size_t granularity = 0;
@@ -43,9 +43,9 @@ Result<SharedMemory> SharedMemory::allocate(int device, size_t num_bytes) {
 }
 
 Result<SharedMemory> SharedMemory::import(int device, const FileDescriptor& shared, size_t num_bytes) {
-  Result<const Driver*> loaded = load_driver();
+  Result<const CudaDriver*> loaded = load_driver();
   if (!loaded.ok()) return std::move(loaded.status());
-  const Driver* driver = loaded.value();
+  const CudaDriver* driver = loaded.value();
   const DeviceGuard guard(device);
   Result<CUmemGenericAllocationHandle> handle = import_handle(driver, shared);
   if (!handle.ok()) return std::move(handle.status());
@@ -56,7 +56,7 @@ Result<SharedMemory> SharedMemory::import(int device, const FileDescriptor& shar
 }
 
 Status SharedMemory::map(int device, size_t num_bytes) {
-  const Driver* driver = load_driver().value();
+  const CudaDriver* driver = load_driver().value();
   num_bytes_ = num_bytes;
   AXON_DRIVER_TRY(driver, mem_address_reserve(&address_, num_bytes, 0, 0, 0));
   AXON_DRIVER_TRY(driver, mem_map(address_, num_bytes, 0, handle_, 0));
@@ -66,14 +66,14 @@ Status SharedMemory::map(int device, size_t num_bytes) {
 
 Status SharedMemory::grant(int device) const {
   const DeviceGuard guard(device);
-  const Driver* driver = load_driver().value();
+  const CudaDriver* driver = load_driver().value();
   const CUmemAccessDesc access = access_from(device);
   AXON_DRIVER_TRY(driver, mem_set_access(address_, num_bytes_, &access, 1));
   return Status();
 }
 
 Result<FileDescriptor> SharedMemory::share() const {
-  const Driver* driver = load_driver().value();
+  const CudaDriver* driver = load_driver().value();
   int descriptor = -1;
   AXON_DRIVER_TRY(driver,
                   mem_export_to_shareable_handle(&descriptor, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
@@ -96,14 +96,14 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 
 SharedMemory::~SharedMemory() {
   if (handle_ == 0) return;
-  const Driver& driver = *load_driver().value();
+  const CudaDriver& driver = *load_driver().value();
   if (mapped_) (void)driver.mem_unmap(address_, num_bytes_);
   if (address_ != 0) (void)driver.mem_address_free(address_, num_bytes_);
   (void)driver.mem_release(handle_);
 }
 
 Result<SharedRun> SharedRun::reserve(size_t num_bytes) {
-  Result<const Driver*> driver = load_driver();
+  Result<const CudaDriver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
   CUdeviceptr address = 0;
   AXON_DRIVER_TRY(driver.value(), mem_address_reserve(&address, num_bytes, 0, 0, 0));
@@ -112,7 +112,7 @@ Result<SharedRun> SharedRun::reserve(size_t num_bytes) {
 
 // The mapping keeps the memory, so the handle goes at once.
 Status SharedRun::append(const FileDescriptor& shared, size_t num_bytes) {
-  const Driver* driver = load_driver().value();
+  const CudaDriver* driver = load_driver().value();
   if (num_bytes > num_bytes_ - num_mapped_) return {ErrorCode::kInvalidArgument, "a run is longer than it was said"};
   Result<CUmemGenericAllocationHandle> handle = import_handle(driver, shared);
   if (!handle.ok()) return std::move(handle.status());
@@ -126,7 +126,7 @@ Status SharedRun::append(const FileDescriptor& shared, size_t num_bytes) {
 
 Status SharedRun::grant(int device) const {
   const DeviceGuard guard(device);
-  const Driver* driver = load_driver().value();
+  const CudaDriver* driver = load_driver().value();
   const CUmemAccessDesc access = access_from(device);
   AXON_DRIVER_TRY(driver, mem_set_access(address_, num_mapped_, &access, 1));
   return Status();
@@ -148,7 +148,7 @@ SharedRun& SharedRun::operator=(SharedRun&& other) noexcept {
 
 SharedRun::~SharedRun() {
   if (address_ == 0) return;
-  const Driver& driver = *load_driver().value();
+  const CudaDriver& driver = *load_driver().value();
   CUdeviceptr begin = address_;
   for (const size_t num_bytes : pieces_) {
     (void)driver.mem_unmap(begin, num_bytes);

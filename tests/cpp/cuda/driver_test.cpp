@@ -32,10 +32,10 @@ void check(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
 }
 
-TEST(Driver, absence_is_an_error) {
+TEST(CudaDriver, absence_is_an_error) {
   if (num_devices() != 0) GTEST_SKIP() << "there is one";
   for (int again = 0; again < 2; ++again) {
-    Result<const Driver*> driver = load_driver();
+    Result<const CudaDriver*> driver = load_driver();
     ASSERT_FALSE(driver.ok());
     EXPECT_NE(driver.status().message().find("CUDA driver"), std::string::npos) << driver.status().message();
   }

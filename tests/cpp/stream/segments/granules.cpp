@@ -7,7 +7,7 @@
 
 namespace axon::testing {
 
-static const Driver& driver() {
+static const CudaDriver& driver() {
   return *require(load_driver());
 }
 
