@@ -88,6 +88,11 @@ class AxonBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}  // counted from the group's start on every rank
   uint64_t getSequenceNumberForGroup() override;
   c10d::ErrorType getError() override;
+  // A group of some of this one's ranks; null on the others. c10d asks once for each type of device, and gets the same
+  // backend for all.
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   void abort() override;
   void shutdown() override;
 
@@ -147,8 +152,10 @@ class AxonBackend final : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
-  std::mutex cuda_side_mutex_;                      // guards these
-  std::unique_ptr<CudaSide> owned_cuda_side_;       // from the first CUDA tensor on
+  std::mutex split_mutex_;
+  c10::weak_intrusive_ptr<c10d::Backend> last_split_{c10::intrusive_ptr<c10d::Backend>()};  // guarded by split_mutex_
+  std::mutex cuda_side_mutex_;                                                              // guards these
+  std::unique_ptr<CudaSide> owned_cuda_side_;  // from the first CUDA tensor on
   Suspension suspension_ = Suspension::kNone;
   uint32_t num_suspensions_ = 0;
   std::atomic<CudaSide*> cuda_side_{nullptr};        // release when it is made, acquire by users

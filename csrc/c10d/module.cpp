@@ -103,13 +103,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
 
   auto backend = py::class_<AxonBackend, c10d::Backend, NoGilDestructor<AxonBackend>>(module, "AxonBackend");
   py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(module, "Options")
-      .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout);
+      .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
+      .def("__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
   backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); })
       .def_property_readonly("num_direct",
                              py::cpp_function(&AxonBackend::num_direct, py::call_guard<py::gil_scoped_release>()))
       .def_property_readonly("mem_allocator", &axon::mem_allocator)
       .def("suspend", &AxonBackend::suspend, py::call_guard<py::gil_scoped_release>())
       .def("resume", &AxonBackend::resume, py::call_guard<py::gil_scoped_release>())
+      .def("perform_nocolor_split", [](const AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in
       .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"),
            py::call_guard<py::gil_scoped_release>());
 

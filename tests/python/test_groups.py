@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from datetime import timedelta
 from itertools import combinations
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from devices import on_cpu_and_gpu
-from pool import BACKEND, RankPool
+from devices import on, on_cpu_and_gpu
+from gpu import backend_of
+from pool import BACKEND, RankPool, own_rank
 from reference import case, contribution, failure, same_bits
 
 
@@ -90,6 +93,74 @@ def test_a_hundred_groups_open_no_connections_and_take_little_memory(ranks: Rank
         if BACKEND == "axon":
             assert num_descriptors == 0
             assert kilobytes < 64
+
+
+def _split() -> None:
+    """Halves by turns, of the world and of each other; a group's own options are not the parent's."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    world = dist.group.WORLD
+    assert backend_of(world).supports_splitting
+    for turn in range(3):
+        for members in (list(range(0, num_ranks, 2)), list(range(1, num_ranks, 2))):
+            name = f"split {turn} {members}"
+            options = copy.deepcopy(backend_of(world).options)
+            part = world.split_group(members, timedelta(seconds=30), options, name, "a part")
+            assert (part is None) == (rank not in members)
+            if part is None:
+                continue
+            assert (part.rank(), part.size()) == (members.index(rank), len(members))
+            assert part._get_backend(torch.device("cpu")) is part._get_backend(torch.device("cuda"))
+            assert backend_of(part).options.group_name == name
+            assert backend_of(part).options.global_ranks_in_group == members
+            data = torch.full((1000,), float(rank + turn))
+            part.allreduce([data]).wait()
+            same_bits(data, torch.full((1000,), float(sum(member + turn for member in members))))
+            part.shutdown()
+    data = torch.ones(10)
+    dist.all_reduce(data)
+    same_bits(data, torch.full((10,), float(num_ranks)))
+
+
+@on_cpu_and_gpu
+def test_groups_are_split(ranks: RankPool) -> None:
+    ranks.run(_split)
+
+
+def _split_of_a_split() -> None:
+    rank = dist.get_rank()
+    world = dist.group.WORLD
+    pair = world.split_group([0, 1] if rank < 2 else [2, 3], timedelta(seconds=30), None, f"pair {rank // 2}", None)
+    alone = pair.split_group([1], timedelta(seconds=30), None, f"alone {rank // 2}", None)
+    assert (alone is None) == (rank % 2 == 0)
+    if alone is not None:
+        assert backend_of(alone).options.global_ranks_in_group == [rank]
+
+
+@on_cpu_and_gpu
+def test_a_split_group_is_split(four_ranks: RankPool) -> None:
+    four_ranks.run(_split_of_a_split)
+
+
+@on("cuda")
+def test_device_mesh_with_a_device_id(fresh_ranks, tmp_path: Path) -> None:
+    fresh_ranks(2, meeting="none").run(_mesh_with_a_device_id, str(tmp_path))
+
+
+def _mesh_with_a_device_id(folder: str) -> None:
+    """Takes split_group; new_group asks ranks that are not members to take part in nothing."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    rank = own_rank()
+    device = torch.device("cuda", torch.cuda.current_device())
+    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=rank, world_size=2, device_id=device)
+    mesh = init_device_mesh("cuda", (2, 1), mesh_dim_names=("data", "model"))
+    data = torch.full((1000,), float(rank), device=device)
+    dist.all_reduce(data, group=mesh["data"].get_group())
+    same_bits(data, torch.full((1000,), 1.0, device=device))
+    dist.all_reduce(data, group=mesh["model"].get_group())
+    alone = dist.new_group([1])
+    assert (alone is dist.GroupMember.NON_GROUP_MEMBER) == (rank == 0)
+    dist.destroy_process_group()
 
 
 def _barrier(asynchronous: bool) -> float:
