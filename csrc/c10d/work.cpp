@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "c10d/callbacks.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/signals.hpp"
 
@@ -76,7 +77,10 @@ void AxonWork::complete() noexcept {
   }
   completed_.notify_all();
   call_end_of_record();
-  if (future) mark(*future);
+  if (!future) return;
+  if (!Progress::is_background()) return mark(*future);
+  // Keeps what it needs of the work, which need not live so long.
+  run_beside_the_engine([future, failure = exception(), outputs = outputs()] { mark(*future, failure, outputs); });
 }
 
 void AxonWork::call_end_of_record() noexcept {
@@ -85,12 +89,17 @@ void AxonWork::call_end_of_record() noexcept {
   recordFunctionEndCallback_ = nullptr;
 }
 
-// Runs the callbacks that wait for the future.
 void AxonWork::mark(c10::ivalue::Future& future) const {
-  if (const std::exception_ptr failure = exception()) {
+  mark(future, exception(), outputs());
+}
+
+// Runs the callbacks that wait for the future.
+void AxonWork::mark(c10::ivalue::Future& future, const std::exception_ptr& failure,
+                    const std::vector<at::Tensor>& outputs) {
+  if (failure) {
     future.setError(failure);
   } else {
-    future.markCompleted(c10::IValue(outputs()));
+    future.markCompleted(c10::IValue(outputs));
   }
 }
 

@@ -167,6 +167,8 @@ class AxonWork final : public c10d::Work {
   void mark_on_device(c10::ivalue::Future& future);
   void complete() noexcept;
   void mark(c10::ivalue::Future& future) const;
+  static void mark(c10::ivalue::Future& future, const std::exception_ptr& failure,
+                   const std::vector<at::Tensor>& outputs);
 
   // Not the owner: a Work that outlives its group must not keep it. Waiting takes a reference for as long as it lasts.
   const std::weak_ptr<Communicator> communicator_;

@@ -163,8 +163,15 @@ Progress::Pause Progress::spin(const std::atomic<bool>& finished, Clock::time_po
   return Pause::kFinished;
 }
 
+static thread_local bool is_background_thread = false;
+
+bool Progress::is_background() noexcept {
+  return is_background_thread;
+}
+
 void Progress::run_in_background() noexcept {
   pthread_setname_np(pthread_self(), "axon-progress");
+  is_background_thread = true;
   while (!stopping_.load()) {
     if (num_contenders_.load() != 0 || !try_acquire()) {
       nap(Sleep::kLight, kLongNap);

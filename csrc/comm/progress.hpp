@@ -65,6 +65,9 @@ class Progress {
   // After a submission: drives it, unless somebody else holds the token and will.
   void pump() noexcept;
 
+  // Whether this is the background thread, which must not wait for operations.
+  static bool is_background() noexcept;
+
   // Makes sure that the background thread looks after what is running.
   void wake() noexcept;
 

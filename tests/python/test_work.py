@@ -53,6 +53,31 @@ def test_asynchronous_work_completes_though_nobody_waits(ranks: RankPool) -> Non
     ranks.run(_completes_unwatched)
 
 
+def _callbacks_that_wait() -> None:
+    """As torch's PowerSGD hook does, while nobody else drives the engine."""
+    num_ranks = dist.get_world_size()
+
+    def again(done: torch.futures.Future[list[torch.Tensor]], depth: int) -> torch.Tensor:
+        data = done.value()[0] + 1
+        future = dist.all_reduce(data, async_op=True).get_future()
+        return future.then(lambda later: again(later, depth - 1)).wait() if depth else future.wait()[0]
+
+    for _ in range(20):
+        finished = threading.Event()
+        data = torch.ones(1 << 18)
+        future = dist.all_reduce(data, async_op=True).get_future().then(lambda done: again(done, 3))
+        future.add_done_callback(lambda _, finished=finished: finished.set())
+        assert finished.wait(30)
+        expected = num_ranks
+        for _ in range(4):
+            expected = (expected + 1) * num_ranks
+        same_bits(future.value(), torch.full((1 << 18,), float(expected)))
+
+
+def test_callbacks_of_futures_may_wait(ranks: RankPool) -> None:
+    ranks.run(_callbacks_that_wait)
+
+
 def _wait_from_threads() -> None:
     """As compiled functional collectives do: another thread waits, several for one work."""
     for _ in range(20):
