@@ -11,14 +11,19 @@ c10::intrusive_ptr<c10d::Backend> AxonBackend::split(const c10::intrusive_ptr<c1
                                                      const c10::intrusive_ptr<c10d::Backend::Options>& options) {
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) return nullptr;
-  const std::lock_guard lock(split_mutex_);
-  if (auto last = last_split_.lock(); last && last->getBackendOptions()->group_name == options->group_name) return last;
   auto own_options = c10::make_intrusive<Options>(options->timeout);  // the given ones are the parent's, in places
   own_options->group_name = options->group_name;
   const std::vector<uint64_t>& parents = options_->global_ranks_in_group;
   for (const int rank : ranks) {
     const auto index = static_cast<size_t>(rank);
     own_options->global_ranks_in_group.push_back(index < parents.size() ? parents[index] : index);
+  }
+  const std::lock_guard lock(split_mutex_);
+  if (auto last = last_split_.lock()) {
+    const Options& known = static_cast<const Options&>(*last->getBackendOptions());
+    const bool is_same = known.group_name == own_options->group_name &&
+                         known.global_ranks_in_group == own_options->global_ranks_in_group;
+    if (is_same) return last;
   }
   auto own_store = c10::make_intrusive<c10d::PrefixStore>("split/" + options->group_name, store);
   c10::intrusive_ptr<c10d::Backend> made =
