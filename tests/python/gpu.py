@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from reference import finish
 
 from torch_axon.bench.exercise import Exercise, Setting
 from torch_axon.bench.operations import OPERATIONS
@@ -57,6 +58,17 @@ def until_direct(collective: Callable[..., object], *arguments: object) -> None:
             return
         time.sleep(0.005)
     raise AssertionError(f"not once done directly in {_MOST_TRIES} calls")
+
+
+def check_direct(work: Exercise, num_turns: int) -> None:
+    """Each call of many is right and done directly, once the tensors are known; sync and async by turns."""
+    until_direct(work.launch, dist.group.WORLD, False)
+    for asynchronous in (False, True) * num_turns:
+        before = num_direct()
+        work.fill()
+        finish(work.launch(dist.group.WORLD, asynchronous))
+        assert work.count_wrong() == 0
+        assert num_direct() == before + 1
 
 
 def busy(seconds: float) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from devices import on
-from gpu import exercise, meet, num_direct, until_direct
+from gpu import check_direct, exercise, meet, num_direct, until_direct
 from pool import BACKEND, RankPool, own_rank
 from processes import run_ranks
 from reference import case, finish, same_bits
@@ -29,15 +29,7 @@ BY_LINES = ("ring",)
 
 
 def _done_directly(name: str, dtype: torch.dtype) -> None:
-    """Each call of many, once the tensors are known."""
-    work = exercise(name, DIRECT_BYTES, dtype)
-    until_direct(work.launch, dist.group.WORLD, False)
-    for asynchronous in (False, True) * 10:
-        before = num_direct()
-        work.fill()
-        finish(work.launch(dist.group.WORLD, asynchronous))
-        assert work.count_wrong() == 0
-        assert num_direct() == before + 1
+    check_direct(exercise(name, DIRECT_BYTES, dtype), num_turns=10)
 
 
 @on("cuda")

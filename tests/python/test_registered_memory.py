@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from devices import on
-from gpu import backend_of, exercise, meet, num_direct, until_direct
+from gpu import backend_of, check_direct, exercise, meet, until_direct
 from pool import RankPool
-from reference import failure, finish, same_bits
+from reference import failure, same_bits
 from torch import nn
 
 NUM_BYTES = 48 << 20
@@ -44,13 +44,7 @@ def _in_a_pool() -> None:
     with torch.cuda.use_mem_pool(pool):
         works = [exercise(name, NUM_BYTES) for name in ("all_reduce", "reduce_scatter", "all_gather", "gather")]
     for work in works:
-        until_direct(work.launch, dist.group.WORLD, False)
-        for asynchronous in (False, True) * 5:
-            before = num_direct()
-            work.fill()
-            finish(work.launch(dist.group.WORLD, asynchronous))
-            assert work.count_wrong() == 0
-            assert num_direct() == before + 1
+        check_direct(work, num_turns=5)
 
 
 @on("cuda")
