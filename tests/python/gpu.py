@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from reference import finish
+from reference import finish, same_bits
 
 from torch_axon.bench.exercise import Exercise, Setting
 from torch_axon.bench.operations import OPERATIONS
@@ -69,6 +69,23 @@ def check_direct(work: Exercise, num_turns: int) -> None:
         finish(work.launch(dist.group.WORLD, asynchronous))
         assert work.count_wrong() == 0
         assert num_direct() == before + 1
+
+
+def enqueue_beside_a_late_host(tensors: Sequence[torch.Tensor], late_s: float) -> float:
+    """Seconds that a host takes to enqueue an all_reduce of each while the last rank's sleeps. Checks all results."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    for step, data in enumerate(tensors):
+        data.fill_(rank + step)
+    meet()
+    if rank == num_ranks - 1:
+        time.sleep(late_s)
+    started = time.perf_counter()
+    for data in tensors:
+        dist.all_reduce(data)
+    seconds = time.perf_counter() - started
+    for step, data in enumerate(tensors):
+        same_bits(data, torch.full_like(data, num_ranks * step + sum(range(num_ranks))))
+    return seconds
 
 
 def busy(seconds: float) -> None:

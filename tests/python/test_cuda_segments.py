@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from devices import on
-from gpu import check_direct, exercise, meet, num_direct, until_direct
+from gpu import check_direct, enqueue_beside_a_late_host, exercise, meet, num_direct, until_direct
 from pool import BACKEND, RankPool, own_rank
 from processes import run_ranks
 from reference import case, finish, same_bits
@@ -148,24 +148,12 @@ HELD_BACK_S = 3
 
 def _one_host_is_held_back(known: bool) -> float:
     """How long a host takes to enqueue a hundred operations while the last rank's does nothing."""
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
     dist.all_reduce(torch.zeros(MIB, dtype=torch.int64))
     tensors = [torch.zeros(2 * MIB, dtype=torch.int64) for _ in range(100)]
     if known:
         for data in tensors:
             until_direct(dist.all_reduce, data)
-    for step, data in enumerate(tensors):
-        data.fill_(rank + step)
-    meet()
-    if rank == num_ranks - 1:
-        time.sleep(HELD_BACK_S)
-    started = time.perf_counter()
-    for data in tensors:
-        dist.all_reduce(data)
-    seconds = time.perf_counter() - started
-    for step, data in enumerate(tensors):
-        same_bits(data, torch.full_like(data, num_ranks * step + sum(range(num_ranks))))
-    return seconds
+    return enqueue_beside_a_late_host(tensors, HELD_BACK_S)
 
 
 @on("cuda")

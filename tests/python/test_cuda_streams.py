@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from devices import on
-from gpu import busy, exercise, meet
+from gpu import busy, enqueue_beside_a_late_host, exercise, meet
 from pool import RankPool
 from reference import case, finish, same_bits
 
@@ -199,19 +199,8 @@ def test_one_group_serves_both_devices(ranks: RankPool) -> None:
 
 def _one_host_is_held_back(size: int) -> float:
     """How long a host takes to enqueue a hundred operations while the last rank's sleeps."""
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
-    tensors = [torch.full((size,), rank + step, dtype=torch.int64) for step in range(100)]
     dist.all_reduce(torch.ones(size, dtype=torch.int64))
-    meet()
-    if rank == num_ranks - 1:
-        time.sleep(3)
-    started = time.perf_counter()
-    for data in tensors:
-        dist.all_reduce(data)
-    seconds = time.perf_counter() - started
-    for step, data in enumerate(tensors):
-        same_bits(data, torch.full_like(data, num_ranks * step + sum(range(num_ranks))))
-    return seconds
+    return enqueue_beside_a_late_host([torch.zeros(size, dtype=torch.int64) for _ in range(100)], 3)
 
 
 @pytest.mark.parametrize("size", [100, 1 << 18])

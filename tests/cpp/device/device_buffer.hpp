@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "device/device_ranks.hpp"
 
@@ -62,5 +64,19 @@ class DeviceBuffer {
   size_t begin_;
   DeviceMemory memory_;
 };
+
+// contents[source][target] is what a rank sends to another, received[target][source] where it comes.
+inline void expect_received(const DeviceRanks& ranks, const std::vector<std::vector<DeviceBuffer>>& received,
+                            const std::vector<std::vector<Bytes>>& contents) {
+  ranks.synchronize();
+  ranks.expect_no_faults();
+  ranks.for_each([&](int rank) {
+    for (int peer = 0; peer < ranks.size(); ++peer) {
+      received[rank][peer].expect_contents(contents[peer][rank], "rank " + std::to_string(rank) + " of " +
+                                                                     std::to_string(ranks.size()) + " from rank " +
+                                                                     std::to_string(peer));
+    }
+  });
+}
 
 }  // namespace axon::testing

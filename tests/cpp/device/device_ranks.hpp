@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <stdexcept>
@@ -50,11 +51,27 @@ inline std::string describe(const FaultReport& report) {
          std::to_string(report.their_tag);
 }
 
+inline FaultCode code_of(TeamMailbox& mailbox) {
+  return std::atomic_ref(mailbox.report.code).load(std::memory_order_acquire);  // pairs with report_fault
+}
+
 struct TeamOptions {
   size_t block_bytes = size_t{4} << 20;
   uint32_t first_epoch = 1;
   uint64_t timeout_ns = 5'000'000'000;
 };
+
+// Of two ranks, for calls that are refused before they launch anything.
+inline DeviceTeam team_without_memory() {
+  return {.rank = 0,
+          .num_ranks = 2,
+          .layout = require(lay_out(2, kMinBlockBytes)),
+          .timeout_ns = 1,
+          .state = nullptr,
+          .mailbox = nullptr,
+          .blocks = {},
+          .segments = {}};
+}
 
 class DeviceRanks {
  public:

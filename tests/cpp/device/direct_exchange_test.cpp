@@ -52,17 +52,7 @@ class Messages {
     });
   }
 
-  void expect_right() const {
-    ranks_.synchronize();
-    ranks_.expect_no_faults();
-    ranks_.for_each([&](int rank) {
-      for (int peer = 0; peer < ranks_.size(); ++peer) {
-        received_[rank][peer].expect_contents(contents_[peer][rank], "rank " + std::to_string(rank) + " of " +
-                                                                         std::to_string(ranks_.size()) + " from rank " +
-                                                                         std::to_string(peer));
-      }
-    });
-  }
+  void expect_right() const { expect_received(ranks_, received_, contents_); }
 
  private:
   DeviceRanks& ranks_;
@@ -182,14 +172,7 @@ TEST_P(DirectExchanges, the_own_block_may_stay_in_place) {
 INSTANTIATE_TEST_SUITE_P(layouts, DirectExchanges, kLayouts, name_of);
 
 TEST(DirectArguments, refused_before_any_launch) {
-  DeviceTeam team{.rank = 0,
-                  .num_ranks = 2,
-                  .layout = require(lay_out(2, kMinBlockBytes)),
-                  .timeout_ns = 1,
-                  .state = nullptr,
-                  .mailbox = nullptr,
-                  .blocks = {},
-                  .segments = {}};
+  const DeviceTeam team = team_without_memory();
   const StreamView none(nullptr);
   EXPECT_EQ(exchange_direct(team, {.channel = Channel::kPointToPoint}, {}, none).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(exchange_direct(team, {}, {.num_blocks = kMaxBlocks + 1}, none).code(), ErrorCode::kInvalidArgument);

@@ -18,10 +18,6 @@ constexpr size_t kElements = 500'000;
 constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in direct_meeting.cuh
 const Bytes kUntouched(kElements * 4, std::byte{0xA5});
 
-FaultCode code_of(TeamMailbox& mailbox) {
-  return std::atomic_ref(mailbox.report.code).load(std::memory_order_acquire);  // pairs with report_fault
-}
-
 class DirectFaults : public LayoutTest {
  protected:
   // Tensors before any kernel: allocating one waits for the device.

@@ -17,10 +17,6 @@ constexpr size_t kBytes = 3'000'000;
 constexpr uint32_t kTag = 7;
 constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in direct_messages.cuh
 
-FaultCode code_of(TeamMailbox& mailbox) {
-  return std::atomic_ref(mailbox.report.code).load(std::memory_order_acquire);  // pairs with report_fault
-}
-
 // What one end calls.
 struct End {
   size_t num_bytes = kBytes;

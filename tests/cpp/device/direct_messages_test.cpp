@@ -296,14 +296,7 @@ TEST_P(DirectMessages, a_graph_decides_anew_at_every_replay) {
 INSTANTIATE_TEST_SUITE_P(layouts, DirectMessages, kLayouts, name_of);
 
 TEST(MessageArguments, refused_before_any_launch) {
-  const DeviceTeam team{.rank = 0,
-                        .num_ranks = 2,
-                        .layout = require(lay_out(2, kMinBlockBytes)),
-                        .timeout_ns = 1,
-                        .state = nullptr,
-                        .mailbox = nullptr,
-                        .blocks = {},
-                        .segments = {}};
+  const DeviceTeam team = team_without_memory();
   const StreamView none(nullptr);
   EXPECT_EQ(exchange_messages(team, {.channel = Channel::kCollective}, {.sends_to = 1u << 1}, none).code(),
             ErrorCode::kInvalidArgument);

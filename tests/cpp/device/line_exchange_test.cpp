@@ -53,17 +53,7 @@ class Messages {
     ranks_.for_each([&](int rank) { require(enqueue(rank, ranks_.stream(rank))); });
   }
 
-  void expect_right() const {
-    ranks_.synchronize();
-    ranks_.expect_no_faults();
-    ranks_.for_each([&](int rank) {
-      for (int peer = 0; peer < ranks_.size(); ++peer) {
-        received_[rank][peer].expect_contents(contents_[peer][rank], "rank " + std::to_string(rank) + " of " +
-                                                                         std::to_string(ranks_.size()) + " from rank " +
-                                                                         std::to_string(peer));
-      }
-    });
-  }
+  void expect_right() const { expect_received(ranks_, received_, contents_); }
 
  private:
   size_t bytes(int source, int target) const {
@@ -219,14 +209,7 @@ TEST_P(LineExchanges, one_rank_enqueues_far_ahead) {
 INSTANTIATE_TEST_SUITE_P(layouts, LineExchanges, kLayouts, name_of);
 
 TEST(LineArguments, refused_before_any_launch) {
-  DeviceTeam team{.rank = 0,
-                  .num_ranks = 2,
-                  .layout = require(lay_out(2, kMinBlockBytes)),
-                  .timeout_ns = 1,
-                  .state = nullptr,
-                  .mailbox = nullptr,
-                  .blocks = {},
-                  .segments = {}};
+  const DeviceTeam team = team_without_memory();
   const StreamView none(nullptr);
   LineExchange call{.shape = {.num_lanes = 1000}};
   EXPECT_EQ(exchange_lines(team, call, none).code(), ErrorCode::kInvalidArgument);

@@ -11,10 +11,6 @@ namespace {
 constexpr uint64_t kShortTimeoutNs = 50'000'000;
 constexpr size_t kElements = 500'000;  // more than the rings hold
 
-FaultCode code_of(TeamMailbox& mailbox) {
-  return std::atomic_ref(mailbox.report.code).load(std::memory_order_acquire);  // pairs with report_fault
-}
-
 class LineFaults : public LayoutTest {
  protected:
   // Tensors before any kernel: allocating one waits for the device.

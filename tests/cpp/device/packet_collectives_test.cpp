@@ -211,15 +211,8 @@ TEST_P(PacketCollectives, random_sequence) {
 INSTANTIATE_TEST_SUITE_P(layouts, PacketCollectives, kLayouts, name_of);
 
 TEST(PacketCollectivesArguments, refused_before_any_launch) {
-  const DeviceTeam team{
-      .rank = 0,
-      .num_ranks = 2,
-      .layout = {.block_bytes = 0, .rendezvous = 0, .packets = 0, .region_packets = 64, .channels = {}},
-      .timeout_ns = 1,
-      .state = nullptr,
-      .mailbox = nullptr,
-      .blocks = {},
-      .segments = {}};
+  DeviceTeam team = team_without_memory();
+  team.layout.region_packets = 64;
   const StreamView none(nullptr);
   const auto code_of = [&](const PacketCollective& call) { return all_reduce_one_shot(team, call, none).code(); };
   EXPECT_EQ(code_of({.num_elements = 1000, .dtype = DataType::kFloat32, .reduction = Reduction::kSum}),

@@ -9,10 +9,6 @@ namespace {
 
 constexpr uint64_t kShortTimeoutNs = 50'000'000;
 
-FaultCode code_of(TeamMailbox& mailbox) {
-  return std::atomic_ref(mailbox.report.code).load(std::memory_order_acquire);  // pairs with report_fault
-}
-
 class PacketFaults : public LayoutTest {
  protected:
   // `num_elements` on the ranks below `num_present`.
