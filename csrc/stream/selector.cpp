@@ -54,7 +54,7 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kAllToAll, kAnyRanks, 16 * kMiB, Kernel::kLines},
     {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLines},
-    {OperationKind::kPointToPoint, kAnyRanks, 8192 * kKiB, Kernel::kLines},
+    {OperationKind::kPointToPoint, kAnyRanks, 8 * kMiB, Kernel::kLines},
     {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kDirect},
 };
 
