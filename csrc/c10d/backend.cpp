@@ -136,6 +136,16 @@ uint64_t AxonBackend::num_direct() {
   return side != nullptr ? side->num_direct() : 0;
 }
 
+AxonBackend::Path AxonBackend::path_to(int rank) {
+  check_rank({"path_to", "rank"}, rank, size_);
+  Result<PeerPath> host = communicator_->path_to(rank);
+  if (!host.ok()) throw_failure(host.status());
+  Path path{.host = std::move(host).value(), .gpu = std::nullopt};
+  CudaSide* side = cuda_side_.load(std::memory_order_acquire);
+  if (side != nullptr && rank != rank_) path.gpu = side->path_to(rank);
+  return path;
+}
+
 c10d::ErrorType AxonBackend::getError() {
   const Status failure = communicator_->failure();
   if (failure.ok()) return c10d::ErrorType::SUCCESS;

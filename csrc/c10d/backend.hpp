@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
@@ -111,6 +112,13 @@ class AxonBackend final : public c10d::Backend {
   // Operations on CUDA tensors that kernels have done on the peers' tensors themselves, with no copy between: so far,
   // or since the last suspend().
   uint64_t num_direct();
+
+  // How tensors get to another rank of the group: for people.
+  struct Path {
+    PeerPath host;
+    std::optional<GpuPath> gpu;  // once this rank has used a CUDA tensor; then waits until the other has, too
+  };
+  Path path_to(int rank);
 
  private:
   enum class Suspension : uint8_t { kNone, kHalf, kWhole };

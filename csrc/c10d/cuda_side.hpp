@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -28,6 +29,11 @@
 namespace axon {
 
 class DeviceGroup;
+
+struct GpuPath {
+  bool by_kernels = false;  // else through host memory
+  std::string obstacle;     // why not, as far as this rank can tell: the peer may know
+};
 
 class CudaSide {
  public:
@@ -42,6 +48,9 @@ class CudaSide {
   uint64_t num_launched() const noexcept { return num_launched_.load(std::memory_order_relaxed); }
   // Of those, the ones that the device has done directly so far. Throws when the device cannot be asked.
   uint64_t num_direct() const;
+
+  // How messages between this rank's GPU and that of the peer move. Waits until the peer has used its own.
+  GpuPath path_to(int peer);
 
   enum class Timing : uint8_t { kSynchronous, kAsynchronous };
 

@@ -87,6 +87,21 @@ c10::intrusive_ptr<AxonBackend> create(const c10d::DistributedBackendOptions& gr
   return c10::make_intrusive<AxonBackend>(group.store, group.group_rank, group.group_size, std::move(options));
 }
 
+py::dict path_to(AxonBackend& backend, int rank) {
+  const AxonBackend::Path path = [&] {
+    const py::gil_scoped_release no_gil;
+    return backend.path_to(rank);
+  }();
+  py::list lanes;
+  for (const Lane& lane : path.host.lanes) lanes.append(py::make_tuple(lane.name, lane.device));
+  py::dict row;
+  row["same_host"] = path.host.same_host;
+  row["lanes"] = lanes;
+  row["kernels"] = path.gpu ? py::object(py::bool_(path.gpu->by_kernels)) : py::object(py::none());
+  row["obstacle"] = path.gpu ? path.gpu->obstacle : "";
+  return row;
+}
+
 py::object mem_allocator(AxonBackend&) {
   check_registered_memory("mem_allocator", at::kCUDA);
   return py::module_::import("torch_axon._memory").attr("allocator")();
@@ -109,6 +124,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def_property_readonly("num_direct",
                              py::cpp_function(&AxonBackend::num_direct, py::call_guard<py::gil_scoped_release>()))
       .def_property_readonly("mem_allocator", &axon::mem_allocator)
+      .def("path_to", &axon::path_to, py::arg("rank"))
       .def("suspend", &AxonBackend::suspend, py::call_guard<py::gil_scoped_release>())
       .def("resume", &AxonBackend::resume, py::call_guard<py::gil_scoped_release>())
       .def("perform_nocolor_split", [](const AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in

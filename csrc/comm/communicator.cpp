@@ -54,6 +54,17 @@ void Communicator::accompany(Companion* companion) noexcept {
   });
 }
 
+Result<PeerPath> Communicator::path_to(int rank) {
+  return engine_.progress_->exclusively([&]() -> Result<PeerPath> {
+    if (!inbox_) return aborted_.clone();
+    const PeerId peer = team_.peers[static_cast<size_t>(rank)];
+    Result<std::vector<Lane>> lanes = engine_.transport_->lanes(peer);
+    if (!lanes.ok()) return std::move(lanes.status());
+    return PeerPath{.same_host = engine_.peers_[peer].card.host == engine_.card_.host,
+                    .lanes = std::move(lanes).value()};
+  });
+}
+
 Status Communicator::failure() noexcept {
   return engine_.progress_->exclusively([this] {
     if (heed_companion()) engine_.settle();

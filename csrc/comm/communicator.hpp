@@ -25,6 +25,12 @@ namespace axon {
 
 class Engine;
 
+// How this process's messages reach a peer.
+struct PeerPath {
+  bool same_host = false;  // may share memory with it
+  std::vector<Lane> lanes;
+};
+
 class Communicator final : public InboxListener {
  public:
   Communicator(Engine& engine, std::string name, Team team);
@@ -57,6 +63,9 @@ class Communicator final : public InboxListener {
   // From here on the companion hears of the group's failure, at once if there is one, and is asked for its own. None
   // (null): no longer; returns when it is not being asked any more.
   void accompany(Companion* companion) noexcept;
+
+  // For people: connects to the rank if nothing has been sent to it yet.
+  Result<PeerPath> path_to(int rank);
 
   // How many collectives this rank has started.
   uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }

@@ -46,6 +46,7 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicato
   std::unique_ptr<DeviceGroup> group(new DeviceGroup(communicator, device, timeout, std::move(event).value()));
   if (Status taken = group->take_block(); !taken.ok()) {
     log::info("group '" + communicator.name() + "' sends CUDA tensors through host memory: " + taken.message());
+    group->without_block_ = std::move(taken);
   }
   group->edges_ = Edges::open(communicator, group->arena_, group->block_, round);
   communicator.accompany(group.get());
@@ -141,6 +142,10 @@ Result<bool> DeviceGroup::has_all_edges() {
   }
   reach_of_all_ = agreed.value();
   return agreed.value() != Reach::kNone;
+}
+
+Status DeviceGroup::obstacle_to(int peer) const {
+  return without_block_.ok() ? edges_->obstacle_to(peer) : without_block_.clone();
 }
 
 Reach DeviceGroup::reach_for(const Operation& operation) const noexcept {

@@ -59,6 +59,9 @@ class DeviceGroup final : public Companion {
   // order of their collectives.
   Result<bool> has_all_edges();
 
+  // Why this rank's kernels do not reach `peer`, as far as this rank can tell; ok where they do. Ask after has_edge().
+  Status obstacle_to(int peer) const;
+
   // Whether a kernel does it; ask after has_edge(), has_all_edges(). False: take the way through the host.
   bool serves(const Operation& operation) const noexcept;
 
@@ -97,6 +100,7 @@ class DeviceGroup final : public Companion {
   const std::chrono::milliseconds timeout_;
   Arena* arena_ = nullptr;        // none: this rank reaches nobody
   Block block_;                   // none without an arena
+  Status without_block_;          // why there is none
   std::shared_ptr<Edges> edges_;  // beside the engine, which has its letters under way
 
   // A block holds two teams: one for which all blocks have room, and one for which the large ones have. Which one a

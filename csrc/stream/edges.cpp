@@ -66,6 +66,8 @@ void Edges::answer(int peer, const Letter& card) {
   if (!met.ok()) {
     log::info("group '" + communicator_.name() + "': rank " + std::to_string(communicator_.rank()) +
               "'s GPU cannot reach that of rank " + std::to_string(peer) + ": " + met.status().message());
+    const std::lock_guard lock(mutex_);
+    peers_[static_cast<size_t>(peer)]->obstacle = met.status().clone();
   }
   const Reach reach = met.ok() ? met.value() : Reach::kNone;
   Letter& letter = peers_[static_cast<size_t>(peer)]->reach_out;
@@ -77,7 +79,9 @@ Result<Reach> Edges::meet(int peer, const Letter& letter) {
   Result<DeviceCard> card = DeviceCard::decode(letter.content());
   if (!card.ok()) return std::move(card.status());
   const Reach reach = std::min(reach_of(block_), reach_of(card.value().block));
-  if (reach == Reach::kNone) return reach;
+  if (reach == Reach::kNone) {
+    return Status(ErrorCode::kResourceExhausted, "one of the two has no block of an arena for this group");
+  }
   Result<const ArenaView*> view = arena_->reach(card.value());
   if (!view.ok()) return std::move(view.status());
   const std::lock_guard lock(mutex_);
@@ -128,6 +132,11 @@ Result<Reach> Edges::agree(int peer, std::chrono::milliseconds timeout) {
   AXON_TRY(await(other.card_in, patience));
   AXON_TRY(await(other.reach_in, patience));
   return std::min(reach_to(peer), static_cast<Reach>(other.reach_in.content().front()));
+}
+
+Status Edges::obstacle_to(int peer) const {
+  const std::lock_guard lock(mutex_);
+  return peers_[static_cast<size_t>(peer)]->obstacle.clone();
 }
 
 Reach Edges::reach_to(int peer) const {

@@ -41,6 +41,9 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
   // The least of all pairs of the group. The first call is a collective, once all have formed their sides.
   Result<Reach> agree_all(std::chrono::milliseconds timeout);
 
+  // Why this rank's GPU cannot use that of the peer, whose card has come; ok where it can.
+  Status obstacle_to(int peer) const;
+
   // Where a rank's block is, once an agreement with it says more than kNone.
   Resident resident(int rank) const;
   // Whose blocks this rank has mapped, its own included: they wait for its departure.
@@ -56,6 +59,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
     Letter card_out, card_in, reach_out, reach_in;
     Resident resident;           // guarded by mutex_
     Reach reach = Reach::kNone;  // as far as this rank is concerned; guarded by mutex_
+    Status obstacle;             // why that is kNone; guarded by mutex_
   };
   struct Patience {
     Clock::time_point deadline;

@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/status.hpp"
 #include "memory/buffer.hpp"
@@ -24,6 +26,15 @@ namespace axon {
 
 // A peer process, counted from 0 by this engine in the order of add_peer().
 using PeerId = uint32_t;
+
+// One of the ways over which messages reach a peer, by the transport's own names: "cma" over "memory", "tcp" over
+// "eth0".
+struct Lane {
+  std::string name;
+  std::string device;
+
+  friend bool operator==(const Lane&, const Lane&) = default;
+};
 
 // Told when a pending transfer has ended. Lives until told, or until the transport is destroyed (which tells nobody).
 struct Completion {
@@ -62,6 +73,9 @@ class Transport {
   // A peer that can be sent to; connected on first use. `same_host` peers share memory and are watched by process; the
   // transport itself must notice the loss of others.
   virtual Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) = 0;
+
+  // What messages to this peer take, each once; connects if nothing has been sent yet. For people.
+  virtual Result<std::vector<Lane>> lanes(PeerId peer) = 0;
 
   // Payload and completion stay alive until done; the header is copied.
   virtual std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,

@@ -279,6 +279,12 @@ void CudaSide::open_gate(Part& part, c10::Stream stream) {
   part.gate = &part.staging->gate();
 }
 
+GpuPath CudaSide::path_to(int peer) {
+  const c10::DeviceGuard on_device(device_);
+  if (value_of(group_->has_edge(peer))) return {.by_kernels = true, .obstacle = ""};
+  return {.by_kernels = false, .obstacle = group_->obstacle_to(peer).message()};
+}
+
 uint64_t CudaSide::num_direct() const {
   return value_of(group_->num_direct());
 }

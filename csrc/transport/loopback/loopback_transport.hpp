@@ -17,6 +17,7 @@ class LoopbackTransport final : public Transport {
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return std::as_bytes(std::span(&process_, 1)); }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  Result<std::vector<Lane>> lanes(PeerId) override { return std::vector{Lane{.name = "loopback", .device = ""}}; }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;

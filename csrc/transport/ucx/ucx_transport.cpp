@@ -1,6 +1,7 @@
 #include "transport/ucx/ucx_transport.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -13,6 +14,7 @@ namespace axon {
 
 static constexpr unsigned kMessageId = 1;
 static constexpr std::chrono::milliseconds kDrainTimeout{200};
+static constexpr size_t kMostLanes = 16;  // that UCX 1.22 can give an endpoint
 
 static ucs_memory_type_t memory_type_of(MemoryKind kind) noexcept {
   return kind == MemoryKind::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_CUDA;
@@ -88,10 +90,26 @@ Status UcxTransport::connect(Peer& peer) {
   return status_of(ucp_ep_create(worker_.get(), &params, &peer.endpoint), "ucp_ep_create");
 }
 
+Result<std::vector<Lane>> UcxTransport::lanes(PeerId id) {
+  Peer& peer = peers_[id];
+  if (!is_connected(peer)) AXON_TRY(connect(peer));
+  std::array<ucp_transport_entry_t, kMostLanes> entries{};
+  ucp_ep_attr_t attributes{};
+  attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
+  attributes.transports = {.entries = entries.data(), .num_entries = entries.size(), .entry_size = sizeof entries[0]};
+  AXON_TRY(status_of(ucp_ep_query(peer.endpoint, &attributes), "ucp_ep_query"));
+  std::vector<Lane> lanes;
+  for (const auto& entry : std::span(entries).first(attributes.transports.num_entries)) {
+    const Lane lane{.name = entry.transport_name, .device = entry.device_name};
+    if (std::ranges::find(lanes, lane) == lanes.end()) lanes.push_back(lane);
+  }
+  return lanes;
+}
+
 std::optional<Status> UcxTransport::send(PeerId id, const MessageHeader& header, ConstBuffer payload,
                                          Completion& completion) noexcept {
   Peer& peer = peers_[id];
-  if (peer.endpoint == nullptr || !peer.loss.ok()) [[unlikely]] {
+  if (!is_connected(peer)) [[unlikely]] {
     if (Status connected = connect(peer); !connected.ok()) return connected;
   }
   // The memory type lets UCX send inline although CUDA is loaded. No datatype and no NO_IMM_CMPL: they would not.
@@ -231,7 +249,7 @@ void UcxTransport::flush(int timeout_ms) noexcept {
   const ucp_request_param_t param{};
   std::vector<void*> flushes;
   for (const Peer& peer : peers_) {
-    if (peer.endpoint == nullptr || !peer.loss.ok()) continue;
+    if (!is_connected(peer)) continue;
     void* request = ucp_ep_flush_nbx(peer.endpoint, &param);
     if (UCS_PTR_IS_PTR(request)) flushes.push_back(request);
   }

@@ -34,6 +34,7 @@ class UcxTransport final : public Transport {
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return worker_.address(); }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  Result<std::vector<Lane>> lanes(PeerId peer) override;
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
@@ -87,6 +88,7 @@ class UcxTransport final : public Transport {
 
   Status register_handler();
   Status connect(Peer& peer);
+  static bool is_connected(const Peer& peer) noexcept { return peer.endpoint != nullptr && peer.loss.ok(); }
   void close(Peer& peer) noexcept;
   void look_after_peers() noexcept;
   void finish(void* request, ucs_status_t status, const char* call) noexcept;

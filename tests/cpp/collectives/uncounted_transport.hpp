@@ -21,6 +21,7 @@ class UncountedTransport final : public Transport, private Receiver {
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override {
     return inner_->add_peer(address, same_host);
   }
+  Result<std::vector<Lane>> lanes(PeerId peer) override { return inner_->lanes(peer); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override {
     const AllocationCounter::Pause pause;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -44,6 +45,17 @@ TEST_P(TransportConformance, delivers_every_size_exactly) {
     EXPECT_EQ(second.arrivals.front().bytes(), sent) << num_bytes << " bytes";
     second.arrivals.clear();
     first.sends.clear();
+  }
+}
+
+TEST_P(TransportConformance, names_each_lane_to_a_peer_once) {
+  const PeerId peer = to_second();
+  auto lanes = first.transport().lanes(peer);  // before anything has been sent
+  ASSERT_TRUE(lanes.ok()) << lanes.status().message();
+  ASSERT_FALSE(lanes.value().empty());
+  for (const Lane& lane : lanes.value()) {
+    EXPECT_FALSE(lane.name.empty());
+    EXPECT_EQ(std::ranges::count(lanes.value(), lane), 1) << lane.name;
   }
 }
 

@@ -22,6 +22,7 @@ class SilentTransport final : public Transport {
   void set_receiver(Receiver&) noexcept override {}
   std::span<const std::byte> address() const noexcept override { return {}; }
   Result<PeerId> add_peer(std::span<const std::byte>, bool) override { return PeerId{0}; }
+  Result<std::vector<Lane>> lanes(PeerId) override { return std::vector<Lane>(); }
   std::optional<Status> send(PeerId, const MessageHeader& header, ConstBuffer, Completion&) noexcept override {
     sent.push_back(header);
     return Status();

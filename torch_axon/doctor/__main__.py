@@ -1,0 +1,86 @@
+"""Runs the doctor: as a rank where a launcher says so, else as the launcher of a few ranks on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pickle
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import DistError, DistStoreError
+from torch.distributed.rendezvous import rendezvous
+
+from torch_axon.doctor.alone import run_alone
+from torch_axon.doctor.facts import Facts, collect
+from torch_axon.doctor.probe import Probe, probe
+from torch_axon.doctor.report import Report, judge
+
+
+def main(command_line: Sequence[str]) -> int:
+    arguments = _parse(command_line)
+    if "RANK" not in os.environ:
+        return run_alone(arguments.ranks or max(2, torch.cuda.device_count()), command_line)
+    report = examine(timedelta(seconds=arguments.timeout))
+    if report is None:
+        return 0
+    if arguments.json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        from torch_axon.doctor.terminal import show  # the only part that needs rich
+
+        show(report)
+    return 0 if report.is_healthy else 1
+
+
+def _parse(command_line: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m torch_axon.doctor", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="all of the report, for programs")
+    parser.add_argument("--ranks", type=int, help="without a launcher: how many (2, or one a GPU)")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds that a rank may take to answer (60)")
+    return parser.parse_args(command_line)
+
+
+def examine(patience: timedelta) -> Report | None:
+    """All ranks call it; rank 0 gets the report. They meet in a store of torch's, which needs nothing of ours."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    facts = collect(rank, int(os.environ.get("LOCAL_RANK", rank)))
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=patience))
+    except DistError as error:
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        return judge(size, [facts], [Probe(rank, failure=f"the ranks do not all meet at {place}: {error}")])
+    store = PrefixStore("doctor", store)
+    store.set(f"facts/{rank}", pickle.dumps(facts).hex())
+    found = Probe(rank)
+    if facts.failure is None:
+        found = probe(PrefixStore("group", store), rank, size, facts.gpu, patience)
+    store.set(f"probe/{rank}", pickle.dumps(found).hex())
+    if rank != 0:
+        return None
+    all_facts: list[Facts] = _read_all(store, "facts", size, patience)
+    probes: list[Probe] = _read_all(store, "probe", size, patience)
+    return judge(size, all_facts, probes)
+
+
+def _read_all(store: Store, what: str, size: int, patience: timedelta) -> list[Any]:
+    """Of the ranks that have reported in time."""
+    deadline = time.monotonic() + patience.total_seconds()
+    found = []
+    for rank in range(size):
+        with contextlib.suppress(DistStoreError):
+            left = timedelta(seconds=max(0.001, deadline - time.monotonic()))
+            store.wait([f"{what}/{rank}"], left)
+            found.append(pickle.loads(bytes.fromhex(store.get(f"{what}/{rank}").decode())))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

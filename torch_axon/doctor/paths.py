@@ -1,0 +1,132 @@
+"""The path between two ranks: its name, its speed, and why it is not a faster one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_axon.doctor.facts import Facts
+from torch_axon.doctor.probe import Probe, Speed, View
+
+_SHARED_MEMORY = {"posix", "sysv", "xpmem"}
+_SINGLE_COPY = {"cma": "CMA", "knem": "KNEM", "xpmem": "XPMEM"}
+
+_PTRACE = (
+    "let the ranks trace each other: docker run --cap-add=SYS_PTRACE (or a seccomp profile that allows "
+    "process_vm_readv and pidfd_getfd); sysctl kernel.yama.ptrace_scope of 0 or 1"
+)
+_NAMESPACES = "give the containers of a host the same namespaces: docker run --ipc=host --pid=host --network=host"
+# What to do about what the engine says of a GPU, by what its words contain; the first that fits.
+_GPU_REMEDIES = {
+    "AXON_TRANSPORTS": "unset AXON_TRANSPORTS",
+    "pidfd_getfd": _PTRACE,
+    "process_vm_readv": _PTRACE,
+    "another host": "nothing: between hosts tensors go through host memory",
+    "2 to 16 ranks": "nothing: larger groups go through host memory",
+    "peer access": "nothing, if these GPUs have no link; else look at nvidia-smi topo -p2p r, and at IOMMU and ACS",
+    "arena": "make AXON_ARENA_MB larger, or free memory on the GPU",
+}
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Path:
+    name: str
+    speed: Speed | None
+    obstacle: Obstacle | None  # to a faster one
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ranks, with what both know of the ways between them."""
+
+    ranks: tuple[int, int]
+    host: Path
+    gpu: Path | None
+
+
+def pairs_of(facts: Sequence[Facts], probes: Sequence[Probe]) -> list[Pair]:
+    """All pairs that both ranks have tried."""
+    by_rank = {each.rank: each for each in facts}
+    views = {(view.rank, view.peer): view for probe in probes for view in probe.views}
+    return [
+        _pair((view, views[peer, rank]), (by_rank[rank], by_rank[peer]))
+        for (rank, peer), view in sorted(views.items())
+        if rank < peer and (peer, rank) in views and {rank, peer} <= by_rank.keys()
+    ]
+
+
+def _pair(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Pair:
+    view = views[0]
+    gpu = None if view.kernels is None else Path(_gpu_name(view), view.gpu, _gpu_obstacle(views))
+    return Pair((view.rank, view.peer), Path(_host_name(view), view.host, _host_obstacle(views, facts)), gpu)
+
+
+def _lanes(view: View) -> set[str]:
+    return {name for name, _ in view.lanes}
+
+
+def _host_name(view: View) -> str:
+    """ "shared memory + CMA", "TCP (eth0)"."""
+    copies = [title for name, title in _SINGLE_COPY.items() if name in _lanes(view)]
+    if _lanes(view) & _SHARED_MEMORY:
+        return " + ".join(["shared memory", *copies])
+    networks = {
+        f"{name.upper() if name == 'tcp' else name} ({device})"
+        for name, device in view.lanes
+        if name not in _SINGLE_COPY
+    }
+    return " + ".join([*copies, *sorted(networks)]) or "unknown"
+
+
+def _host_obstacle(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obstacle | None:
+    lanes = _lanes(views[0])
+    if views[0].same_host:
+        return _obstacle_within_a_host(views, facts)
+    if facts[0].boot == facts[1].boot:
+        different = [name for name, number in facts[0].namespaces.items() if number != facts[1].namespaces[name]]
+        return Obstacle(f"they share a host, but not its {' and '.join(different)} namespaces", _NAMESPACES)
+    if lanes <= {"tcp"} and all(each.rdma for each in facts):
+        reason = f"this UCX has no transport for {', '.join(facts[0].rdma)}"
+        return Obstacle(reason, "build torch_axon against a UCX with verbs: AXON_UCX_ROOT")
+    return None
+
+
+def _obstacle_within_a_host(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obstacle | None:
+    lanes = _lanes(views[0])
+    if lanes & _SHARED_MEMORY and lanes & _SINGLE_COPY.keys():
+        return None
+    chosen = [
+        f"{name}={each.settings[name]}"
+        for each in facts
+        for name in ("AXON_UCX_TLS", "UCX_TLS")
+        if name in each.settings
+    ]
+    missing = "CMA" if lanes & _SHARED_MEMORY else "shared memory"
+    if chosen:
+        return Obstacle(f"UCX was not given {missing}: {chosen[0]}", f"unset {chosen[0].partition('=')[0]}")
+    if missing == "shared memory":
+        return Obstacle("UCX finds no shared memory", "look at the size of /dev/shm, and who may write to it")
+    refusals = [view.memory for view in views if view.memory]
+    return Obstacle("a rank may not read the other's memory: " + (refusals or ["UCX offers no CMA"])[0], _PTRACE)
+
+
+def _gpu_name(view: View) -> str:
+    if not view.kernels:
+        return "through host memory"
+    return "kernels, direct" if view.direct else "kernels, over the arena"
+
+
+def _gpu_obstacle(views: tuple[View, View]) -> Obstacle | None:
+    if not views[0].kernels:
+        reason = next((view.obstacle for view in views if view.obstacle), "the GPUs do not reach each other")
+        remedy = next((remedy for part, remedy in _GPU_REMEDIES.items() if part in reason), "see docs/cuda.md")
+        return Obstacle(reason, remedy)
+    if views[0].direct:
+        return None
+    return Obstacle("a rank's large tensors cannot be mapped by the other", "see docs/cuda.md, Segments")

@@ -1,0 +1,193 @@
+"""Forms a group of all ranks and tries the path of each pair: what it is, and how fast."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import combinations
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from torch_axon._C import AxonBackend
+
+_SMALL = 8
+_LARGE = {"cpu": 16 << 20, "cuda": 64 << 20}
+_WARM_UP_ROUNDS = 10  # the first ones connect, map and load kernels
+_NUM_BLOCKS = 8
+# Large tensors on GPUs are mapped by a thread of the peer's within milliseconds of their first use.
+_MAPPING_S = 0.02
+_WITNESS = b"axon"  # in every rank's memory, for the others to read
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One way, medians."""
+
+    latency_us: float
+    bandwidth_gbs: float
+
+
+@dataclass
+class View:
+    """A pair's path as one of the two sees it; speeds are measured by the lower rank."""
+
+    rank: int
+    peer: int
+    same_host: bool = False
+    lanes: list[tuple[str, str]] = field(default_factory=list)
+    memory: str = ""  # why this process may not read the peer's memory; empty where it may, or is elsewhere
+    host: Speed | None = None
+    kernels: bool | None = None  # between the GPUs; None: no GPU
+    obstacle: str = ""
+    direct: bool = False  # large tensors on GPUs are read and written where they are
+    gpu: Speed | None = None
+    wrong: bool = False  # what came back is not what was sent
+
+
+@dataclass
+class Probe:
+    """All that a rank has found out, and why no more."""
+
+    rank: int
+    views: list[View] = field(default_factory=list)
+    failure: str | None = None
+
+
+def probe(store: Store, rank: int, size: int, gpu: int | None, patience: timedelta) -> Probe:
+    """A collective call. Takes about a second a pair, and half a minute at the most."""
+    found = Probe(rank)
+    try:
+        with _group(store, rank, size, patience):
+            _probe_pairs(found, size, gpu)
+    except Exception as error:  # whatever it is, it is what the user will meet
+        found.failure = f"{type(error).__name__}: {error}"
+    return found
+
+
+@contextmanager
+def _group(store: Store, rank: int, size: int, patience: timedelta) -> Iterator[None]:
+    dist.init_process_group("axon", store=store, rank=rank, world_size=size, timeout=patience)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _probe_pairs(found: Probe, size: int, gpu: int | None) -> None:
+    pairs = list(combinations(range(size), 2))
+    seconds = min(1.0, 30.0 / max(1, len(pairs)))
+    witness = ctypes.create_string_buffer(_WITNESS)
+    about: list[tuple[int, int, int | None]] = [(0, 0, None)] * size
+    dist.all_gather_object(about, (os.getpid(), ctypes.addressof(witness), gpu))
+    with_gpus = all(other_gpu is not None for _, _, other_gpu in about)
+    if with_gpus:
+        torch.cuda.set_device(gpu)
+    for pair in pairs:
+        dist.barrier()  # the others sleep meanwhile
+        if found.rank not in pair:
+            continue
+        view = View(found.rank, sum(pair) - found.rank)
+        found.views.append(view)
+        _probe_host(view, seconds)
+        if view.same_host:
+            pid, address, _ = about[view.peer]
+            view.memory = _obstacle_to_reading(pid, address)
+        if with_gpus:
+            _probe_gpu(view, seconds)
+    dist.barrier()
+
+
+def _backend() -> AxonBackend:
+    group = dist.distributed_c10d._get_default_group()
+    return cast("AxonBackend", group._get_backend(torch.device("cpu")))
+
+
+def _probe_host(view: View, seconds: float) -> None:
+    view.host = _speed(view, "cpu", seconds)
+    path = _backend().path_to(view.peer)
+    view.same_host = path["same_host"]
+    view.lanes = path["lanes"]
+
+
+def _probe_gpu(view: View, seconds: float) -> None:
+    view.gpu = _speed(view, "cuda", seconds)
+    torch.cuda.synchronize()
+    path = _backend().path_to(view.peer)
+    view.kernels, view.obstacle = path["kernels"], path["obstacle"]
+    before = _backend().num_direct
+    _play(view, torch.zeros(_LARGE["cuda"], dtype=torch.uint8, device="cuda"), 1)
+    torch.cuda.synchronize()
+    view.direct = _backend().num_direct > before
+
+
+def _speed(view: View, device: str, seconds: float) -> Speed | None:
+    small = _time_one_way(view, torch.arange(_SMALL, dtype=torch.uint8, device=device), seconds / 3)
+    count = _LARGE[device]
+    data = torch.arange(count, dtype=torch.int32, device=device).to(torch.uint8)
+    large = _time_one_way(view, data, seconds * 2 / 3)
+    return None if small is None or large is None else Speed(small * 1e6, count / large / 1e9)
+
+
+def _time_one_way(view: View, data: torch.Tensor, seconds: float) -> float | None:
+    """Seconds, on the lower rank. Both ranks play as many rounds as the lower one says."""
+    sent = data.clone()
+    for _ in range(_WARM_UP_ROUNDS):
+        _play(view, data, 1)
+        if data.is_cuda and data.numel() > _SMALL:
+            time.sleep(_MAPPING_S)
+    _synchronize(data)
+    started = time.perf_counter()
+    _play(view, data, 1)
+    _synchronize(data)
+    rounds = torch.tensor([max(1, int(seconds / _NUM_BLOCKS / (time.perf_counter() - started)))])
+    dist.send(rounds, view.peer) if view.rank < view.peer else dist.recv(rounds, view.peer)
+    times = []
+    for _ in range(_NUM_BLOCKS):
+        started = time.perf_counter()
+        _play(view, data, int(rounds))
+        _synchronize(data)
+        times.append((time.perf_counter() - started) / int(rounds) / 2)
+    view.wrong |= not torch.equal(data, sent)
+    return statistics.median(times) if view.rank < view.peer else None
+
+
+def _play(view: View, data: torch.Tensor, rounds: int) -> None:
+    """The lower rank sends and gets back; the upper one returns what has come."""
+    for _ in range(rounds):
+        if view.rank < view.peer:
+            dist.send(data, view.peer)
+            dist.recv(data, view.peer)
+        else:
+            dist.recv(data, view.peer)
+            dist.send(data, view.peer)
+
+
+def _synchronize(data: torch.Tensor) -> None:
+    if data.is_cuda:
+        torch.cuda.synchronize()
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def _obstacle_to_reading(pid: int, address: int) -> str:
+    """Why this process may not read another one's memory, as UCX's CMA and our kernels' set-up do; empty if it may."""
+    size = len(_WITNESS)
+    here = ctypes.create_string_buffer(size)
+    local, remote = _Range(ctypes.addressof(here), size), _Range(address, size)
+    read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    one, no_flags = ctypes.c_ulong(1), ctypes.c_ulong(0)
+    num_read = read(ctypes.c_int(pid), ctypes.byref(local), one, ctypes.byref(remote), one, no_flags)
+    return "" if num_read == size else os.strerror(ctypes.get_errno())

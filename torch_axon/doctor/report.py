@@ -1,0 +1,32 @@
+"""What all ranks have found out, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch_axon.doctor.facts import Facts
+from torch_axon.doctor.findings import Finding, findings
+from torch_axon.doctor.paths import Pair, pairs_of
+from torch_axon.doctor.probe import Probe
+
+
+@dataclass(frozen=True)
+class Report:
+    ranks: list[Facts]
+    pairs: list[Pair]
+    findings: list[Finding]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Jobs can run; perhaps slowly."""
+        return not any(finding.is_problem for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"healthy": self.is_healthy, **asdict(self)}
+
+
+def judge(size: int, facts: Sequence[Facts], probes: Sequence[Probe]) -> Report:
+    pairs = pairs_of(facts, probes)
+    return Report(list(facts), pairs, findings(size, facts, probes, pairs))

@@ -1,0 +1,92 @@
+"""The report for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from torch_axon.doctor.facts import Facts
+from torch_axon.doctor.paths import Pair, Path
+from torch_axon.doctor.report import Report
+
+_WIDEST_TABLE = 160
+_MOST_PAIRS = 36  # of eight ranks all are shown, and eight more
+
+
+def show(report: Report) -> None:
+    console = Console(width=_WIDEST_TABLE, highlight=False)
+    for title, table in _tables(report):
+        console.print(f"\n[bold]{title}[/bold]")
+        console.print(table)
+    console.print()
+    for finding in report.findings:
+        kind = "[red]problem[/red]" if finding.is_problem else "[yellow]note[/yellow]"
+        console.print(f"{kind}: ", end="")
+        console.print(f"{finding.text}\n    → {finding.remedy}", markup=False, soft_wrap=True)
+    if not report.findings:
+        console.print("Nothing stands in the way.")
+
+
+def _tables(report: Report) -> list[tuple[str, Table]]:
+    tables = []
+    if report.ranks:
+        first = report.ranks[0]
+        found = {**first.versions, **{f"{name} from": place for name, place in first.places.items()}, **first.settings}
+        tables.append((f"What rank {first.rank} found", _table(["", ""], [[*row] for row in found.items()])))
+        tables.append(("Ranks and their limits", _ranks(report.ranks)))
+    if report.pairs:
+        slowest = sorted(report.pairs, key=_latency, reverse=True)[:_MOST_PAIRS]
+        left_out = len(report.pairs) - len(slowest)
+        title = f"Paths: the slowest; {left_out} more in --json" if left_out else "Paths"
+        tables.append((title, _paths(sorted(slowest, key=lambda pair: pair.ranks))))
+    return tables
+
+
+def _ranks(ranks: Sequence[Facts]) -> Table:
+    titles = ["rank", "host", "pid", "CPUs", "/dev/shm free of MiB", "files open of", "locked KiB", "ptrace", "GPU"]
+    rows = [
+        [
+            str(each.rank),
+            each.hostname,
+            str(each.pid),
+            str(each.limits.cpus),
+            f"{each.limits.shm_free_mib} of {each.limits.shm_mib}" if each.limits.shm_mib is not None else "none",
+            f"{each.limits.files_open} of {each.limits.open_files}",
+            "unlimited" if each.limits.locked_kib is None else str(each.limits.locked_kib),
+            "no Yama" if each.limits.ptrace_scope is None else f"scope {each.limits.ptrace_scope}",
+            "none" if each.gpu is None else f"{each.gpu}: {each.gpus[each.gpu]}",
+        ]
+        for each in ranks
+    ]
+    return _table(titles, rows)
+
+
+def _paths(pairs: Sequence[Pair]) -> Table:
+    titles = ["ranks", "tensors", "path", "8 B, µs", "large, GB/s"]
+    rows = []
+    for pair in pairs:
+        for tensors, path in (("CPU", pair.host), ("GPU", pair.gpu)):
+            if path is not None:
+                rows.append([f"{pair.ranks[0]}, {pair.ranks[1]}", tensors, path.name, *_figures(path)])
+    return _table(titles, rows)
+
+
+def _figures(path: Path) -> list[str]:
+    if path.speed is None:
+        return ["–", "–"]
+    return [f"{path.speed.latency_us:.1f}", f"{path.speed.bandwidth_gbs:.1f}"]
+
+
+def _latency(pair: Pair) -> float:
+    return pair.host.speed.latency_us if pair.host.speed else 0.0
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(titles))
+    for title in titles:
+        table.add_column(title, justify="right" if "/" in title or "µ" in title else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
