@@ -20,10 +20,16 @@
 
 namespace axon {
 
+// What runs on the GPU at the same time, and needs its multiprocessors.
+enum class Beside : uint8_t { kNothing, kComputation };
+
+// How many a direct kernel takes: as many as make it fastest, or so few that computation hardly feels them.
+int preferred_blocks(DeviceOperation operation, Beside beside) noexcept;
+
 // Where peers find what they read and write. Empty ones need no place.
 struct ExchangePlaces {
   std::array<SegmentPlace, kMaxTeamRanks> receives{};  // [r]: of call.receives[r], which rank r writes
-  int num_blocks = 0;                                  // for tuning, the same on all ranks; 0: chosen
+  int num_blocks = 0;                                  // each rank has its own; 0: as for a GPU that does nothing else
 };
 
 struct ReductionPlaces {

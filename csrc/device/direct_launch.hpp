@@ -18,10 +18,13 @@ enum class Verdict : uint32_t {
   kUnheard,
 };
 
-// A verdict's other half, by which it cannot be mistaken for what a rank at odds writes there.
+// A verdict's other half, but for its last byte, which tells how many blocks the rank's kernel has. By this half it
+// cannot be mistaken for what a rank at odds writes there.
 inline constexpr uint32_t kVerdictMark = 0x5EA1'ED00;
+inline constexpr uint32_t kVerdictBlocks = 0xFF;
+static_assert(kMaxBlocks <= kVerdictBlocks);
 
-inline constexpr uint32_t kPartDone = 1;  // in an exit
+inline constexpr uint32_t kPartDone = 1;  // in an exit, whose other half tells the number of blocks, too
 
 // Between this rank and another.
 struct DirectEdge {
@@ -50,8 +53,8 @@ inline SegmentPlace behind(SegmentPlace place, uint64_t num_bytes) noexcept {
 }
 
 DirectMeeting meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
-// `num_blocks`, or `preferred` if that is 0.
-Result<int> count_blocks(int num_blocks, int preferred);
+// `num_blocks`, or what is preferred if that is 0.
+Result<int> count_blocks(int num_blocks, DeviceOperation operation);
 
 const void* direct_exchange_kernel() noexcept;
 const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept;  // null: there is none

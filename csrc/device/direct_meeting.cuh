@@ -3,8 +3,9 @@
 //   what it is about to do        the descriptor, as in every collective
 //   where its tensors are         two SegmentPlaces: of what the peer reads, of what it writes
 //   whether it agrees             its *verdict*: it has heard of all, all agree, and it reaches all that it needs
-//   that it has ended             its *exit*, from each block to the same block of the peer: whether it has done its
-//   part
+//   that it has ended             its *exits*, one from each block: whether it has done its part
+//
+// Each rank has a grid of its own, as large as verdict and exits tell; the blocks of a rank share out the peer's exits.
 //
 // Block 0 does the first three; every block learns all verdicts. If all say yes, the ranks move data, each by itself:
 // what it needs has been there since before the launch. If one says no, all decline, and leave the epoch to the line
@@ -35,6 +36,7 @@ enum class Course : uint32_t {
 struct Reach {
   std::byte* readable;
   std::byte* writable;
+  uint32_t num_blocks;  // of the peer's kernel; 0: not heard of
 };
 
 // A region's packets in a direct kernel: descriptors, the own one's place keeping the own verdict; then two words a
@@ -47,8 +49,8 @@ class DirectTurn : public Turn {
   __device__ __forceinline__ Packet* verdict(int owner, int from) const {
     return owner == from ? descriptors(owner) + owner : slots(owner) + 2 * team.num_ranks + from;
   }
-  __device__ __forceinline__ Packet* exit(int owner, int from) const {
-    return slots(owner) + (3 + blockIdx.x) * team.num_ranks + from;
+  __device__ __forceinline__ Packet* exit(int owner, int from, uint32_t block) const {
+    return slots(owner) + (3 + block) * team.num_ranks + from;
   }
 };
 
@@ -150,26 +152,30 @@ __device__ __forceinline__ void give_verdict(const DirectTurn& turn, Verdict ver
   const bool is_clear = verdict == Verdict::kYes || verdict == Verdict::kNo;
   if (rank >= team.num_ranks || (rank != team.rank && !is_clear)) return;
   fence_system();  // what earlier kernels left in the tensors comes first
-  store_packet(turn.verdict(rank, team.rank), packet_of({static_cast<uint32_t>(verdict), kVerdictMark}, turn.epoch));
+  store_packet(turn.verdict(rank, team.rank),
+               packet_of({static_cast<uint32_t>(verdict), kVerdictMark | gridDim.x}, turn.epoch));
 }
 
+struct Heard {
+  Verdict verdict;
+  uint32_t num_blocks;
+};
+
 // By a thread a rank. Block 0 always gives the own verdict; those of the peers may fail to come.
-__device__ __forceinline__ Verdict hear_verdict(const DirectTurn& turn, int rank) {
+__device__ __forceinline__ Heard hear_verdict(const DirectTurn& turn, int rank) {
   const DeviceTeam& team = turn.team;
   Receipt<1> receipt{{turn.verdict(team.rank, rank)}, {}};
   FaultCode fault = receipt.await(turn);
   while (fault != FaultCode::kNone && rank == team.rank) fault = receipt.await(turn);
-  if (fault == FaultCode::kNone && receipt.payloads[0].high != kVerdictMark) fault = FaultCode::kMismatch;
-  if (fault == FaultCode::kNone) return static_cast<Verdict>(receipt.payloads[0].low);
+  const auto [word, mark] = receipt.payloads[0];
+  if (fault == FaultCode::kNone && (mark & ~kVerdictBlocks) != kVerdictMark) fault = FaultCode::kMismatch;
+  if (fault == FaultCode::kNone) return {static_cast<Verdict>(word), mark & kVerdictBlocks};
   report_fault(team, {.code = fault, .peer = rank, .sequence = turn.epoch, .ours = turn.ours});
-  return Verdict::kUnheard;
+  return {Verdict::kUnheard, 0};
 }
 
-// By the first warp of a block.
-__device__ __forceinline__ Course choose_course(const DirectTurn& turn) {
-  const int num_ranks = turn.team.num_ranks;
-  const int rank = static_cast<int>(thread_of_warp());
-  const Verdict verdict = rank < num_ranks ? hear_verdict(turn, rank) : Verdict::kYes;
+// By the first warp of a block, a verdict a thread; kYes where there is no rank.
+__device__ __forceinline__ Course choose_course(const DirectTurn& turn, Verdict verdict) {
   const bool all_agree = __all_sync(kWholeWarp, verdict == Verdict::kYes);
   const bool one_declines = __any_sync(kWholeWarp, verdict == Verdict::kNo);
   const auto own = static_cast<Verdict>(__shfl_sync(kWholeWarp, static_cast<uint32_t>(verdict), turn.team.rank));
@@ -212,7 +218,9 @@ __device__ __forceinline__ Course enter(const DirectTurn& turn, const DirectMeet
       is_found = find_early(turn, meeting, rank, reach);
     }
     __syncwarp();
-    Course chosen = choose_course(turn);
+    const Heard heard = rank < team.num_ranks ? hear_verdict(turn, rank) : Heard{Verdict::kYes, 0};
+    reach.num_blocks = heard.num_blocks;
+    Course chosen = choose_course(turn, heard.verdict);
     fence_system();  // what the peers' kernels left in their tensors is there
     if (chosen == Course::kMove && seeks && !is_found) is_found = find_early(turn, meeting, rank, reach);  // now it is
     const unsigned lost = __ballot_sync(kWholeWarp, chosen == Course::kMove && seeks && !is_found);
@@ -239,17 +247,28 @@ __device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team) {
   }
 }
 
-// Waits for the peer's exit, though this rank may have failed.
-__device__ __noinline__ inline void await_exit(const DirectTurn& turn, int peer) {
+// Waits for an exit, though this rank may have failed. False: it does not come.
+__device__ __forceinline__ bool await_exit(const DirectTurn& turn, const Packet* exit, int peer) {
   const DeviceTeam& team = turn.team;
-  const Packet* exit = turn.exit(team.rank, peer);
   Receipt<1> receipt{{exit}, {}};
   FaultCode fault = receipt.await(turn);
   const bool has_come = fault == FaultCode::kNone;
-  if (has_come && receipt.payloads[0].low == kPartDone) return;
+  if (has_come && receipt.payloads[0].low == kPartDone) return true;
   if (has_come) fault = await_fault(team);
   report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
-  if (!has_come) guard(turn, exit, peer);
+  return has_come || guard(turn, exit, peer);
+}
+
+// This block's share of the peer's exits. A rank that has failed may not know how many there are: the first tells.
+__device__ __noinline__ inline void await_exits(const DirectTurn& turn, int peer, uint32_t num_blocks) {
+  if (num_blocks == 0) {
+    const Packet* first = turn.exit(turn.team.rank, peer, 0);
+    if (!guard(turn, first, peer)) return;
+    num_blocks = load_packet(first).high;
+  }
+  for (uint32_t block = blockIdx.x; block < num_blocks; block += gridDim.x) {
+    if (!await_exit(turn, turn.exit(turn.team.rank, peer, block), peer)) return;
+  }
 }
 
 // By block 0: what the line kernel behind this one looks at.
@@ -260,7 +279,7 @@ __device__ __forceinline__ void record(TeamState& state, Course course) {
 }
 
 // By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
-__device__ __forceinline__ void leave(const DirectTurn& turn, Course course) {
+__device__ __forceinline__ void leave(const DirectTurn& turn, Course course, const Reach (&reaches)[kMaxTeamRanks]) {
   const DeviceTeam& team = turn.team;
   __syncthreads();
   if (course == Course::kEnd || threadIdx.x >= 32) return;
@@ -268,8 +287,8 @@ __device__ __forceinline__ void leave(const DirectTurn& turn, Course course) {
   if (peer < team.num_ranks && peer != team.rank) {
     fence_system();  // all that this block has moved comes before
     const uint32_t is_done = course == Course::kMove ? kPartDone : 0;
-    store_packet(turn.exit(peer, team.rank), packet_of({is_done, 0}, turn.epoch));
-    if (course == Course::kMove || course == Course::kGuard) await_exit(turn, peer);
+    store_packet(turn.exit(peer, team.rank, blockIdx.x), packet_of({is_done, gridDim.x}, turn.epoch));
+    if (course == Course::kMove || course == Course::kGuard) await_exits(turn, peer, reaches[peer].num_blocks);
   }
   __syncwarp();
   if (blockIdx.x == 0 && threadIdx.x == 0) record(*team.state, course);

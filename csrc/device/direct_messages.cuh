@@ -188,7 +188,7 @@ __device__ __forceinline__ void lead_receiving(const Site& site, const ExchangeB
     if (outcome == Outcome::kWritten) atomicAdd(&team.state->num_direct_messages, 1u);
     if (outcome == Outcome{} &&
         decide(rendezvous(team, peer, team.rank), turn.epoch, Claim::kWithdrawn, Claim::kClaimed)) {
-      guard(turn, &rendezvous(turn.team, turn.team.rank, peer).outcome, peer);
+      (void)guard(turn, &rendezvous(turn.team, turn.team.rank, peer).outcome, peer);
     }
     fence_system();  // what the sender has written is there
   }

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
   const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
   const Course course = enter(turn, call.meeting, reaches);
   if (course == Course::kMove) move(team, call, reaches);
-  leave(turn, course);
+  leave(turn, course, reaches);
 }
 
 DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places) {
@@ -129,11 +129,8 @@ const void* direct_exchange_kernel() noexcept {
 
 Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places,
                        StreamView stream) {
-  // Half of 16 write to peers as fast as the links take it, half copy the own message. In a broadcast there is none.
-  constexpr int kPreferredBlocks = 16, kBlocksOfBroadcast = 64;
   AXON_TRY(device::check(team, call));
-  Result<int> num_blocks = device::count_blocks(
-      places.num_blocks, call.operation == DeviceOperation::kBroadcast ? kBlocksOfBroadcast : kPreferredBlocks);
+  Result<int> num_blocks = device::count_blocks(places.num_blocks, call.operation);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
   const int grid = std::max(num_blocks.value(), 2);  // one may be for the own message
   device::DirectExchangeArguments arguments = device::arguments_of(team, call, places);

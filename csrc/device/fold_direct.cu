@@ -20,11 +20,6 @@ uint32_t chunk_bytes(int num_ranks) {
   return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, kLongest);
 }
 
-// What is sent, too, takes more of them (benchmarks/results/direct_2xh200.jsonl).
-int preferred_blocks(DeviceOperation operation) {
-  return operation == DeviceOperation::kAllReduce ? 64 : 32;
-}
-
 DirectFoldArguments arguments_of(const DeviceTeam& team, const DirectMeeting& meeting, double premul_factor) {
   const auto dtype = static_cast<DataType>(meeting.descriptor.dtype);
   const auto reduction = static_cast<Reduction>(meeting.descriptor.reduction);
@@ -54,7 +49,7 @@ Status launch_direct_fold(const DeviceTeam& team, DirectFoldArguments& call, int
   const DeviceDescriptor& descriptor = call.meeting.descriptor;
   const void* kernel =
       direct_fold_kernel(static_cast<DataType>(descriptor.dtype), static_cast<Reduction>(descriptor.reduction));
-  Result<int> blocks = count_blocks(num_blocks, preferred_blocks(static_cast<DeviceOperation>(descriptor.operation)));
+  Result<int> blocks = count_blocks(num_blocks, static_cast<DeviceOperation>(descriptor.operation));
   if (!blocks.ok()) return std::move(blocks.status());
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
   return launch(kernel,

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(32 * kDirectFoldWarps)
     DirectFolder<Arithmetic> folder(call, team.rank, reach, direct_fold_stages + warp * stage_bytes, barriers[warp]);
     folder.run(warp * gridDim.x + blockIdx.x, kDirectFoldWarps * gridDim.x);
   }
-  leave(turn, course);
+  leave(turn, course, reaches);
 }
 
 }  // namespace axon::device

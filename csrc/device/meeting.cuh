@@ -40,16 +40,18 @@ __device__ __forceinline__ void verify(const Turn& turn) {
 }
 
 // Waits for a packet that tells that a peer does not write into our tensors any more, though this rank may have failed.
-// A peer whose process has ended does not either, nor, we have to suppose, one that does not come for so long.
-__device__ __noinline__ inline void guard(const Turn& turn, const Packet* packet, int peer) {
+// A peer whose process has ended does not either, nor, we have to suppose, one that does not come for so long: then
+// false.
+__device__ __noinline__ inline bool guard(const Turn& turn, const Packet* packet, int peer) {
   constexpr uint64_t kLongestNs = 10'000'000'000;
   constexpr uint32_t kPollsPerLook = 4096;
   const uint64_t begin = global_timer();
   for (uint32_t num_polls = 1; !is_of(load_packet(packet), turn.epoch); ++num_polls) {
     if (num_polls % kPollsPerLook != 0) continue;
     const bool is_gone = (load_relaxed(&turn.team.mailbox->gone) >> peer & 1) != 0;
-    if (is_gone || global_timer() - begin > kLongestNs) return;
+    if (is_gone || global_timer() - begin > kLongestNs) return false;
   }
+  return true;
 }
 
 // A packet that nobody has written for 2³² epochs would match again. So once in kEpochsPerWipe, at two epochs running,

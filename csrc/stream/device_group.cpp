@@ -172,7 +172,7 @@ static Status refused(const Operation& operation) {
   return {ErrorCode::kInternal, operation.describe() + ": no kernel serves it"};
 }
 
-Status DeviceGroup::launch(const Operation& operation, StreamView stream) {
+Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside beside) {
   if (operation.direction != Direction::kCollective) {
     const Operation* const messages[] = {&operation};
     return launch_batch(messages, stream);
@@ -186,7 +186,8 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream) {
   const DeviceGuard guard(device_);
   const LaunchLedger::Launching launching = arena_->launches().launching();
   AXON_TRY(order_.follow(stream));
-  AXON_TRY(launch_collective(team, arena_->segments(), kernel, operation, stream));
+  const LaunchSite site{.team = team, .segments = arena_->segments(), .stream = stream, .beside = beside};
+  AXON_TRY(launch_collective(site, kernel, operation));
   return arena_->launches().note(order_, stream);
 }
 
@@ -207,7 +208,7 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
     const std::vector<const Operation*>& messages = batches[index_of(reach)];
     if (messages.empty()) continue;
     const DeviceTeam team = team_for(reach, messages.front()->timeout);
-    AXON_TRY(launch_messages(team, arena_->segments(), messages, stream));
+    AXON_TRY(launch_messages({.team = team, .segments = arena_->segments(), .stream = stream}, messages));
   }
   return arena_->launches().note(order_, stream);
 }

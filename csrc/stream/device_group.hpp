@@ -34,6 +34,7 @@
 #include "comm/communicator.hpp"
 #include "comm/companion.hpp"
 #include "cuda/stream.hpp"
+#include "device/direct_collectives.hpp"
 #include "stream/arena.hpp"
 #include "stream/edges.hpp"
 #include "stream/stream_order.hpp"
@@ -65,8 +66,9 @@ class DeviceGroup final : public Companion {
   // Whether a kernel does it; ask after has_edge(), has_all_edges(). False: take the way through the host.
   bool serves(const Operation& operation) const noexcept;
 
-  // Enqueues an operation that is served, its buffers in device memory, and returns. The arguments may go at once.
-  Status launch(const Operation& operation, StreamView stream);
+  // Enqueues an operation that is served, its buffers in device memory, and returns. The arguments may go at once. Each
+  // rank knows for itself what runs beside it.
+  Status launch(const Operation& operation, StreamView stream, Beside beside = Beside::kNothing);
   // Sends and receives that run at the same time, in one kernel: no order among them can make them wait for ever. Of
   // several to (or from) one peer, the next one runs after the kernel with the first.
   Status launch_batch(std::span<const Operation* const> point_to_points, StreamView stream);

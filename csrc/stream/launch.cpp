@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cuda/memory.hpp"
-#include "device/direct_collectives.hpp"
 #include "device/direct_messages.hpp"
 #include "device/line_collectives.hpp"
 #include "device/packet_collectives.hpp"
@@ -101,34 +100,33 @@ LineExchange messages_of(const DeviceTeam& team, const CollectiveArguments& argu
 }
 
 // Moves messages through the tensors' segments, then by lines what could not be moved so.
-Status launch_exchange(const DeviceTeam& team, Segments& segments, Kernel kernel, LineExchange call,
-                       StreamView stream) {
+Status launch_exchange(const LaunchSite& site, Kernel kernel, LineExchange call) {
+  const DeviceTeam& team = site.team;
   if (kernel == Kernel::kDirect) {
-    ExchangePlaces places;
+    ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, site.beside)};
     for (int rank = 0; rank < team.num_ranks; ++rank) {
       const ReceiveBlock& receive = call.receives[static_cast<size_t>(rank)];
       if (rank == team.rank || receive.num_bytes == 0) continue;
-      places.receives[static_cast<size_t>(rank)] = segments.locate(receive.data, receive.num_bytes);
+      places.receives[static_cast<size_t>(rank)] = site.segments.locate(receive.data, receive.num_bytes);
     }
-    AXON_TRY(exchange_direct(team, call, places, stream));
+    AXON_TRY(exchange_direct(team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
-  return exchange_lines(team, call, stream);
+  return exchange_lines(team, call, site.stream);
 }
 
-Status launch_packets(const DeviceTeam& team, Kernel kernel, const LineReduction& call, StreamView stream) {
+Status launch_packets(const LaunchSite& site, Kernel kernel, const LineReduction& call) {
   const PacketCollective packets{.input = call.input,
                                  .output = call.output,
                                  .num_elements = call.num_elements,
                                  .dtype = call.dtype,
                                  .reduction = call.reduction,
                                  .premul_factor = call.premul_factor};
-  return kernel == Kernel::kOneShotPackets ? all_reduce_one_shot(team, packets, stream)
-                                           : all_reduce_two_shot(team, packets, stream);
+  return kernel == Kernel::kOneShotPackets ? all_reduce_one_shot(site.team, packets, site.stream)
+                                           : all_reduce_two_shot(site.team, packets, site.stream);
 }
 
-Status launch_reduction(const DeviceTeam& team, Segments& segments, Kernel kernel, const Operation& operation,
-                        StreamView stream) {
+Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& operation) {
   const CollectiveArguments& arguments = operation.arguments;
   const bool reduces_in_place = arguments.kind == OperationKind::kAllReduce;
   LineReduction call{.input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data,
@@ -139,42 +137,43 @@ Status launch_reduction(const DeviceTeam& team, Segments& segments, Kernel kerne
                      .premul_factor = arguments.premul_factor,
                      .root = arguments.root >= 0 ? arguments.root : kNoRoot};
   if (kernel == Kernel::kOneShotPackets || kernel == Kernel::kTwoShotPackets) {
-    return launch_packets(team, kernel, call, stream);
+    return launch_packets(site, kernel, call);
   }
   if (kernel == Kernel::kDirect) {
     const size_t num_bytes = call.num_elements * size_of(call.dtype);
-    const bool has_output = call.root == kNoRoot || call.root == team.rank;
-    ReductionPlaces places{.input = segments.locate(call.input, num_bytes)};
-    if (has_output) {
-      places.output = call.output == call.input ? places.input : segments.locate(call.output, num_bytes);
+    const bool has_root = call.root != kNoRoot;
+    const auto operation_there = has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce;
+    ReductionPlaces places{.input = site.segments.locate(call.input, num_bytes),
+                           .num_blocks = preferred_blocks(operation_there, site.beside)};
+    if (!has_root || call.root == site.team.rank) {
+      places.output = call.output == call.input ? places.input : site.segments.locate(call.output, num_bytes);
     }
-    AXON_TRY(all_reduce_direct(team, call, places, stream));
+    AXON_TRY(all_reduce_direct(site.team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
-  return all_reduce_lines(team, call, stream);
+  return all_reduce_lines(site.team, call, site.stream);
 }
 
-Status launch_reduce_scatter(const DeviceTeam& team, Segments& segments, Kernel kernel,
-                             const CollectiveArguments& arguments, StreamView stream) {
+Status launch_reduce_scatter(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
   LineReduceScatter call{.output = arguments.outputs[0].data,
                          .dtype = arguments.dtype,
                          .reduction = arguments.reduction,
                          .premul_factor = arguments.premul_factor};
   for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
   if (kernel == Kernel::kDirect) {
-    ReduceScatterPlaces places;
+    ReduceScatterPlaces places{.num_blocks = preferred_blocks(DeviceOperation::kReduceScatter, site.beside)};
     for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
       const ConstBuffer& input = arguments.inputs[rank];
-      if (input.num_bytes != 0) places.inputs[rank] = segments.locate(input.data, input.num_bytes);
+      if (input.num_bytes != 0) places.inputs[rank] = site.segments.locate(input.data, input.num_bytes);
     }
-    AXON_TRY(reduce_scatter_direct(team, call, places, stream));
+    AXON_TRY(reduce_scatter_direct(site.team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
-  return reduce_scatter_lines(team, call, stream);
+  return reduce_scatter_lines(site.team, call, site.stream);
 }
 
 // The kernel writes one array; tensors that do not lie one behind the other are filled from a scratch.
-Status launch_all_gather_packets(const DeviceTeam& team, const CollectiveArguments& arguments, StreamView stream) {
+Status launch_all_gather_packets(const LaunchSite& site, const CollectiveArguments& arguments) {
   const std::span<const Buffer> outputs = arguments.outputs;
   const size_t num_bytes = outputs.front().num_bytes;
   bool is_array = true;
@@ -183,19 +182,19 @@ Status launch_all_gather_packets(const DeviceTeam& team, const CollectiveArgumen
   }
   std::optional<StreamMemory> scratch;
   if (!is_array) {
-    Result<StreamMemory> taken = StreamMemory::allocate(outputs.size() * num_bytes, stream);
+    Result<StreamMemory> taken = StreamMemory::allocate(outputs.size() * num_bytes, site.stream);
     if (!taken.ok()) return std::move(taken.status());
     scratch.emplace(std::move(taken).value());
   }
   std::byte* const gathered = is_array ? outputs.front().data : scratch->data();
-  AXON_TRY(all_gather_packets(team,
+  AXON_TRY(all_gather_packets(site.team,
                               {.input = arguments.inputs[0].data,
                                .output = gathered,
                                .num_elements = num_bytes / size_of(arguments.dtype),
                                .dtype = arguments.dtype},
-                              stream));
+                              site.stream));
   for (size_t rank = 0; !is_array && rank < outputs.size(); ++rank) {
-    AXON_TRY(copy_async(outputs[rank].data, gathered + rank * num_bytes, num_bytes, stream));
+    AXON_TRY(copy_async(outputs[rank].data, gathered + rank * num_bytes, num_bytes, site.stream));
   }
   return Status();
 }
@@ -203,7 +202,7 @@ Status launch_all_gather_packets(const DeviceTeam& team, const CollectiveArgumen
 // Messages of one launch: the first of each edge.
 class MessageBatch {
  public:
-  MessageBatch(const DeviceTeam& team, Segments& segments) : team_(team), segments_(segments) {}
+  explicit MessageBatch(const LaunchSite& site) : site_(site) {}
 
   // False: there is one of its edge already.
   bool take(const Operation& message) {
@@ -213,7 +212,7 @@ class MessageBatch {
     uint32_t& edges = sends ? call_.sends_to : call_.receives_from;
     if ((edges & bit) != 0) return false;
     edges |= bit;
-    const bool is_direct = select_kernel(query_of(message, team_.num_ranks), team_.layout) == Kernel::kDirect;
+    const bool is_direct = select_kernel(query_of(message, site_.team.num_ranks), site_.team.layout) == Kernel::kDirect;
     if (sends) {
       call_.sends[peer] = to_send(message.arguments.inputs[0], message.tag);
       if (is_direct) direct_.sends_to |= bit;
@@ -223,15 +222,14 @@ class MessageBatch {
     call_.receives[peer] = to_receive(tensor, message.tag);
     if (!is_direct) return true;
     direct_.receives_from |= bit;
-    direct_.receives[peer] = segments_.locate(tensor.data, tensor.num_bytes);
+    direct_.receives[peer] = site_.segments.locate(tensor.data, tensor.num_bytes);
     return true;
   }
 
-  Status launch(StreamView stream) const { return exchange_messages(team_, call_, direct_, stream); }
+  Status launch() const { return exchange_messages(site_.team, call_, direct_, site_.stream); }
 
  private:
-  const DeviceTeam& team_;
-  Segments& segments_;
+  const LaunchSite& site_;
   // As bytes, since those of one launch may have several types.
   LineExchange call_{.channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
   MessagePlaces direct_;
@@ -239,32 +237,31 @@ class MessageBatch {
 
 }  // namespace
 
-Status launch_collective(const DeviceTeam& team, Segments& segments, Kernel kernel, const Operation& operation,
-                         StreamView stream) {
+Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation& operation) {
   const CollectiveArguments& arguments = operation.arguments;
-  if (kernel == Kernel::kPackets) return launch_all_gather_packets(team, arguments, stream);
+  if (kernel == Kernel::kPackets) return launch_all_gather_packets(site, arguments);
   if (kernel == Kernel::kScatteredLines) {
     const Buffer& tensor = arguments.outputs[0];
-    return broadcast_lines(team, {.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root}, stream);
+    return broadcast_lines(site.team, {.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root},
+                           site.stream);
   }
   switch (arguments.kind) {
     case OperationKind::kAllReduce:
     case OperationKind::kReduce:
-      return launch_reduction(team, segments, kernel, operation, stream);
+      return launch_reduction(site, kernel, operation);
     case OperationKind::kReduceScatter:
-      return launch_reduce_scatter(team, segments, kernel, arguments, stream);
+      return launch_reduce_scatter(site, kernel, arguments);
     default:
-      return launch_exchange(team, segments, kernel, messages_of(team, arguments), stream);
+      return launch_exchange(site, kernel, messages_of(site.team, arguments));
   }
 }
 
-Status launch_messages(const DeviceTeam& team, Segments& segments, std::span<const Operation* const> messages,
-                       StreamView stream) {
+Status launch_messages(const LaunchSite& site, std::span<const Operation* const> messages) {
   std::vector<const Operation*> waiting(messages.begin(), messages.end());
   while (!waiting.empty()) {
-    MessageBatch batch(team, segments);
+    MessageBatch batch(site);
     std::erase_if(waiting, [&](const Operation* message) { return batch.take(*message); });
-    AXON_TRY(batch.launch(stream));
+    AXON_TRY(batch.launch());
   }
   return Status();
 }

@@ -7,6 +7,7 @@
 #include "comm/operation.hpp"
 #include "cuda/device_types.hpp"
 #include "cuda/stream.hpp"
+#include "device/direct_collectives.hpp"
 #include "stream/segments/segments.hpp"
 #include "stream/selector.hpp"
 
@@ -15,13 +16,19 @@ namespace axon {
 // What the selector asks about an operation of a group of so many ranks.
 KernelQuery query_of(const Operation& operation, int num_ranks) noexcept;
 
-// Enqueues a collective with the kernel chosen for it. Its tensors are found in `segments`, of the same device.
-Status launch_collective(const DeviceTeam& team, Segments& segments, Kernel kernel, const Operation& operation,
-                         StreamView stream);
+// Where and for whom: tensors are found in `segments`, of the same device.
+struct LaunchSite {
+  const DeviceTeam& team;
+  Segments& segments;
+  StreamView stream;
+  Beside beside = Beside::kNothing;
+};
+
+// Enqueues a collective with the kernel chosen for it.
+Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation& operation);
 
 // Enqueues sends and receives. Those of different peers and directions run at the same time; several to (or from) one
-// peer one after the other, in this order. Large ones are written into tensors found in `segments`.
-Status launch_messages(const DeviceTeam& team, Segments& segments, std::span<const Operation* const> messages,
-                       StreamView stream);
+// peer one after the other, in this order.
+Status launch_messages(const LaunchSite& site, std::span<const Operation* const> messages);
 
 }  // namespace axon

@@ -239,11 +239,12 @@ void CudaSide::enqueue_parts(const Ways& ways, const AxonWork::Place& place) {
 
 void CudaSide::launch(const PartList& parts, const AxonWork::Place& place) {
   const c10::Stream stream = place.stream;
+  const Beside beside = stream == own_stream_ ? Beside::kComputation : Beside::kNothing;
   c10::SmallVector<const Operation*, 4> messages;
   c10::SmallVector<c10::Stream, 4> others;  // of the other edges, whose earlier messages come first
   for (const Part* part : parts) {
     if (part->direction == Direction::kCollective) {
-      check(group_->launch(*part, view_of(stream)));
+      check(group_->launch(*part, view_of(stream), beside));
       num_launched_.fetch_add(1, std::memory_order_relaxed);
       continue;
     }

@@ -13,8 +13,8 @@ Sizes even(int num_ranks, size_t num_bytes) {
 
 struct Case {
   Sizes sizes;
-  int num_blocks = 0;
-  size_t misalignment = 0;  // of what the last rank receives
+  std::vector<int> num_blocks{};  // of rank r, repeated; none: as the layout wants
+  size_t misalignment = 0;        // of what the last rank receives
 };
 
 // All messages of one exchange, each in buffers of its own.
@@ -28,7 +28,7 @@ class Messages {
         received_(ranks.size()),
         places_(ranks.size()) {
     ranks.for_each([&](int rank) {
-      places_[rank].num_blocks = what.num_blocks;
+      places_[rank].num_blocks = what.num_blocks[rank % what.num_blocks.size()];
       for (int peer = 0; peer < ranks.size(); ++peer) {
         contents_[rank].push_back(random_bytes(sizes_[rank][peer], random));
         sent_[rank].emplace_back(sizes_[rank][peer]);
@@ -65,7 +65,7 @@ class Messages {
 class DirectExchanges : public RanksTest {
  protected:
   void check(Case what) {
-    if (what.num_blocks == 0) what.num_blocks = num_direct_blocks(GetParam());
+    if (what.num_blocks.empty()) what.num_blocks = {num_direct_blocks(GetParam())};
     const Messages messages(*ranks_, what, random_);
     messages.run();
     messages.expect_right();
@@ -88,7 +88,13 @@ TEST_P(DirectExchanges, large) {
 }
 
 TEST_P(DirectExchanges, any_grid) {
-  for (const int num_blocks : {1, 2, 3, 7}) check({even(ranks_->size(), 300'001), num_blocks});
+  for (const int num_blocks : {1, 2, 3, 7}) check({even(ranks_->size(), 300'001), {num_blocks}});
+}
+
+TEST_P(DirectExchanges, each_rank_has_a_grid_of_its_own) {
+  check({even(ranks_->size(), 300'001), {2, 5, 3}});
+  check({even(ranks_->size(), 300'001), {7, 2}});
+  if (GetParam().placement == Placement::kGpuEach) check({even(ranks_->size(), 3'000'001), {64, 8}});
 }
 
 TEST_P(DirectExchanges, uneven_messages) {
@@ -113,7 +119,7 @@ TEST_P(DirectExchanges, one_to_all_and_all_to_one) {
 TEST_P(DirectExchanges, a_miss_on_one_rank_makes_all_decline) {
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = (rank + 1) % ranks_->size();
-    const Messages messages(*ranks_, {even(ranks_->size(), 100'001), num_direct_blocks(GetParam())}, random_);
+    const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_direct_blocks(GetParam())}}, random_);
     ranks_->withdraw(rank, owner, messages.place(owner, rank));
     messages.run();
     messages.expect_right();
@@ -123,7 +129,7 @@ TEST_P(DirectExchanges, a_miss_on_one_rank_makes_all_decline) {
 }
 
 TEST_P(DirectExchanges, a_misaligned_tensor_makes_all_decline) {
-  const Messages messages(*ranks_, {even(ranks_->size(), 100'001), num_direct_blocks(GetParam()), 8}, random_);
+  const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_direct_blocks(GetParam())}, 8}, random_);
   messages.run();
   messages.expect_right();
   expect_states(*ranks_, 0, 1, "misaligned");
@@ -133,7 +139,7 @@ TEST_P(DirectExchanges, a_misaligned_tensor_makes_all_decline) {
 TEST_P(DirectExchanges, empty_messages_need_no_segment) {
   Sizes sizes = even(ranks_->size(), 0);
   sizes[0][1] = 50'000;
-  const Messages messages(*ranks_, {sizes, num_direct_blocks(GetParam())}, random_);
+  const Messages messages(*ranks_, {sizes, {num_direct_blocks(GetParam())}}, random_);
   for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, messages.place(0, rank));
   messages.run();
   messages.expect_right();

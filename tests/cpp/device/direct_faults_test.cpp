@@ -142,6 +142,8 @@ INSTANTIATE_TEST_SUITE_P(layouts, DirectFaults, kLayouts, name_of);
 // The packets that a peer of rank 0 sends in the first epoch, one after the other as the test wants.
 class Puppet {
  public:
+  static constexpr uint32_t kNumBlocks = 5;  // more than rank 0 has
+
   Puppet(const DeviceRanks& ranks, int rank)
       : team_(ranks.team(0)),
         rank_(static_cast<uint32_t>(rank)),
@@ -155,11 +157,15 @@ class Puppet {
     send(num_ranks_ + 2 * rank_ + 1, writable);
   }
   void agree() const {
-    const uint32_t verdict[2] = {static_cast<uint32_t>(device::Verdict::kYes), device::kVerdictMark};
+    const uint32_t verdict[2] = {static_cast<uint32_t>(device::Verdict::kYes), device::kVerdictMark | kNumBlocks};
     send(3 * num_ranks_ + rank_, verdict);
   }
-  void leave(uint32_t num_blocks, uint64_t done) const {
-    for (uint32_t block = 0; block < num_blocks; ++block) send((4 + block) * num_ranks_ + rank_, done);
+  void leave(uint32_t done) const {
+    for (uint32_t block = 0; block < kNumBlocks; ++block) leave_block(block, done);
+  }
+  void leave_block(uint32_t block, uint32_t done) const {
+    const uint32_t exit[2] = {done, kNumBlocks};
+    send((4 + block) * num_ranks_ + rank_, exit);
   }
 
  private:
@@ -255,7 +261,7 @@ TEST_F(DirectGuards, a_puppet_can_play_along) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
-  puppets_[1]->leave(kNumBlocks, device::kPartDone);
+  puppets_[1]->leave(device::kPartDone);
   launch();
   require(ranks_->stream(0).synchronize());
   ranks_->expect_no_faults();
@@ -268,7 +274,7 @@ TEST_F(DirectGuards, a_peer_that_has_not_done_its_part_is_missed) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
-  puppets_[1]->leave(kNumBlocks, 0);
+  puppets_[1]->leave(0);
   launch();
   expect_end_before_the_guard_gives_up();
   EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
@@ -281,9 +287,21 @@ TEST_F(DirectGuards, a_peer_that_is_late_to_end_is_waited_for) {
   puppets_[1]->agree();
   launch();
   await_report();
-  puppets_[1]->leave(kNumBlocks, device::kPartDone);
+  puppets_[1]->leave(device::kPartDone);
   expect_end_before_the_guard_gives_up();
   targets_[1].expect_contents(contents_, "peer");
+}
+
+// Each of them: the peer may still write from any.
+TEST_F(DirectGuards, all_blocks_of_a_peer_are_waited_for) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  for (uint32_t block = 0; block + 1 < Puppet::kNumBlocks; ++block) puppets_[1]->leave_block(block, device::kPartDone);
+  launch();
+  await_report();
+  puppets_[1]->leave_block(Puppet::kNumBlocks - 1, device::kPartDone);
+  expect_end_before_the_guard_gives_up();
 }
 
 TEST_F(DirectGuards, who_has_agreed_waits_even_without_having_heard_all) {
@@ -294,8 +312,8 @@ TEST_F(DirectGuards, who_has_agreed_waits_even_without_having_heard_all) {
   launch();
   await_report();
   EXPECT_EQ(ranks_->mailbox(0).report.peer, 2);
-  puppets_[1]->leave(kNumBlocks, 0);
-  puppets_[2]->leave(kNumBlocks, 0);
+  puppets_[1]->leave(0);
+  puppets_[2]->leave(0);
   expect_end_before_the_guard_gives_up();
   for (int rank = 0; rank < 3; ++rank) targets_[rank].expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
 }

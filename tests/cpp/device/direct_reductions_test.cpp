@@ -13,6 +13,7 @@ struct Case {
   Reduction reduction = Reduction::kSum;
   int root = kNoRoot;
   int num_blocks = 0;
+  int num_more_blocks = 0;  // of each rank than of the one before
 
   size_t num_bytes() const { return num_elements * size_of(dtype); }
   std::string name() const { return std::to_string(num_elements) + " x " + name_of(dtype) + " " + name_of(reduction); }
@@ -29,7 +30,7 @@ class Reduced {
       outputs_.emplace_back(what.num_bytes());
       places_.push_back({.input = ranks.publish(rank, inputs_[rank].data()),
                          .output = ranks.publish(rank, outputs_[rank].data()),
-                         .num_blocks = what.num_blocks});
+                         .num_blocks = what.num_blocks + rank * what.num_more_blocks});
     });
   }
 
@@ -181,6 +182,10 @@ TEST_P(DirectReductions, reduce_to_each_root) {
 
 TEST_P(DirectReductions, any_grid) {
   for (const int num_blocks : {1, 2, 3, 8}) check({100'001, DataType::kBFloat16, Reduction::kSum, kNoRoot, num_blocks});
+}
+
+TEST_P(DirectReductions, each_rank_has_a_grid_of_its_own) {
+  for (const int root : {kNoRoot, 0}) check({100'001, DataType::kBFloat16, Reduction::kSum, root, 2, 3});
 }
 
 TEST_P(DirectReductions, reduce_scatter_even) {
