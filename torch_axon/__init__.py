@@ -11,6 +11,7 @@ loaded and started by the first process group, not by the import.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 
@@ -24,17 +25,24 @@ def _autoload() -> None:
 from torch_axon._registration import make_default, register  # noqa: E402
 
 if TYPE_CHECKING:
+    from torch_axon.fused import all_gather_matmul as all_gather_matmul
+    from torch_axon.fused import matmul_reduce_scatter as matmul_reduce_scatter
     from torch_axon.options import Options as Options
 
-__all__ = ["Options", "make_default"]
+__all__ = ["Options", "all_gather_matmul", "make_default", "matmul_reduce_scatter"]
+
+# What stands on the extension, which is loaded only when somebody asks.
+_LAZY = {
+    "Options": "options",
+    "all_gather_matmul": "fused",
+    "matmul_reduce_scatter": "fused",
+}
 
 register()
 
 
 def __getattr__(name: str) -> object:
-    # Options derives from a C++ class: the extension is loaded only when somebody asks.
-    if name == "Options":
-        from torch_axon.options import Options
-
-        return Options
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_LAZY[name]}")
+    return globals().setdefault(name, getattr(module, name))

@@ -1,0 +1,217 @@
+"""Matrix products whose communication is hidden, beside the same product without communication.
+
+    torchrun --nproc-per-node=2 benchmarks/cuda/overlap.py --json overlap.jsonl --plot overlap.png
+    torchrun --nproc-per-node=2 benchmarks/cuda/overlap.py --shapes all --dtype float16 --json overlap.jsonl
+    torchrun --nproc-per-node=2 benchmarks/cuda/overlap.py --shapes 8192,16384,8192 --trace overlap_trace.json
+
+m, k, n of a shape are those of the product of every rank: [m, k] @ [k, n], of which all_gather_matmul gathers the rows
+of the first factor, m / ranks from each rank, and matmul_reduce_scatter scatters those of the result. Sides:
+
+    nccl      NCCL's collective and torch.mm, one after the other
+    symm_mem  torch.ops.symm_mem.fused_all_gather_matmul, fused_matmul_reduce_scatter
+    axon      torch_axon.all_gather_matmul (without returning what was gathered), matmul_reduce_scatter
+    cut       all_gather_matmul's rows in pieces, this rank's and the others', nothing gathered: what is left to win
+
+A GPU's clock depends on what it did before: each side's calls follow half a second of plain products, the order of the
+sides alternates, and figures are medians over the blocks, of the slowest rank. Timed factors are random; every element
+is compared before and after, on integers that are exact in any order of summation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from overlap_report import Line, Side, save_plot, table
+from overlap_sides import SIDES, Call, Factors, Groups, draw_integers, draw_normal
+from torch import Tensor
+
+from torch_axon.bench.clock import EnqueueClock, StreamClock
+from torch_axon.bench.contenders import choose_gpu, open_contenders
+from torch_axon.bench.record import append_lines, describe_machine
+
+QUICK = ((32768, 16384, 8192), (8192, 16384, 8192), (16384, 8192, 8192))
+ALL = tuple((m, k, n) for m in (4096, 8192, 16384, 32768) for k in (4096, 8192, 16384) for n in (4096, 8192, 16384))
+
+CALLS_A_HOST_SAMPLE, HOST_SAMPLES = 8, 3
+NUM_WARM_CALLS = 3
+
+
+class Contest:
+    """All sides of the chosen operations at one shape."""
+
+    def __init__(self, factors: Factors, groups: Groups, arguments: argparse.Namespace) -> None:
+        self._factors, self._control, self._arguments = factors, groups.control, arguments
+        self._sides = {
+            (op, name): call
+            for op in arguments.operations
+            for name, call in SIDES[op](factors, groups).items()
+            if name in arguments.sides
+        }
+        self._references = {op: SIDES[op](factors, groups)["nccl"] for op in arguments.operations}
+        self._failures: dict[tuple[str, str], str] = {}
+        self._wrong = dict.fromkeys(self._sides, 0)
+
+    def compare(self) -> None:
+        """Counts what differs from NCCL's results. A side that fails on any rank is out of the contest."""
+        self._factors.fill(draw_integers)
+        for op, reference in self._references.items():
+            expected = reference().clone()
+            for side in [side for side in self._sides if side[0] == op]:
+                wrong, reason = _differences(self._sides[side], expected)
+                if reason := self._control.first_reason(reason):
+                    self._failures[side] = reason
+                    del self._sides[side]
+                else:
+                    self._wrong[side] += self._control.total(wrong)
+        self._factors.fill(draw_normal)
+
+    def time(self) -> dict[object, float]:
+        """Microseconds a call, of every side and of the plain product (None)."""
+        calls: dict[object, Call] = {None: self._factors.multiply, **self._sides}
+        [alone_us] = self._control.maximum([median(self._timed(self._factors.multiply, NUM_WARM_CALLS))])
+        heat = round(self._arguments.heat * 1e6 / alone_us) + 1
+        num_calls = min(200, max(5, round(self._arguments.seconds * 1e6 / alone_us)))
+        for call in calls.values():
+            self._timed(call, NUM_WARM_CALLS)
+        blocks: dict[object, list[float]] = {side: [] for side in calls}
+        for block in range(self._arguments.blocks):
+            for side in list(calls)[:: 1 if block % 2 == 0 else -1]:
+                self._control.barrier()
+                for _ in range(heat):
+                    self._factors.multiply()
+                blocks[side].append(median(self._timed(calls[side], num_calls)))
+        return {side: median(self._control.maximum(figures)) for side, figures in blocks.items()}
+
+    def time_host(self) -> dict[object, float]:
+        """Microseconds that the host takes to enqueue a call."""
+        return {side: self._enqueued(call) for side, call in self._sides.items()}
+
+    def sides(self, op: str, times: dict[object, float], host_times: dict[object, float]) -> tuple[Side, ...]:
+        measured = {
+            name: Side(
+                name, times[op, name], times[None] / times[op, name], host_times[op, name], self._wrong[op, name]
+            )
+            for each, name in self._sides
+            if each == op
+        }
+        failed = {name: Side(name, failure=reason) for (each, name), reason in self._failures.items() if each == op}
+        return tuple(({**measured, **failed}).values())
+
+    def _timed(self, call: Call, num_calls: int) -> list[float]:
+        return [nanoseconds / 1e3 for nanoseconds in StreamClock(0, 1).time(lambda: _drop(call()), num_calls)]
+
+    def _enqueued(self, call: Call) -> float:
+        def batch() -> None:
+            for _ in range(CALLS_A_HOST_SAMPLE):
+                call()
+
+        samples = EnqueueClock().time(batch, HOST_SAMPLES)
+        return self._control.maximum([median(samples) / CALLS_A_HOST_SAMPLE / 1e3])[0]
+
+
+def _differences(call: Call, expected: Tensor) -> tuple[int, str | None]:
+    """How many elements differ, and why there are none."""
+    try:
+        return int((call() != expected).sum()), None
+    except Exception as error:
+        return 0, f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _drop(_: Tensor) -> None:
+    """Clocks time what returns nothing."""
+
+
+def trace(factors: Factors, groups: Groups, arguments: argparse.Namespace) -> None:
+    """A Chrome trace of axon's calls on rank 0: products on one stream, copies on another."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        for op in arguments.operations:
+            for _ in range(NUM_WARM_CALLS):
+                SIDES[op](factors, groups)["axon"]()
+        torch.cuda.synchronize()
+    if dist.get_rank() == 0:
+        profile.export_chrome_trace(str(arguments.trace))
+
+
+def measure(shape: tuple[int, int, int], groups: Groups, arguments: argparse.Namespace) -> list[Line]:
+    m, k, n = shape
+    factors = Factors(m, k, n, getattr(torch, arguments.dtype))
+    contest = Contest(factors, groups, arguments)
+    contest.compare()
+    times, host_times = contest.time(), contest.time_host()
+    contest.compare()
+    if arguments.trace:
+        trace(factors, groups, arguments)
+    machine = replace(
+        describe_machine("cuda", arguments.commit),
+        command=f"torchrun --nproc-per-node={os.environ['LOCAL_WORLD_SIZE']} {shlex.join(sys.argv)}",
+    )
+    return [
+        Line(
+            op,
+            m,
+            k,
+            n,
+            arguments.dtype,
+            dist.get_world_size(),
+            times[None],
+            contest.sides(op, times, host_times),
+            machine,
+        )
+        for op in arguments.operations
+    ]
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", type=_shapes, default=QUICK, help="quick (three), all, or 'm,k,n m,k,n …'")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    parser.add_argument("--operations", type=_words, default=list(SIDES), help=",".join(SIDES))
+    parser.add_argument("--sides", type=_words, default=["nccl", "symm_mem", "axon", "cut"])
+    parser.add_argument("--blocks", type=int, default=3, help="of each side")
+    parser.add_argument("--seconds", type=float, default=0.25, help="of a side's calls in a block")
+    parser.add_argument("--heat", type=float, default=0.5, help="seconds of plain products before them")
+    parser.add_argument("--json", type=Path, help="lines are appended")
+    parser.add_argument("--plot", type=Path, help="PNG")
+    parser.add_argument("--trace", type=Path, help="Chrome trace of axon's calls at the last shape, JSON")
+    parser.add_argument("--commit", help="what was built, if this is no git checkout")
+    return parser.parse_args(words)
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
+    named = {"quick": QUICK, "all": ALL}
+    return named[text] if text in named else tuple(tuple(map(int, shape.split(","))) for shape in text.split())
+
+
+def main() -> None:
+    arguments = parse(sys.argv[1:])
+    torch.set_default_device(choose_gpu())
+    (axon, nccl), control = open_contenders("axon", ["nccl"], timedelta(minutes=2))
+    groups = Groups(axon.group, nccl.group, control)
+    lines: list[Line] = []
+    for shape in arguments.shapes:
+        lines += (new := measure(shape, groups, arguments))
+        if dist.get_rank() == 0:
+            print(table(new), flush=True)
+            if arguments.json:  # now: a long run may be cut short
+                append_lines(arguments.json, new)
+    if dist.get_rank() == 0 and arguments.plot:
+        save_plot(lines, arguments.plot)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

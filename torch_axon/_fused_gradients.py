@@ -1,0 +1,192 @@
+"""Gradients of the fused products: the backward pass of each is the other.
+
+    all_gather_matmul        gathered = all_gather(x)                    d_x = reduce_scatter(d_output @ weightᵀ)
+                             output = gathered @ weight                  d_weight = gatheredᵀ @ d_output
+    matmul_reduce_scatter    output = reduce_scatter(x @ weight)         d_product = all_gather(d_output)
+                                                                         d_x = d_product @ weightᵀ
+                                                                         d_weight = xᵀ @ d_product
+
+The backward pass is collective too: all ranks must want the same gradients. That of a bias is this rank's alone, as is
+its bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed.distributed_c10d import GroupName
+from torch.nn.functional import pad
+
+Gradients = tuple[Tensor | None, ...]
+
+
+def rank_in(group_name: str) -> int:
+    return _resolve_process_group(GroupName(group_name)).rank()
+
+
+class _AllGatherMatmul(torch.autograd.Function):
+    """Flat, as autograd wants it: x, all weights, all biases go in; gathered and all outputs come out."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, sizes: list[int], group_name: str, return_gathered: bool, x: Tensor, *parameters: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        num_weights = len(parameters) // 2
+        weights, biases = parameters[:num_weights], parameters[num_weights:]
+        with torch._C._AutoDispatchBelowAutograd():
+            gathered, outputs = torch.ops.axon.all_gather_matmul(x, weights, biases, sizes, group_name, return_gathered)
+        needs_x, needs_weights = ctx.needs_input_grad[3], any(ctx.needs_input_grad[4 : 4 + num_weights])
+        ctx.set_materialize_grads(False)
+        ctx.sizes, ctx.group_name, ctx.return_gathered = sizes, group_name, return_gathered
+        # The gathered input is kept where the caller has it anyway.
+        multiplied = gathered if return_gathered else x
+        ctx.save_for_backward(multiplied if needs_weights else None, *(weights if needs_x else ()))
+        return gathered, *outputs
+
+    @staticmethod
+    def backward(ctx: Any, d_gathered: Tensor | None, *d_outputs: Tensor | None) -> Gradients:
+        gathered, *weights = ctx.saved_tensors
+        needs_x, needs_weights = ctx.needs_input_grad[3], ctx.needs_input_grad[4 : 4 + len(d_outputs)]
+        gather_again = gathered is not None and not ctx.return_gathered
+        if gather_again:  # beside the product below
+            gathered = _start_all_gather(gathered, ctx.sizes, ctx.group_name)
+        d_x = _gradient_of_shard(ctx, d_gathered, d_outputs, weights) if needs_x else None
+        if gather_again:
+            gathered = _finish_all_gather(gathered, ctx.sizes)
+        d_weights = [
+            gathered.t() @ d_output if needed and d_output is not None else None
+            for needed, d_output in zip(needs_weights, d_outputs, strict=True)
+        ]
+        d_biases = [
+            d_output.sum(0) if needed and d_output is not None else None
+            for needed, d_output in zip(ctx.needs_input_grad[4 + len(d_outputs) :], d_outputs, strict=True)
+        ]
+        return None, None, None, d_x, *d_weights, *d_biases
+
+
+def _gradient_of_shard(
+    ctx: Any, d_gathered: Tensor | None, d_outputs: Sequence[Tensor | None], weights: Sequence[Tensor]
+) -> Tensor | None:
+    """Of several products it is one of their gradients side by side: everything is sent once, and rounded once."""
+    d_x = None if d_gathered is None else _reduce_scatter(d_gathered, ctx.sizes, ctx.group_name)
+    pairs = [
+        (d_output, weight.t()) for d_output, weight in zip(d_outputs, weights, strict=True) if d_output is not None
+    ]
+    if not pairs:
+        return d_x
+    d_output, transposed = pairs[0]
+    if len(pairs) > 1:
+        d_output, transposed = torch.cat([d for d, _ in pairs], 1), torch.cat([weight for _, weight in pairs])
+    product: Tensor = torch.ops.axon.matmul_reduce_scatter(d_output, transposed, None, ctx.sizes, "sum", ctx.group_name)
+    return product if d_x is None else d_x + product
+
+
+class _MatmulReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        sizes: list[int],
+        reduce_op: str,
+        group_name: str,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            output: Tensor = torch.ops.axon.matmul_reduce_scatter(x, weight, bias, sizes, reduce_op, group_name)
+        _, _, _, needs_x, needs_weight, _ = ctx.needs_input_grad
+        ctx.sizes, ctx.reduce_op, ctx.group_name = sizes, reduce_op, group_name
+        ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor) -> Gradients:
+        x, weight = ctx.saved_tensors
+        _, _, _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        d_bias = d_output.sum(0) if needs_bias else None
+        d_x = d_weight = None
+        if ctx.reduce_op == "avg":
+            d_output = d_output / len(ctx.sizes)
+        if needs_x:
+            d_product, (d_x,) = torch.ops.axon.all_gather_matmul(
+                d_output, [weight.t()], [None], ctx.sizes, ctx.group_name, needs_weight
+            )
+        elif needs_weight:
+            d_product = _finish_all_gather(_start_all_gather(d_output, ctx.sizes, ctx.group_name), ctx.sizes)
+        if needs_weight:
+            d_weight = x.t() @ d_product
+        return None, None, None, d_x, d_weight, d_bias
+
+
+# Rows that differ between the ranks are gathered and scattered in blocks as large as the largest.
+
+
+def _start_all_gather(rows: Tensor, sizes: Sequence[int], group_name: str) -> Tensor:
+    padded = _padded(rows, max(sizes)).contiguous()
+    gathered: Tensor = torch.ops._c10d_functional.all_gather_into_tensor(padded, len(sizes), group_name)
+    return gathered
+
+
+def _finish_all_gather(gathered: Tensor, sizes: Sequence[int]) -> Tensor:
+    gathered = torch.ops._c10d_functional.wait_tensor(gathered)
+    if _are_even(sizes):
+        return gathered
+    blocks = gathered.chunk(len(sizes))
+    return torch.cat([block[:size] for block, size in zip(blocks, sizes, strict=True)])
+
+
+def _reduce_scatter(rows: Tensor, sizes: Sequence[int], group_name: str) -> Tensor:
+    if not _are_even(sizes):
+        rows = torch.cat([_padded(block, max(sizes)) for block in torch.split(rows, list(sizes))])
+    scattered = torch.ops._c10d_functional.reduce_scatter_tensor(rows.contiguous(), "sum", len(sizes), group_name)
+    part: Tensor = torch.ops._c10d_functional.wait_tensor(scattered)[: sizes[rank_in(group_name)]]
+    return part
+
+
+def _padded(rows: Tensor, count: int) -> Tensor:
+    return rows if rows.shape[0] == count else pad(rows, (0, 0, 0, count - rows.shape[0]))
+
+
+def _are_even(sizes: Sequence[int]) -> bool:
+    return min(sizes) == max(sizes)
+
+
+# ---- what the dispatcher calls
+
+
+def _all_gather_matmul(
+    keys: torch._C.DispatchKeySet,
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    *how: Any,
+) -> tuple[Tensor, list[Tensor]]:
+    if torch.is_grad_enabled() and torch._C._any_requires_grad(x, weights, biases):
+        gathered, *outputs = _AllGatherMatmul.apply(*how, x, *weights, *biases)  # type: ignore[no-untyped-call]
+        return gathered, outputs
+    operator = torch.ops.axon.all_gather_matmul.default
+    result: tuple[Tensor, list[Tensor]] = operator.redispatch(
+        keys & torch._C._after_autograd_keyset, x, weights, biases, *how
+    )
+    return result
+
+
+def _matmul_reduce_scatter(
+    keys: torch._C.DispatchKeySet, x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any
+) -> Tensor:
+    if torch.is_grad_enabled() and torch._C._any_requires_grad(x, weight, bias):
+        output: Tensor = _MatmulReduceScatter.apply(*how, x, weight, bias)  # type: ignore[no-untyped-call]
+        return output
+    operator = torch.ops.axon.matmul_reduce_scatter.default
+    output = operator.redispatch(keys & torch._C._after_autograd_keyset, x, weight, bias, *how)
+    return output
+
+
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
+    "all_gather_matmul": _all_gather_matmul,
+    "matmul_reduce_scatter": _matmul_reduce_scatter,
+}

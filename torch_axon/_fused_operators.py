@@ -1,0 +1,80 @@
+"""`torch.ops.axon`, complete once this is imported: what torch must know of the operators beside their kernels.
+
+Shapes for torch.compile, types under autocast, and gradients (_fused_gradients.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_axon import _fused_gradients, _native
+from torch_axon._fused_gradients import rank_in
+
+_AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+
+
+def _with_casts(operator: torch._ops.OpOverload[..., Any], device: str) -> Callable[..., Any]:
+    """As autocast treats matmul: everything of a floating type narrower than double becomes its type."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+        torch._C.DispatchKey.AutocastCUDA
+    )
+
+    def call(*arguments: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return operator(*(_cast(argument, dtype) for argument in arguments))
+
+    return call
+
+
+def _cast(argument: Any, dtype: torch.dtype) -> Any:
+    if isinstance(argument, Tensor):
+        return argument.to(dtype) if argument.is_floating_point() and argument.dtype != torch.float64 else argument
+    if isinstance(argument, list):
+        return [_cast(each, dtype) for each in argument]
+    return argument
+
+
+def _all_gather_matmul(
+    x: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None],
+    sizes: list[int],
+    group_name: str,
+    return_gathered: bool,
+) -> tuple[Tensor, list[Tensor]]:
+    gathered = x.new_empty(sum(sizes) if return_gathered else 0, x.shape[1])
+    return gathered, [x.new_empty(sum(sizes), weight.shape[1]) for weight in weights]
+
+
+def _matmul_reduce_scatter(
+    x: Tensor, weight: Tensor, bias: Tensor | None, sizes: list[int], reduce_op: str, group_name: str
+) -> Tensor:
+    return x.new_empty(sizes[rank_in(group_name)], weight.shape[1])
+
+
+_FAKES: dict[str, Callable[..., Any]] = {
+    "all_gather_matmul": _all_gather_matmul,
+    "matmul_reduce_scatter": _matmul_reduce_scatter,
+}
+
+
+def _register() -> torch.library.Library:
+    """What is registered stays so as long as the library lives."""
+    _native.load()
+    library = torch.library.Library("axon", "IMPL")  # type: ignore[no-untyped-call]
+    for name, fake in _FAKES.items():
+        torch.library.register_fake(f"axon::{name}", fake, lib=library)
+    for name, with_gradients in _fused_gradients.IMPLEMENTATIONS.items():
+        library.impl(name, with_gradients, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+        for device, key in _AUTOCAST_KEYS.items():
+            with_casts = _with_casts(getattr(torch.ops.axon, name).default, device)
+            library.impl(name, with_casts, key)  # type: ignore[no-untyped-call]
+    return library
+
+
+_library = _register()
