@@ -16,10 +16,12 @@ from torch_axon import all_gather_matmul, matmul_reduce_scatter
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def factor(shape: Sequence[int], rank: int, seed: int = 0) -> Tensor:
-    """-1, 0 and 1, in float64; the same wherever it is made."""
-    generator = torch.Generator(device="cpu").manual_seed(1000 * seed + rank)
-    return torch.randint(-1, 2, tuple(shape), generator=generator, device="cpu").double().to(torch.get_default_device())
+def factor(shape: Sequence[int], rank: int, seed: int = 0, one_in: int = 1) -> Tensor:
+    """-1, 0 and 1, in float64; the same on every rank. The ones are rarer by `one_in`, which keeps long sums small."""
+    device = torch.get_default_device()
+    generator = torch.Generator(device).manual_seed(1000 * seed + rank)
+    drawn = torch.randint(3 * one_in, tuple(shape), generator=generator, device=device)
+    return drawn.eq(0).double() - drawn.eq(1).double()
 
 
 def uneven(num_ranks: int) -> list[int]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from devices import on_every_path
 from pool import RankPool
 from products import FLOATING, Gathering, Scattering, check, factor, loss, uneven
-from reference import case, failure
+from reference import case, eventual_failure, failure
 from torch import Tensor
 
 from torch_axon import all_gather_matmul, matmul_reduce_scatter
@@ -262,3 +264,28 @@ def test_what_cannot_be_multiplied_is_refused_at_once(two_ranks: RankPool) -> No
         for message, parts in zip(messages, expected, strict=True):
             for part in parts:
                 assert part in message
+
+
+def _disagree(other_operation: bool) -> str:
+    """The last rank brings another number of rows, or calls the other operation."""
+    group = dist.new_group(timeout=timedelta(seconds=20))
+    dist.barrier()
+    deviates = dist.get_rank() == dist.get_world_size() - 1
+    rows = 12 * dist.get_world_size()
+    x, weight = torch.ones(rows, 6), torch.ones(6, 5)
+
+    def call() -> object:
+        if deviates and other_operation:
+            return matmul_reduce_scatter(x, weight, group=group)
+        return all_gather_matmul(x[: rows - deviates], weight, group=group)
+
+    message = eventual_failure(call)
+    dist.destroy_process_group(group)
+    check(all_gather_matmul(x, weight)[0], torch.ones(rows * dist.get_world_size(), 6))
+    return message
+
+
+@pytest.mark.parametrize("other_operation", [False, True], ids=["rows", "operation"])
+def test_a_disagreement_raises_on_every_rank(other_operation: bool, ranks: RankPool) -> None:
+    for message in ranks.run(_disagree, other_operation):
+        assert "mismatch" in message
