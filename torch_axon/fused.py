@@ -125,13 +125,15 @@ class _Rows:
         self._dim = dim
         self._middle = moved.shape[1:-1]
         self._rows_each = prod(self._middle)
-        self.matrix = moved.reshape(moved.shape[0] * self._rows_each, moved.shape[-1])
+        self.matrix = moved.reshape(moved.shape[0] * self._rows_each, moved.shape[-1]) if self._middle else x
 
     def counts(self, shares: Sequence[int]) -> list[int]:
         """Rows of every rank."""
         return [share * self._rows_each for share in shares]
 
     def restore(self, matrix: Tensor, extent: int) -> Tensor:
+        if not self._middle:
+            return matrix
         return matrix.view(extent, *self._middle, matrix.shape[-1]).movedim(0, self._dim)
 
 

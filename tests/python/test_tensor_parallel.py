@@ -1,0 +1,187 @@
+"""A Llama's block in tensor and sequence parallel, its communication hidden, computes what one process's does."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from devices import on_every_path
+from pool import RankPool
+from reference import case, failure
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from torch_axon.tensor_parallel import FusedColwiseParallel, FusedRowwiseParallel
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+from llama_block import Block, fused_plan, shard, torch_plan, whole
+
+pytestmark = on_every_path
+
+FEATURES, BATCH = 48, 2
+
+
+def _mesh() -> DeviceMesh:
+    return init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
+
+
+def _block() -> Block:
+    torch.manual_seed(1)
+    return Block(FEATURES, heads=12, kv_heads=12, hidden=96).double()
+
+
+def _input(length: int) -> Tensor:
+    torch.manual_seed(2)
+    return torch.randn(BATCH, length, FEATURES, dtype=torch.float64)
+
+
+def _length() -> int:
+    return 4 * dist.get_world_size()
+
+
+def _close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, atol=1e-9, rtol=1e-9)
+
+
+def _compare(run: Callable[[nn.Module, Tensor], Tensor], plan: dict[str, ParallelStyle]) -> None:
+    """Output, gradients and, after a step of the optimizer, parameters."""
+    alone, block, mesh = _block(), _block(), _mesh()
+    parallelize_module(block, mesh, plan)
+    x = _input(_length())
+    for _ in range(2):
+        expected = alone(x)
+        output = run(block, shard(x, mesh))
+        _close(output, shard(expected, mesh))
+        for module, result in ((alone, expected), (block, output)):
+            module.zero_grad()
+            result.square().sum().backward()
+            torch.optim.SGD(module.parameters(), lr=1e-3, foreach=False).step()
+        for mine, other in zip(block.parameters(), alone.parameters(), strict=True):
+            _close(whole(mine.grad), whole(other.grad))
+            _close(whole(mine.detach()), other.detach())
+
+
+def _eager() -> None:
+    for plan in (fused_plan(), torch_plan()):
+        with case(plan=plan):
+            _compare(lambda block, x: block(x), plan)
+
+
+def test_a_block_computes_what_one_process_does(ranks: RankPool) -> None:
+    ranks.run(_eager)
+
+
+def _checkpointed() -> None:
+    _compare(lambda block, x: checkpoint(block, x, use_reentrant=False), fused_plan())
+
+
+def test_a_block_is_recomputed(two_ranks: RankPool) -> None:
+    two_ranks.run(_checkpointed)
+
+
+def _compiled() -> None:
+    _compare(lambda block, x: torch.compile(block, backend="aot_eager", fullgraph=True)(x), fused_plan())
+
+
+def test_a_block_is_compiled_as_one_graph(two_ranks: RankPool) -> None:
+    two_ranks.run(_compiled, timeout_s=180)
+
+
+class _Count(TorchDispatchMode):
+    """How often each of our operators is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "axon":
+            self.calls[func.__name__] = self.calls.get(func.__name__, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+def _count() -> dict[str, int]:
+    block, mesh = _block(), _mesh()
+    parallelize_module(block, mesh, fused_plan())
+    with _Count() as count:
+        block(shard(_input(_length()), mesh))
+    return count.calls
+
+
+def test_linears_of_one_input_gather_it_once(two_ranks: RankPool) -> None:
+    for calls in two_ranks.run(_count):
+        assert calls == {"all_gather_matmul.default": 2, "matmul_reduce_scatter.default": 2}
+
+
+def _layers() -> None:
+    """A pair of Linears with biases: other dimensions, sequences that do not divide, DTensors in and out, copies."""
+    mesh = _mesh()
+    for dim in (0, 1):
+        for length in (_length(), _length() + 1):
+            with case(dim=dim, length=length):
+                torch.manual_seed(3)
+                alone = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 12)).double()
+                plan = {
+                    "0": FusedColwiseParallel(sequence_dim=dim),
+                    "2": FusedRowwiseParallel(sequence_dim=dim, use_local_output=False),
+                }
+                layers = copy.deepcopy(parallelize_module(copy.deepcopy(alone), mesh, plan))
+                x = torch.randn((length, 3, 12) if dim == 0 else (3, length, 12), dtype=torch.float64)
+                expected = alone(x)
+                own = x.chunk(mesh.size(), dim)[dist.get_rank()]
+                shape_and_stride = {"shape": x.shape, "stride": x.stride()}
+                output = layers(DTensor.from_local(own, mesh, [Shard(dim)], run_check=False, **shape_and_stride))
+                assert output.placements == (Shard(dim),)
+                _close(output.full_tensor(), expected)
+                expected.square().sum().backward()
+                output.to_local().square().sum().backward()
+                for mine, other in zip(layers.parameters(), alone.parameters(), strict=True):
+                    _close(whole(mine.grad), whole(other.grad))
+
+
+def test_layers_of_any_length_and_dimension(ranks: RankPool) -> None:
+    ranks.run(_layers)
+
+
+def _interrupted() -> None:
+    """Products that nobody took are not given out for another pass, even of the same tensor."""
+    block, mesh = _block(), _mesh()
+    parallelize_module(block, mesh, fused_plan())
+    x = shard(_input(_length()), mesh)
+    attention = block.attention
+    first = attention.wq(x)
+    with torch.no_grad():
+        attention.wk.weight.mul_(2)
+    torch.testing.assert_close(attention.wq(x), first)
+    _close(attention.wk(x).detach(), 2 * _untouched(x))
+
+
+def _untouched(x: Tensor) -> Tensor:
+    block = _block()
+    parallelize_module(block, _mesh(), fused_plan())
+    return block.attention.wk(x).detach()
+
+
+def test_products_of_an_interrupted_pass_are_dropped(two_ranks: RankPool) -> None:
+    two_ranks.run(_interrupted)
+
+
+def _other_modules() -> list[str]:
+    styles: tuple[ParallelStyle, ...] = (FusedColwiseParallel(), FusedRowwiseParallel())
+    return [failure(lambda style=style: parallelize_module(nn.Embedding(4, 4), _mesh(), style)) for style in styles]
+
+
+def test_only_linears_are_taken(two_ranks: RankPool) -> None:
+    for messages in two_ranks.run(_other_modules):
+        for message, style in zip(messages, ("FusedColwiseParallel", "FusedRowwiseParallel"), strict=True):
+            assert f"{style} of a Embedding; allowed: nn.Linear" in message
