@@ -27,15 +27,26 @@ from torch_axon._registration import make_default, register  # noqa: E402
 if TYPE_CHECKING:
     from torch_axon.fused import all_gather_matmul as all_gather_matmul
     from torch_axon.fused import matmul_reduce_scatter as matmul_reduce_scatter
+    from torch_axon.fused import scaled_all_gather_matmul as scaled_all_gather_matmul
+    from torch_axon.fused import scaled_matmul_reduce_scatter as scaled_matmul_reduce_scatter
     from torch_axon.options import Options as Options
 
-__all__ = ["Options", "all_gather_matmul", "make_default", "matmul_reduce_scatter"]
+__all__ = [
+    "Options",
+    "all_gather_matmul",
+    "make_default",
+    "matmul_reduce_scatter",
+    "scaled_all_gather_matmul",
+    "scaled_matmul_reduce_scatter",
+]
 
 # What stands on the extension, which is loaded only when somebody asks.
 _LAZY = {
     "Options": "options",
     "all_gather_matmul": "fused",
     "matmul_reduce_scatter": "fused",
+    "scaled_all_gather_matmul": "fused",
+    "scaled_matmul_reduce_scatter": "fused",
 }
 
 register()

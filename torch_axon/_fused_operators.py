@@ -57,9 +57,43 @@ def _matmul_reduce_scatter(
     return x.new_empty(sizes[rank_in(group_name)], weight.shape[1])
 
 
+def _scaled_all_gather_matmul(
+    x: Tensor,
+    scale_x: Tensor,
+    weights: list[Tensor],
+    scales: list[Tensor],
+    biases: list[Tensor | None],
+    sizes: list[int],
+    group_name: str,
+    out_dtype: torch.dtype | None,
+    use_fast_accum: bool,
+    return_gathered: bool,
+) -> tuple[Tensor, list[Tensor]]:
+    gathered, outputs = _all_gather_matmul(x, weights, biases, sizes, group_name, return_gathered)
+    return gathered, [torch.empty_like(output, dtype=out_dtype or torch.bfloat16) for output in outputs]
+
+
+def _scaled_matmul_reduce_scatter(
+    x: Tensor,
+    scale_x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    sizes: list[int],
+    reduce_op: str,
+    group_name: str,
+    out_dtype: torch.dtype | None,
+    use_fast_accum: bool,
+) -> Tensor:
+    output = _matmul_reduce_scatter(x, weight, bias, sizes, reduce_op, group_name)
+    return torch.empty_like(output, dtype=out_dtype or torch.bfloat16)
+
+
 _FAKES: dict[str, Callable[..., Any]] = {
     "all_gather_matmul": _all_gather_matmul,
     "matmul_reduce_scatter": _matmul_reduce_scatter,
+    "scaled_all_gather_matmul": _scaled_all_gather_matmul,
+    "scaled_matmul_reduce_scatter": _scaled_matmul_reduce_scatter,
 }
 
 
