@@ -37,7 +37,7 @@ def _sizes() -> list[int]:
 
 def _gather(row_wise: bool) -> None:
     rank, sizes = dist.get_rank(), _sizes()
-    for dtype in TYPES:
+    for dtype in TYPES[:1] if row_wise else TYPES:
         with case(dtype=dtype):
             shards = [factor((size, DEPTH), other).to(dtype) for other, size in enumerate(sizes)]
             scales = [_scale(size, other, row_wise) for other, size in enumerate(sizes)]
@@ -67,15 +67,9 @@ def _scatter(row_wise: bool) -> None:
                 (x.double() * scale_x) @ (weight.double() * scale)
                 for x, scale_x, weight in zip(inputs, scales, weights, strict=True)
             ]
-            output = scaled_matmul_reduce_scatter(
-                inputs[rank],
-                scales[rank],
-                weights[rank],
-                scale,
-                reduce_op=reduce_op,
-                sizes=sizes,
-                out_dtype=torch.float32,
-            )
+            own = (inputs[rank], scales[rank], weights[rank], scale)
+            out_dtype = torch.bfloat16 if row_wise else torch.float32  # torch has no other for row-wise products
+            output = scaled_matmul_reduce_scatter(*own, reduce_op=reduce_op, sizes=sizes, out_dtype=out_dtype)
             expected = torch.stack(products).sum(0) / (len(ranks) if reduce_op == "avg" else 1)
             check(output, expected.split(sizes)[rank])
 
