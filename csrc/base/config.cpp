@@ -18,11 +18,19 @@ static bool is_log_level(std::string_view value) noexcept {
   return log::parse(value).has_value();
 }
 
+static bool is_number_up_to(unsigned most, std::string_view value) noexcept {
+  unsigned number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  return error == std::errc() && end == value.data() + value.size() && number <= most;
+}
+
 // As many blocks as fit into an arena's table of departures (stream/arena.hpp).
 static bool is_arena_size(std::string_view value) noexcept {
-  unsigned num_mebibytes = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), num_mebibytes);
-  return error == std::errc() && end == value.data() + value.size() && num_mebibytes <= 16384;
+  return is_number_up_to(16384, value);
+}
+
+static bool is_workspace_size(std::string_view value) noexcept {
+  return is_number_up_to(65536, value);
 }
 
 static bool is_list_of_transports(std::string_view value) noexcept {
@@ -42,6 +50,10 @@ static constexpr Setting kSettings[] = {
      "How data moves. Without cuda, kernels between GPUs of one host are not used, and CUDA tensors go through host "
      "memory.",
      is_list_of_transports},
+    {"AXON_WORKSPACE_MB", ReadBy::kEngine, "1024", "0 to 65536",
+     "MiB of each GPU that a group may take to move data beside matrix products (torch.ops.axon). What needs more "
+     "communicates first. Must be the same on all ranks.",
+     is_workspace_size},
     {"AXON_UCX_ROOT", ReadBy::kBuild, "", "a folder",
      "Prefix of a UCX installation to build against and load, in place of the libucx wheel.", nullptr},
     {"AXON_CUDA", ReadBy::kBuild, "1", "0 or 1", "Whether the device code is compiled.", nullptr},

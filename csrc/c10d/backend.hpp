@@ -109,6 +109,11 @@ class AxonBackend final : public c10d::Backend {
     return allocate_registered(size, options);
   }
 
+  // For schedules of the group's own (fused/).
+  CudaSide& cuda_side(at::Device device);  // formed at the first call
+  std::chrono::milliseconds timeout() const noexcept { return timeout_.load(std::memory_order_relaxed); }
+  bool is_coalescing() const noexcept { return coalesced_ != nullptr; }
+
   // Operations on CUDA tensors that kernels have done on the peers' tensors themselves, with no copy between: so far,
   // or since the last suspend().
   uint64_t num_direct();
@@ -143,7 +148,6 @@ class AxonBackend final : public c10d::Backend {
   c10::intrusive_ptr<AxonWork> make_work(const Call& call, const TensorList& tensors) const;
   Part& add_part(AxonWork& work, OperationKind kind, const at::Tensor& representative) const;
   WorkPtr run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode);
-  CudaSide& cuda_side(at::Device device);
   void start(AxonWork& work, const Mode& mode);
   void start_recorded(AxonWork& work, const Call& call, const Mode& mode);
   WorkPtr point_to_point(const Call& call, const TensorList& tensors, Direction direction, int peer, int tag);

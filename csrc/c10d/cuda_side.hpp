@@ -29,6 +29,8 @@
 namespace axon {
 
 class DeviceGroup;
+class Workspace;
+struct Meeting;
 
 struct GpuPath {
   bool by_kernels = false;  // else through host memory
@@ -57,6 +59,17 @@ class CudaSide {
   // Enqueues all parts of the work, whose timeouts are set. Throws if the group is broken, and in a capture what cannot
   // be captured.
   void enqueue(AxonWork& work, Timing timing);
+
+  // For schedules that move data themselves, beside what the current stream does (fused/):
+  // Memory of all ranks for it, at least so large, or null where they are to do without: alike on all ranks, which call
+  // it in the order of their collectives. Blocks the host when it is made, or made larger.
+  const Workspace* workspace(size_t num_bytes, std::chrono::milliseconds timeout);
+  // Where asynchronous collectives run.
+  c10::Stream side_stream() const noexcept { return own_stream_; }
+  // A barrier of all ranks' streams. Throws if the group is broken.
+  void meet(const Meeting& meeting, c10::Stream stream);
+  // A schedule has failed with its communication half done.
+  void give_up() noexcept;
 
   // The arenas of this process that no group uses any more.
   static void give_back_arenas() noexcept;
@@ -103,6 +116,8 @@ class CudaSide {
   std::map<Edge, c10::Stream> edge_streams_;
   std::vector<c10::Stream> used_streams_;  // each once
   std::unique_ptr<DeviceGroup> group_;
+  std::vector<std::unique_ptr<Workspace>> workspaces_;  // the last one is used; the smaller ones may be, still
+  size_t most_workspace_bytes_;                         // larger ones are not to be had
   const std::shared_ptr<LateFailure> late_failure_ = std::make_shared<LateFailure>();
   std::atomic<uint64_t> num_launched_{0};  // relaxed: a statistic
 };

@@ -57,6 +57,8 @@ enum class DeviceOperation : uint8_t {
   kAllToAll = 10,
   kBarrier = 11,
   kPointToPoint = 12,
+  kAllGatherMatmul = 13,  // here and below: of the data that copy engines move between two barriers
+  kMatmulReduceScatter = 14,
 };
 
 // What the two ends of an edge must agree on. It travels in one packet, or at the head of a point-to-point message, so
@@ -66,7 +68,8 @@ struct DeviceDescriptor {
   uint64_t dtype : 4;
   uint64_t reduction : 4;
   uint64_t root : 5;        // or kNoRoot
-  uint64_t num_bytes : 45;  // of the message on this edge; of the input where elements are reduced
+  uint64_t num_bytes : 45;  // of the message on this edge; of the input where elements are reduced;
+                            // of all ranks together where copy engines move them
 };
 
 // Where a tensor is, as its process tells the others: a segment's number and how many bytes into it.

@@ -17,7 +17,7 @@ namespace device {
 namespace {
 
 struct ExchangeArguments {
-  DeviceDescriptor descriptor;  // its num_bytes is filled in for each edge
+  DeviceDescriptor descriptor;  // those of the message are added to its num_bytes, edge by edge
   Channel channel;
   When when;
   JobTable jobs;
@@ -32,7 +32,7 @@ __host__ __device__ constexpr uint32_t num_header_lanes(Channel channel) {
 
 __device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArguments& call, uint64_t num_bytes) {
   DeviceDescriptor descriptor = call.descriptor;
-  descriptor.num_bytes = num_bytes;
+  descriptor.num_bytes += num_bytes;
   return descriptor;
 }
 
@@ -99,7 +99,7 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call,
                                              .dtype = static_cast<uint64_t>(call.dtype),
                                              .reduction = static_cast<uint64_t>(Reduction::kNone),
                                              .root = static_cast<uint64_t>(call.root),
-                                             .num_bytes = 0},
+                                             .num_bytes = call.announced_bytes},
                               .channel = call.channel,
                               .when = call.when,
                               .jobs = {},

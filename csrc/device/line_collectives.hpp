@@ -51,6 +51,8 @@ struct LineExchange {
   std::array<ReceiveBlock, kMaxTeamRanks> receives{};  // [r] comes from rank r; the own one may be the block sent
   uint32_t sends_to = 0;                               // kPointToPoint: bit r: a message (maybe empty) goes to rank r
   uint32_t receives_from = 0;                          // kPointToPoint: bit r: a message comes from rank r
+  // Of a barrier around data that moves in another way: how much, which all ranks must agree on.
+  size_t announced_bytes = 0;
   LineShape shape{};
   When when = When::kAlways;
 };

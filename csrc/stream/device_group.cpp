@@ -11,6 +11,7 @@
 #include "cuda/capture.hpp"
 #include "cuda/device.hpp"
 #include "cuda/memory.hpp"
+#include "device/line_collectives.hpp"
 #include "device/team_layout.hpp"
 #include "stream/fault_text.hpp"
 #include "stream/launch.hpp"
@@ -172,6 +173,16 @@ static Status refused(const Operation& operation) {
   return {ErrorCode::kInternal, operation.describe() + ": no kernel serves it"};
 }
 
+// With the lock.
+template <typename Launch>
+Status DeviceGroup::launch_in_order(StreamView stream, Launch launch) {
+  const DeviceGuard guard(device_);
+  const LaunchLedger::Launching launching = arena_->launches().launching();
+  AXON_TRY(order_.follow(stream));
+  AXON_TRY(launch());
+  return arena_->launches().note(order_, stream);
+}
+
 Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside beside) {
   if (operation.direction != Direction::kCollective) {
     const Operation* const messages[] = {&operation};
@@ -183,12 +194,24 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside
   const DeviceTeam team = team_for(reach, operation.timeout);
   const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
   if (kernel == Kernel::kNone) return refused(operation);
-  const DeviceGuard guard(device_);
-  const LaunchLedger::Launching launching = arena_->launches().launching();
-  AXON_TRY(order_.follow(stream));
   const LaunchSite site{.team = team, .segments = arena_->segments(), .stream = stream, .beside = beside};
-  AXON_TRY(launch_collective(site, kernel, operation));
-  return arena_->launches().note(order_, stream);
+  return launch_in_order(stream, [&] { return launch_collective(site, kernel, operation); });
+}
+
+Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
+  const std::lock_guard lock(mutex_);
+  const Reach reach = reach_of_all_.value_or(Reach::kNone);
+  if (reach == Reach::kNone) return {ErrorCode::kInternal, "meet: not all ranks reach each other"};
+  const DeviceTeam team = team_for(reach, meeting.timeout);
+  return launch_in_order(stream, [&] {
+    return exchange_lines(
+        team, {.operation = meeting.operation, .dtype = meeting.dtype, .announced_bytes = meeting.num_bytes}, stream);
+  });
+}
+
+std::weak_ptr<void> DeviceGroup::graphs() const {
+  const std::lock_guard lock(mutex_);
+  return order_.graphs();
 }
 
 // Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a

@@ -41,6 +41,14 @@
 
 namespace axon {
 
+// What ranks are about to do that meet around data which they move themselves: all the same.
+struct Meeting {
+  DeviceOperation operation{};
+  DataType dtype{};
+  size_t num_bytes = 0;  // of all ranks together
+  std::chrono::milliseconds timeout{0};
+};
+
 class DeviceGroup final : public Companion {
  public:
   // Takes a block of the device's arena and sends this rank's card to the others. Waits for nobody. `timeout` is for
@@ -73,6 +81,13 @@ class DeviceGroup final : public Companion {
   // several to (or from) one peer, the next one runs after the kernel with the first.
   Status launch_batch(std::span<const Operation* const> point_to_points, StreamView stream);
 
+  // Enqueues a barrier of all ranks' streams, where has_all_edges(): behind it a stream sees what the others held
+  // before it, and they do not use any more what they used there.
+  Status meet(const Meeting& meeting, StreamView stream);
+
+  // Whether CUDA graphs hold kernels of the group: they share it with the group, or with what it leaves behind.
+  std::weak_ptr<void> graphs() const;
+
   // Operations that kernels have done on the peers' tensors themselves: a statistic. Asks the device, behind nothing.
   Result<uint64_t> num_direct() const;
 
@@ -96,6 +111,8 @@ class DeviceGroup final : public Companion {
   Reach reach_for(const Operation& operation) const noexcept;
   DeviceTeam team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept;
   void abort(Status reason) noexcept;
+  template <typename Launch>
+  Status launch_in_order(StreamView stream, Launch launch);
 
   Communicator& communicator_;
   const int device_;

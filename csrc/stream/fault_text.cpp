@@ -7,9 +7,11 @@
 namespace axon {
 
 static const char* name_of(DeviceOperation operation) noexcept {
-  static constexpr std::array kNames{"nothing",        "all_reduce", "all_reduce",    "all_reduce", "all_gather",
-                                     "reduce_scatter", "reduce",     "broadcast",     "gather",     "scatter",
-                                     "all_to_all",     "barrier",    "point_to_point"};
+  static constexpr std::array kNames{"nothing",        "all_reduce",        "all_reduce",
+                                     "all_reduce",     "all_gather",        "reduce_scatter",
+                                     "reduce",         "broadcast",         "gather",
+                                     "scatter",        "all_to_all",        "barrier",
+                                     "point_to_point", "all_gather_matmul", "matmul_reduce_scatter"};
   const auto index = static_cast<size_t>(operation);
   return index < kNames.size() ? kNames[index] : "something unknown";
 }

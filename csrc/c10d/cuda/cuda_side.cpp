@@ -6,7 +6,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <bit>
 
+#include "base/config.hpp"
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/shelf.hpp"
@@ -16,6 +18,7 @@
 #include "stream/arena.hpp"
 #include "stream/device_group.hpp"
 #include "stream/staging.hpp"
+#include "stream/workspace.hpp"
 
 namespace axon {
 
@@ -75,7 +78,8 @@ CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device
                    uint32_t round)
     : communicator_(std::move(communicator)),
       device_(device),
-      own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
+      own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
+      most_workspace_bytes_(std::stoull(config::text("AXON_WORKSPACE_MB")) << 20) {
   const c10::DeviceGuard on_device(device_);
   group_ = value_of(DeviceGroup::form(*communicator_, device.index(), timeout, round));
 }
@@ -83,7 +87,9 @@ CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device
 CudaSide::~CudaSide() {
   drain();
   const c10::DeviceGuard on_device(device_);
+  const std::weak_ptr<void> graphs = group_->graphs();
   group_.reset();
+  Workspace::let_go(std::move(workspaces_), graphs);
 }
 
 // Stream by stream: somebody may be capturing on the device's others. Kernels and operations end by their timeouts.
@@ -158,7 +164,7 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
     for (Part* part : parts) part->copy_back();
   } catch (...) {
     work.run_on(place);  // what has been enqueued uses its tensors
-    communicator_->abort("a call on CUDA tensors has failed half-way");
+    give_up();
     throw;
   }
   if (timing == Timing::kAsynchronous) work.run_on(place);
@@ -284,6 +290,36 @@ GpuPath CudaSide::path_to(int peer) {
   const c10::DeviceGuard on_device(device_);
   if (value_of(group_->has_edge(peer))) return {.by_kernels = true, .obstacle = ""};
   return {.by_kernels = false, .obstacle = group_->obstacle_to(peer).message()};
+}
+
+const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds timeout) {
+  const c10::DeviceGuard on_device(device_);
+  const std::lock_guard lock(mutex_);
+  check_health();
+  if (num_bytes > most_workspace_bytes_ || !value_of(group_->has_all_edges())) return nullptr;
+  if (!workspaces_.empty() && workspaces_.back()->num_bytes() >= num_bytes) return workspaces_.back().get();
+  auto made =
+      value_of(Workspace::make(*communicator_, {.device = device_.index(),
+                                                .num_bytes = std::min(std::bit_ceil(num_bytes), most_workspace_bytes_),
+                                                .timeout = timeout}));
+  if (!made) {
+    most_workspace_bytes_ = num_bytes - 1;
+    return nullptr;
+  }
+  workspaces_.push_back(std::move(made));
+  return workspaces_.back().get();
+}
+
+void CudaSide::meet(const Meeting& meeting, c10::Stream stream) {
+  const std::lock_guard lock(mutex_);
+  check_health();
+  note_use(stream);
+  check(group_->meet(meeting, view_of(stream)));
+  num_launched_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void CudaSide::give_up() noexcept {
+  communicator_->abort("a call on CUDA tensors has failed half-way");
 }
 
 uint64_t CudaSide::num_direct() const {

@@ -44,6 +44,9 @@ c10::intrusive_ptr<AxonBackend> backend_of(const char* operation, const std::str
   check_tensor({operation, "x"}, x);
   const auto backend = c10d::resolve_process_group(group)->getBackend(x.device().type());
   auto axon = c10::dynamic_intrusive_pointer_cast<AxonBackend>(backend);
+  if (axon && axon->is_coalescing()) {
+    throw_value_error(std::string(operation) + ": within a coalescing manager of its group; allowed: outside of it");
+  }
   if (axon) return axon;
   reject({operation, "group_name"},
          "is '" + group + "', of backend " + backend->getBackendName() + " for " + x.device().str(),

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -21,8 +22,8 @@ class RowPartition {
   size_t rank() const noexcept { return rank_; }
   RowRange of(size_t rank) const noexcept { return between(rank, rank + 1); }
   RowRange own() const noexcept { return of(rank_); }
-  RowRange before_own() const noexcept { return between(0, rank_); }
-  RowRange behind_own() const noexcept { return between(rank_ + 1, num_ranks()); }
+  // Before the own rows, and behind them.
+  std::array<RowRange, 2> others() const noexcept { return {between(0, rank_), between(rank_ + 1, num_ranks())}; }
   RowRange all() const noexcept { return between(0, num_ranks()); }
   bool is_even() const noexcept;
   int64_t most_rows() const noexcept;

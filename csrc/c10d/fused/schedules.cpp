@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
+#include "c10d/fused/pushed.hpp"
+
 namespace axon {
 
 namespace {
@@ -16,13 +20,20 @@ TensorList split(const at::Tensor& tensor, const RowPartition& rows) {
   return parts;
 }
 
-AxonBackend::WorkPtr gather(AxonBackend& backend, const RowPartition& rows, at::Tensor own, at::Tensor all) {
+// None where it is on the current stream.
+AxonBackend::WorkPtr gather(const AllGatherMatmul& call, at::Tensor own, at::Tensor all) {
   c10d::AllgatherOptions options;
-  options.asyncOp = true;
-  if (rows.is_even()) return backend._allgather_base(all, own, options);
-  std::vector<TensorList> outputs{split(all, rows)};
+  options.asyncOp = own.is_cpu();
+  if (call.rows.is_even()) return call.backend._allgather_base(all, own, options);
+  std::vector<TensorList> outputs{split(all, call.rows)};
   TensorList inputs{std::move(own)};
-  return backend.allgather(outputs, inputs, options);
+  return call.backend.allgather(outputs, inputs, options);
+}
+
+void await(const std::vector<AxonBackend::WorkPtr>& gathering) {
+  for (const AxonBackend::WorkPtr& work : gathering) {
+    if (work) work->wait();
+  }
 }
 
 void reduce_scatter(const MatmulReduceScatter& call, at::Tensor& partial, at::Tensor& output) {
@@ -38,54 +49,51 @@ void reduce_scatter(const MatmulReduceScatter& call, at::Tensor& partial, at::Te
   call.backend.reduce_scatter(outputs, inputs, options);
 }
 
-Rows empty_rows(const Rows& like, int64_t num_rows) {
-  Rows rows{.values = at::empty({num_rows, like.values.size(1)}, like.values.options()), .scales = like.scales};
-  if (like.has_scale_a_row()) rows.scales = at::empty({num_rows, 1}, like.scales.options());
-  return rows;
+at::Tensor empty_rows(const at::Tensor& like, int64_t num_rows) {
+  return at::empty({num_rows, like.size(1)}, like.options());
 }
-
-class GatheringProducts {
- public:
-  explicit GatheringProducts(const AllGatherMatmul& call) : call_(call) {
-    for (const Weight& weight : call.weights) outputs_.push_back(weight.empty_output(call.rows.all().num_rows));
-  }
-
-  // x: these rows.
-  void multiply(const Rows& x, RowRange range) {
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      axon::multiply(x, call_.weights[i], outputs_[i].narrow(0, range.begin, range.num_rows));
-    }
-  }
-
-  GatheredProducts finish(at::Tensor gathered) {
-    if (!call_.returns_gathered) gathered = empty_rows(call_.x, 0).values;
-    return {.gathered = std::move(gathered), .outputs = std::move(outputs_)};
-  }
-
- private:
-  const AllGatherMatmul& call_;
-  std::vector<at::Tensor> outputs_;
-};
 
 }  // namespace
 
+GatheringProducts::GatheringProducts(const AllGatherMatmul& call)
+    : call_(call), gathered_(empty_rows(call.x.values, call.returns_gathered ? call.rows.all().num_rows : 0)) {
+  for (const Weight& weight : call.weights) outputs_.push_back(weight.empty_output(call.rows.all().num_rows));
+}
+
+void GatheringProducts::multiply(const Rows& rows, RowRange range) {
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    axon::multiply(rows, call_.weights[i], outputs_[i].narrow(0, range.begin, range.num_rows));
+  }
+}
+
 GatheredProducts run(const AllGatherMatmul& call) {
+  if (call.x.values.is_cuda()) {
+    if (std::optional<GatheredProducts> products = run_pushed(call)) return std::move(*products);
+  }
   GatheringProducts products(call);
-  const Rows all = empty_rows(call.x, call.rows.all().num_rows);
-  TensorList parts{all.values};
-  std::vector<AxonBackend::WorkPtr> gathering{gather(call.backend, call.rows, call.x.values, all.values)};
+  Rows all = call.x;
+  const RowRange range = call.rows.all();
+  all.values = call.returns_gathered ? products.gathered_rows(range) : empty_rows(all.values, range.num_rows);
+  std::vector<AxonBackend::WorkPtr> gathering{gather(call, call.x.values, all.values)};
   if (call.x.has_scale_a_row()) {
-    gathering.push_back(gather(call.backend, call.rows, call.x.scales, all.scales));
+    all.scales = empty_rows(call.x.scales, range.num_rows);
+    gathering.push_back(gather(call, call.x.scales, all.scales));
   }
-  products.multiply(call.x, call.rows.own());
-  for (const AxonBackend::WorkPtr& work : gathering) work->wait();
-  for (const RowRange range : {call.rows.before_own(), call.rows.behind_own()}) {
-    products.multiply(all.slice(range), range);
+  if (all.values.is_cuda()) {
+    await(gathering);
+    products.multiply(all, range);
+  } else {
+    products.multiply(call.x, call.rows.own());
+    await(gathering);
+    for (const RowRange others : call.rows.others()) products.multiply(all.slice(others), others);
   }
-  return products.finish(all.values);
+  return std::move(products).finish();
 }
 
 at::Tensor run(const MatmulReduceScatter& call) {
+  if (call.x.values.is_cuda()) {
+    if (std::optional<at::Tensor> output = run_pushed(call)) return std::move(*output);
+  }
   Weight weight = call.weight;
   const std::optional<at::Tensor> bias = std::exchange(weight.bias, std::nullopt);
   at::Tensor partial = weight.empty_output(call.rows.all().num_rows);

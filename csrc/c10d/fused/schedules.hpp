@@ -22,7 +22,23 @@ struct GatheredProducts {
   std::vector<at::Tensor> outputs;
 };
 
-// The own rows are multiplied while those of the other ranks are on their way.
+// What such a call returns, as it comes to be.
+class GatheringProducts {
+ public:
+  explicit GatheringProducts(const AllGatherMatmul& call);
+  // Of the rows, which are these of the whole, with all weights.
+  void multiply(const Rows& rows, RowRange range);
+  // Where the caller gets these rows of x.
+  at::Tensor gathered_rows(RowRange range) const { return gathered_.narrow(0, range.begin, range.num_rows); }
+  GatheredProducts finish() && { return {.gathered = std::move(gathered_), .outputs = std::move(outputs_)}; }
+
+ private:
+  const AllGatherMatmul& call_;
+  at::Tensor gathered_;
+  std::vector<at::Tensor> outputs_;
+};
+
+// The own rows are multiplied while those of the other ranks are on their way, where that pays.
 GatheredProducts run(const AllGatherMatmul& call);
 
 struct MatmulReduceScatter {

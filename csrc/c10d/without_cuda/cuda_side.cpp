@@ -6,9 +6,13 @@
 namespace axon {
 
 class DeviceGroup {};
+class Workspace {};
 
 CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds, uint32_t)
-    : communicator_(std::move(communicator)), device_(device), own_stream_(c10::Stream(c10::Stream::DEFAULT, device)) {
+    : communicator_(std::move(communicator)),
+      device_(device),
+      own_stream_(c10::Stream(c10::Stream::DEFAULT, device)),
+      most_workspace_bytes_(0) {
   throw_value_error("torch_axon was built without CUDA (AXON_CUDA=0), and the tensors are on " + device.str() +
                     "; allowed: tensors on the CPU");
 }

@@ -42,6 +42,17 @@ TEST(FaultText, a_mismatch_names_both_sides) {
             "mismatched operations: rank 1 called barrier, rank 2 called all_reduce (float32, 2 elements, MAX)");
 }
 
+TEST(FaultText, products_are_told_apart_by_what_they_move) {
+  TeamMailbox mailbox{};
+  mailbox.report.code = FaultCode::kMismatch;
+  mailbox.report.peer = 1;
+  mailbox.report.ours = descriptor(DeviceOperation::kAllGatherMatmul, Reduction::kNone, 8);
+  mailbox.report.theirs = descriptor(DeviceOperation::kMatmulReduceScatter, Reduction::kNone, 16);
+  EXPECT_EQ(fault_in(mailbox, 0).message(),
+            "mismatched operations: rank 1 called matmul_reduce_scatter (float32, 4 elements), "
+            "rank 0 called all_gather_matmul (float32, 2 elements)");
+}
+
 TEST(FaultText, messages_are_told_apart_by_their_tags) {
   TeamMailbox mailbox{};
   mailbox.report.code = FaultCode::kMismatch;

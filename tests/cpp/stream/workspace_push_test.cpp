@@ -1,0 +1,80 @@
+// What copy engines push between two meetings, between processes.
+#include "cuda/memory.hpp"
+#include "stream/device_calls.hpp"
+#include "stream/workspace.hpp"
+
+namespace axon::testing {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupTest,
+                         ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2},
+                                           Layout{Placement::kGpuEach, 4}),
+                         name_of);
+
+constexpr size_t kLength = 1 << 20;
+constexpr size_t kNumBytes = 4 * kLength;
+
+Meeting meeting_of(size_t num_bytes) {
+  return {.operation = DeviceOperation::kAllGatherMatmul, .dtype = DataType::kInt32, .num_bytes = num_bytes};
+}
+
+std::unique_ptr<Workspace> make_workspace(DeviceProcess& self, Party& party) {
+  auto made = require(Workspace::make(
+      *party.communicator,
+      {.device = self.device(), .num_bytes = kNumBytes * self.size(), .timeout = std::chrono::seconds(20)}));
+  if (made == nullptr) throw std::runtime_error("no workspace (AXON_LOG=info)");
+  return made;
+}
+
+// Each round changes what is pushed; what a rank has read of the last one is safe behind the first meeting.
+TEST_P(DeviceGroupTest, what_is_pushed_between_two_meetings_is_there) {
+  on_ranks([](DeviceProcess& self) {
+    Party party = self.form("pushing");
+    meet_all(party);
+    const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
+    const Stream side = require(Stream::create());
+    const Event begun = require(Event::create_untimed());
+    const Event ended = require(Event::create_untimed());
+    const size_t own_place = kNumBytes * static_cast<size_t>(self.rank());
+    for (int round = 0; round < 20; ++round) {
+      const Tensor own(contribution(self.rank(), kLength, round));
+      const Tensor read(kLength * self.size());
+      require(party.group->meet(meeting_of(kNumBytes), self.stream()));
+      require(self.stream().record(begun));
+      require(side.view().wait(begun));
+      for (int peer = 0; peer < self.size(); ++peer) {
+        require(copy_async(workspace->at(peer) + own_place, own.data(), kNumBytes, side));
+      }
+      require(party.group->meet(meeting_of(kNumBytes), side));
+      require(side.view().record(ended));
+      require(self.stream().wait(ended));
+      require(copy_async(read.data(), workspace->at(self.rank()), read.num_bytes(), self.stream()));
+      finish(party, self.stream());
+      Words everything;
+      for (int rank = 0; rank < self.size(); ++rank) {
+        const Words words = contribution(rank, kLength, round);
+        everything.insert(everything.end(), words.begin(), words.end());
+      }
+      read.expect_contents(bytes_of(everything), "round " + std::to_string(round));
+    }
+  });
+}
+
+TEST_P(DeviceGroupTest, ranks_that_meet_for_other_sizes_are_told) {
+  on_ranks([](DeviceProcess& self) {
+    Party party = self.form("unlike");
+    meet_all(party);
+    require(party.group->meet(meeting_of(self.rank() == 0 ? 4096 : 8192), self.stream()));
+    require(self.stream().synchronize());
+    const Status fault = party.group->fault();
+    ASSERT_FALSE(fault.ok());
+    EXPECT_EQ(fault.code(), ErrorCode::kMismatch) << fault.message();
+    for (const char* call : {"all_gather_matmul (int32, 1024 elements)", "all_gather_matmul (int32, 2048 elements)"}) {
+      EXPECT_NE(fault.message().find(call), std::string::npos) << fault.message();
+    }
+    self.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace axon::testing
