@@ -12,9 +12,8 @@ of the first factor, m / ranks from each rank, and matmul_reduce_scatter scatter
     axon      torch_axon.all_gather_matmul (without returning what was gathered), matmul_reduce_scatter
     cut       all_gather_matmul's rows in pieces, this rank's and the others', nothing gathered: what is left to win
 
-A GPU's clock depends on what it did before: each side's calls follow half a second of plain products, the order of the
-sides alternates, and figures are medians over the blocks, of the slowest rank. Timed factors are random; every element
-is compared before and after, on integers that are exact in any order of summation.
+Timed as hot.py says, on random factors; every element is compared before and after, on integers that are exact in any
+order of summation.
 """
 
 from __future__ import annotations
@@ -30,19 +29,21 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
+from hot import NUM_WARM_CALLS, add_schedule, interleave, schedule
 from overlap_report import Line, Side, save_plot, table
 from overlap_sides import SIDES, Call, Factors, Groups, draw_integers, draw_normal
 from torch import Tensor
 
-from torch_axon.bench.clock import EnqueueClock, StreamClock
+from torch_axon.bench.clock import EnqueueClock
 from torch_axon.bench.contenders import choose_gpu, open_contenders
 from torch_axon.bench.record import append_lines, describe_machine
 
 QUICK = ((32768, 16384, 8192), (8192, 16384, 8192), (16384, 8192, 8192))
 ALL = tuple((m, k, n) for m in (4096, 8192, 16384, 32768) for k in (4096, 8192, 16384) for n in (4096, 8192, 16384))
 
+Times = dict[tuple[str, str], float]  # by operation and side
+PLAIN = ("matmul", "alone")
 CALLS_A_HOST_SAMPLE, HOST_SAMPLES = 8, 3
-NUM_WARM_CALLS = 3
 
 
 class Contest:
@@ -74,40 +75,25 @@ class Contest:
                     self._wrong[side] += self._control.total(wrong)
         self._factors.fill(draw_normal)
 
-    def time(self) -> dict[object, float]:
-        """Microseconds a call, of every side and of the plain product (None)."""
-        calls: dict[object, Call] = {None: self._factors.multiply, **self._sides}
-        [alone_us] = self._control.maximum([median(self._timed(self._factors.multiply, NUM_WARM_CALLS))])
-        heat = round(self._arguments.heat * 1e6 / alone_us) + 1
-        num_calls = min(200, max(5, round(self._arguments.seconds * 1e6 / alone_us)))
-        for call in calls.values():
-            self._timed(call, NUM_WARM_CALLS)
-        blocks: dict[object, list[float]] = {side: [] for side in calls}
-        for block in range(self._arguments.blocks):
-            for side in list(calls)[:: 1 if block % 2 == 0 else -1]:
-                self._control.barrier()
-                for _ in range(heat):
-                    self._factors.multiply()
-                blocks[side].append(median(self._timed(calls[side], num_calls)))
-        return {side: median(self._control.maximum(figures)) for side, figures in blocks.items()}
+    def time(self) -> Times:
+        """Microseconds a call, of every side and of the plain product."""
+        multiply = self._factors.multiply
+        return interleave({PLAIN: multiply, **self._sides}, multiply, schedule(self._arguments), self._control)
 
-    def time_host(self) -> dict[object, float]:
+    def time_host(self) -> Times:
         """Microseconds that the host takes to enqueue a call."""
         return {side: self._enqueued(call) for side, call in self._sides.items()}
 
-    def sides(self, op: str, times: dict[object, float], host_times: dict[object, float]) -> tuple[Side, ...]:
+    def sides(self, op: str, times: Times, host_times: Times) -> tuple[Side, ...]:
         measured = {
             name: Side(
-                name, times[op, name], times[None] / times[op, name], host_times[op, name], self._wrong[op, name]
+                name, times[op, name], times[PLAIN] / times[op, name], host_times[op, name], self._wrong[op, name]
             )
             for each, name in self._sides
             if each == op
         }
         failed = {name: Side(name, failure=reason) for (each, name), reason in self._failures.items() if each == op}
         return tuple(({**measured, **failed}).values())
-
-    def _timed(self, call: Call, num_calls: int) -> list[float]:
-        return [nanoseconds / 1e3 for nanoseconds in StreamClock(0, 1).time(lambda: _drop(call()), num_calls)]
 
     def _enqueued(self, call: Call) -> float:
         def batch() -> None:
@@ -124,10 +110,6 @@ def _differences(call: Call, expected: Tensor) -> tuple[int, str | None]:
         return int((call() != expected).sum()), None
     except Exception as error:
         return 0, f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def _drop(_: Tensor) -> None:
-    """Clocks time what returns nothing."""
 
 
 def trace(factors: Factors, groups: Groups, arguments: argparse.Namespace) -> None:
@@ -155,18 +137,9 @@ def measure(shape: tuple[int, int, int], groups: Groups, arguments: argparse.Nam
         describe_machine("cuda", arguments.commit),
         command=f"torchrun --nproc-per-node={os.environ['LOCAL_WORLD_SIZE']} {shlex.join(sys.argv)}",
     )
+    num_ranks = dist.get_world_size()
     return [
-        Line(
-            op,
-            m,
-            k,
-            n,
-            arguments.dtype,
-            dist.get_world_size(),
-            times[None],
-            contest.sides(op, times, host_times),
-            machine,
-        )
+        Line(op, m, k, n, arguments.dtype, num_ranks, times[PLAIN], contest.sides(op, times, host_times), machine)
         for op in arguments.operations
     ]
 
@@ -177,9 +150,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     parser.add_argument("--operations", type=_words, default=list(SIDES), help=",".join(SIDES))
     parser.add_argument("--sides", type=_words, default=["nccl", "symm_mem", "axon", "cut"])
-    parser.add_argument("--blocks", type=int, default=3, help="of each side")
-    parser.add_argument("--seconds", type=float, default=0.25, help="of a side's calls in a block")
-    parser.add_argument("--heat", type=float, default=0.5, help="seconds of plain products before them")
+    add_schedule(parser)
     parser.add_argument("--json", type=Path, help="lines are appended")
     parser.add_argument("--plot", type=Path, help="PNG")
     parser.add_argument("--trace", type=Path, help="Chrome trace of axon's calls at the last shape, JSON")
