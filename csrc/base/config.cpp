@@ -46,6 +46,9 @@ static constexpr Setting kSettings[] = {
      is_arena_size},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "What goes to stderr: this level and those before it.", is_log_level},
+    {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
+     "Where each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on come before the ending.",
+     nullptr},
     {"AXON_TRANSPORTS", ReadBy::kEngine, "ucx,cuda", "ucx, or ucx,cuda",
      "How data moves. Without cuda, kernels between GPUs of one host are not used, and CUDA tensors go through host "
      "memory.",

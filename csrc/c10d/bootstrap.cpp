@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "base/trace.hpp"
 #include "c10d/errors.hpp"
 #include "comm/engine.hpp"
 
@@ -110,6 +111,7 @@ class Meeting {
 
 std::shared_ptr<Communicator> join(c10d::Store& store, const Membership& membership) {
   log::set_rank(membership.rank);
+  if (Status opened = trace::open(membership.rank); !opened.ok()) throw_failure(opened);
   Engine& engine = Engine::instance();
   std::vector<PeerCard> cards = Meeting(store, membership).exchange(engine.make_card());
   Result<std::unique_ptr<Communicator>> formed =

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "c10d/call_site.hpp"
+
 namespace axon {
 
 void throw_value_error(const std::string& message) {
@@ -15,6 +17,16 @@ void throw_type_error(const std::string& message) {
 void throw_failure(const Status& failure) {
   if (failure.code() == ErrorCode::kInvalidArgument) throw_value_error(failure.message());
   C10_THROW_ERROR(DistBackendError, failure.message());
+}
+
+void rethrow_here(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const c10::DistBackendError& error) {
+    const std::string site = call_site();
+    if (site.empty()) throw;
+    C10_THROW_ERROR(DistBackendError, error.msg() + " (at " + site + ")");
+  }
 }
 
 std::exception_ptr to_exception(const Status& failure) {

@@ -12,8 +12,12 @@ static bool python_is_ending() noexcept {
 #endif
 }
 
+bool has_python() noexcept {
+  return Py_IsInitialized() != 0 && !python_is_ending();
+}
+
 void check_signals() {
-  if (Py_IsInitialized() == 0 || python_is_ending()) return;
+  if (!has_python()) return;
   const pybind11::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }

@@ -125,7 +125,7 @@ bool AxonWork::wait(std::chrono::milliseconds timeout) {
     }
     completed_.wait(false, std::memory_order_acquire);  // another thread may be copying outputs back
   }
-  if (failure_) std::rethrow_exception(failure_);
+  if (failure_) rethrow_here(failure_);
   return true;
 }
 
@@ -135,7 +135,7 @@ void AxonWork::await(Communicator& communicator, Part& part, Clock::time_point d
     if (Clock::now() < deadline) continue;
     const Status late = communicator.explain(part);
     if (late.ok() || isCompleted()) return;  // they came after all
-    throw_failure(late);
+    rethrow_here(to_exception(late));
   }
 }
 

@@ -47,6 +47,8 @@ class LateFailure {
   void rethrow();
 
  private:
+  std::exception_ptr take() noexcept;
+
   std::mutex mutex_;
   std::exception_ptr failure_;
   std::exception_ptr fault_;

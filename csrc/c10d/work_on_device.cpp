@@ -31,10 +31,13 @@ void LateFailure::note_fault(const std::exception_ptr& fault) noexcept {
   if (!fault_) fault_ = fault;
 }
 
-void LateFailure::rethrow() {
+std::exception_ptr LateFailure::take() noexcept {
   const std::lock_guard lock(mutex_);
-  if (fault_) std::rethrow_exception(fault_);
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  return fault_ ? fault_ : std::exchange(failure_, nullptr);
+}
+
+void LateFailure::rethrow() {
+  if (const std::exception_ptr failure = take()) rethrow_here(failure);
 }
 
 void AxonWork::claim_device(at::Device device, const char* operation) {
@@ -80,7 +83,7 @@ bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
   throw_failure_if_known();
   if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
     // A kernel that gave up has passed as well.
-    if (const Status failure = communicator->failure(); !failure.ok()) throw_failure(failure);
+    if (const Status failure = communicator->failure(); !failure.ok()) rethrow_here(to_exception(failure));
   }
   return true;
 }
@@ -88,7 +91,7 @@ bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
 void AxonWork::throw_failure_if_known() {
   if (const std::exception_ptr failure = exception()) {
     late_failure_->forget(failure);
-    std::rethrow_exception(failure);
+    rethrow_here(failure);
   }
   late_failure_->rethrow();
 }

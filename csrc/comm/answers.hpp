@@ -1,7 +1,7 @@
 // What the ranks of a group answer when they are asked how far they are: whom the error of an overdue operation names.
 //
 //   const Clock::time_point asked_at = Clock::now();   // then ask; record() each answer
-//   if (answers.all_since(asked_at)) … answers.missing(sequence, asked_at)
+//   if (answers.all_since(asked_at)) … answers.findings(sequence, asked_at)
 //
 // Several may ask at a time: an answer counts for everybody who asked before it came. Used only by the holder of the
 // progress token.
@@ -9,10 +9,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/progress.hpp"
-#include "transport/message.hpp"
 
 namespace axon {
 
@@ -20,22 +20,30 @@ class Answers {
  public:
   explicit Answers(int num_ranks) : latest_(static_cast<size_t>(num_ranks)) {}
 
-  // Rank `rank` says, now, that the collective `kind` at `sequence` is the latest it has entered; 0: none yet.
-  void record(int rank, uint32_t sequence, OperationKind kind) noexcept {
-    latest_[static_cast<size_t>(rank)] = {Clock::now(), sequence, kind};
+  // Rank `rank` says, now, that the collective at `sequence` is the latest it has entered (0: none yet), and describes
+  // its latest calls.
+  void record(int rank, uint32_t sequence, std::string calls) {
+    latest_[static_cast<size_t>(rank)] = {Clock::now(), sequence, std::move(calls)};
   }
 
   bool all_since(Clock::time_point asked_at) const noexcept;
 
-  // "rank 1 (does not answer), rank 3 (last entered #6, barrier)": those that have not entered the collective.
-  std::string missing(uint32_t sequence, Clock::time_point asked_at) const;
+  // "Not entered by: rank 1 (does not answer), rank 3 (last entered barrier #6, 2.1 s ago). Entered by: rank 0 (…)."
+  std::string findings(uint32_t sequence, Clock::time_point asked_at) const;
+
+  // "Last entered: rank 0 (barrier #6, 2.1 s ago), rank 1 (does not answer)."
+  std::string all(Clock::time_point asked_at) const;
 
  private:
   struct Answer {
     Clock::time_point at{};
     uint32_t sequence = 0;
-    OperationKind kind{};
+    std::string calls;
   };
+
+  // "Title: rank 0 (…), rank 4 (…), and 12 more.", of those that the predicate takes; empty if it takes none.
+  template <typename Predicate>
+  std::string list(const char* title, Clock::time_point asked_at, Predicate takes) const;
 
   std::vector<Answer> latest_;  // by rank
 };

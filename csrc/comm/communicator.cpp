@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/trace.hpp"
 #include "collectives/selector.hpp"
 #include "comm/engine.hpp"
 
@@ -10,10 +11,14 @@ namespace axon {
 // Longer ones would overflow the clock.
 static constexpr std::chrono::hours kLongestTimeout{24 * 365};
 // What a failure notice may carry: within one eager message of any transport.
-static constexpr size_t kLongestNotice = 1024;
+static constexpr size_t kLongestNotice = 4096;
 
 Communicator::Communicator(Engine& engine, std::string name, Team team)
-    : engine_(engine), name_(std::move(name)), team_(std::move(team)), answers_(team_.size()) {
+    : engine_(engine),
+      name_(std::move(name)),
+      team_(std::move(team)),
+      track_(trace::is_on() ? trace::add_track(name_) : 0),
+      answers_(team_.size()) {
   inbox_.emplace(*engine_.transport_, engine_.messenger_.block_pool(), team_, *this);
 }
 
@@ -32,7 +37,8 @@ void Communicator::leave() noexcept {
 
 void Communicator::start(Operation& operation) noexcept {
   operation.communicator_ = this;
-  operation.deadline_ = Clock::now() + std::min<std::chrono::milliseconds>(operation.timeout, kLongestTimeout);
+  operation.called_at_ = Clock::now();
+  operation.deadline_ = operation.called_at_ + std::min<std::chrono::milliseconds>(operation.timeout, kLongestTimeout);
   if (operation.direction == Direction::kCollective) num_started_.fetch_add(1, std::memory_order_relaxed);
   engine_.submit(operation);
 }
@@ -65,13 +71,6 @@ Result<PeerPath> Communicator::path_to(int rank) {
   });
 }
 
-Status Communicator::failure() noexcept {
-  return engine_.progress_->exclusively([this] {
-    if (heed_companion()) engine_.settle();
-    return aborted_.ok() ? failure_.clone() : aborted_.clone();
-  });
-}
-
 // Why this operation cannot even begin; ok if it can.
 const Status& Communicator::obstacle(const Operation& operation) const noexcept {
   return aborted_.ok() && operation.direction == Direction::kCollective ? failure_ : aborted_;
@@ -83,15 +82,19 @@ void Communicator::begin(Operation& operation) noexcept {
     return;
   }
   Fingerprint fingerprint = operation.fingerprint(0);
+  std::string_view algorithm;
   if (operation.direction == Direction::kCollective) {
     const CollectiveArguments& arguments = operation.arguments;
     const AlgorithmRow& row =
         select(arguments.kind, size(), operation.num_elements * size_of(arguments.dtype), engine_.overrides_);
     operation.algorithm_ = row.algorithm;
-    operation.sequence_ = ++latest_sequence_;
+    operation.sequence_ = latest_.sequence + 1;
     fingerprint.algorithm = row.id;
-    latest_kind_ = arguments.kind;
+    latest_ = operation.record();
+    algorithm = row.name;
   }
+  if (trace::is_on()) [[unlikely]]
+    trace_begin(operation, algorithm);
   operation.exchange_.emplace(engine_.messenger_, *inbox_, operation.sequence_, fingerprint);
   running_.push_back(operation);
   if (operation.direction == Direction::kCollective) inbox_->enter(operation.sequence_, fingerprint);
@@ -109,6 +112,8 @@ void Communicator::finish(Operation& operation) noexcept {
   Status status = operation.task_ ? operation.task_->take() : obstacle(operation).clone();
   operation.task_.reset();
   if (operation.exchange_) operation.source_ = operation.exchange_->matched_source();
+  if (trace::is_on() && operation.exchange_) [[unlikely]]
+    trace_end(operation, status);
   if (status.ok()) return;
   const std::string described = operation.describe() + ": " + status.message();
   if (operation.direction == Direction::kCollective && failure_.ok()) fail(Status(status.code(), described));
@@ -179,27 +184,30 @@ void Communicator::send_control(OperationKind kind, int destination, uint32_t sl
   const MessageHeader header{.group = team_.group,
                              .source = static_cast<uint32_t>(rank()),
                              .destination = static_cast<uint32_t>(destination),
-                             .sequence = latest_sequence_,
+                             .sequence = latest_.sequence,
                              .slot = slot,
                              .fingerprint = {.operation = kind}};
   engine_.send_control(team_.peers[destination], header, text);
+}
+
+static std::string text_of(const Payload& payload) {
+  return {reinterpret_cast<const char*>(payload.bytes), payload.bytes == nullptr ? 0 : payload.num_bytes};
 }
 
 void Communicator::on_control(const MessageHeader& header, const Payload& payload) noexcept {
   const int source = static_cast<int>(header.source);
   switch (header.fingerprint.operation) {
     case OperationKind::kFailureNotice: {
-      const size_t length = payload.bytes == nullptr ? 0 : payload.num_bytes;
-      const std::string text(reinterpret_cast<const char*>(payload.bytes), length);
       const uint32_t code = std::min(header.slot, static_cast<uint32_t>(ErrorCode::kInternal));
-      fail_quietly(Status(static_cast<ErrorCode>(code), "rank " + std::to_string(source) + " reports: " + text));
+      fail_quietly(
+          Status(static_cast<ErrorCode>(code), "rank " + std::to_string(source) + " reports: " + text_of(payload)));
       break;
     }
     case OperationKind::kProgressQuery:
-      send_control(OperationKind::kProgressReply, source, static_cast<uint32_t>(latest_kind_), {});
+      send_control(OperationKind::kProgressReply, source, 0, latest_calls());
       break;
     case OperationKind::kProgressReply:
-      answers_.record(source, header.sequence, static_cast<OperationKind>(header.slot));
+      answers_.record(source, header.sequence, text_of(payload));
       break;
     default:
       break;
@@ -232,6 +240,27 @@ void Communicator::on_overflow(Status reason) noexcept {
   end(std::move(reason));
 }
 
+// What has come last from each of the other ranks, as far as it tells where they are.
+std::string Communicator::last_messages() const {
+  static constexpr int kMostNamed = 16;
+  std::string text;
+  for (int other = 0, num_named = 0; other < size() && num_named < kMostNamed; ++other) {
+    if (other == rank()) continue;
+    ++num_named;
+    const MessageHeader* latest = inbox_->latest_from(other);
+    text += (text.empty() ? "Last messages: rank " : ", rank ") + std::to_string(other) + " (";
+    if (latest == nullptr) {
+      text += "none";
+    } else if (latest->fingerprint.operation == OperationKind::kPointToPoint) {
+      text += "of a send, tag " + std::to_string(latest->slot);
+    } else {
+      text += "of #" + std::to_string(latest->sequence) + ", " + describe(latest->fingerprint);
+    }
+    text += ")";
+  }
+  return text + ".";
+}
+
 Status Communicator::loss_of(int rank) const {
   return {ErrorCode::kPeerLost,
           "rank " + std::to_string(rank) + " is gone: " + engine_.peers_[team_.peers[static_cast<size_t>(rank)]].loss};
@@ -252,7 +281,7 @@ void Communicator::on_peer_lost(PeerId peer) noexcept {
       operation->exchange_->fail(reason.clone());
     }
   }
-  if (breaks_collectives) fail(reason.clone());
+  if (breaks_collectives) fail(Status(reason.code(), reason.message() + ". " + last_messages()));
 }
 
 }  // namespace axon

@@ -11,8 +11,10 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/answers.hpp"
@@ -67,13 +69,17 @@ class Communicator final : public InboxListener {
   // For people: connects to the rank if nothing has been sent to it yet.
   Result<PeerPath> path_to(int rank);
 
+  // The companion has given this operation to its device, by that kernel: for errors and traces. Any thread.
+  void note_launch(const Operation& operation, std::string_view kernel);
+
   // How many collectives this rank has started.
   uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }
 
   // Whether there is a failure(), at no cost.
   bool is_broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
 
-  // Why the group is broken; ok while it is not. A copy, since any thread may ask.
+  // Why the group is broken; ok while it is not. A copy, since any thread may ask. Where a companion has timed out it
+  // asks the other ranks how far they are, for at most 300 ms.
   Status failure() noexcept;
 
  private:
@@ -98,19 +104,26 @@ class Communicator final : public InboxListener {
   void notify_others(const Status& reason) noexcept;
   void on_peer_lost(PeerId peer) noexcept;
   Status loss_of(int rank) const;
-  // Whether the companion has brought the group down just now.
-  bool heed_companion() noexcept;
+  enum class Heed : uint8_t { kNothing, kFailed, kAsking };
+  // Whether the companion has brought the group down just now, or will once the others have told how far they are.
+  Heed heed_companion() noexcept;
   // Takes the communicator out of the engine, which is shutting down or losing this group.
   void leave() noexcept;
 
   // Deadlines: the first look at an overdue collective asks all ranks how far they are; the answers name the culprit.
   void tick(Clock::time_point now) noexcept;
   Clock::time_point inquire() noexcept;
+  std::string latest_calls();
+  std::string last_messages() const;
   static bool is_running(const Operation& operation) noexcept { return operation.task_.has_value(); }
   bool heard_enough(const Operation& operation, Clock::time_point asked_at) const noexcept;
   void time_out(Operation& operation, Clock::time_point asked_at) noexcept;
   Status give_up_waiting(Operation& operation, Clock::time_point asked_at);
   std::string findings(Operation& operation, Clock::time_point asked_at);
+
+  void trace_begin(const Operation& operation, std::string_view algorithm) const;
+  void trace_end(const Operation& operation, const Status& status) const;
+  void trace_launch(const CallRecord& call, const CollectiveArguments& arguments, std::string_view kernel) const;
 
   void on_control(const MessageHeader& header, const Payload& payload) noexcept;
   void send_control(OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept;
@@ -120,15 +133,18 @@ class Communicator final : public InboxListener {
   const Team team_;
   std::optional<Inbox> inbox_;  // none once the engine has shut down
   std::atomic<uint32_t> num_started_{0};
-  uint32_t latest_sequence_ = 0;  // begun; what an inquiry is answered with
-  OperationKind latest_kind_{};
+  const uint32_t track_;  // in traces
+  CallRecord latest_;     // collective that has begun; what an inquiry is answered with
+  std::mutex launched_mutex_;
+  CallRecord launched_;  // the companion's latest collective; guarded by launched_mutex_
   IntrusiveList<Operation> running_;
   Status failure_;                   // of the collectives
   Status aborted_;                   // of everything
   std::atomic<bool> broken_{false};  // one of the two is not ok
   Companion* companion_ = nullptr;
 
-  std::optional<Clock::time_point> asked_at_;  // while a collective is overdue
+  std::optional<Clock::time_point> asked_at_;            // while a collective is overdue
+  std::optional<Clock::time_point> asked_for_fault_at_;  // once the companion has timed out
   Answers answers_;
 };
 

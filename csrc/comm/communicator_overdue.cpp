@@ -1,4 +1,7 @@
 // Operations that take too long: who is asked, whom the error names.
+#include <thread>
+
+#include "base/trace.hpp"
 #include "comm/communicator.hpp"
 #include "comm/engine.hpp"
 
@@ -9,12 +12,55 @@ static constexpr std::chrono::milliseconds kAnswerTimeout{300};
 // How often a waiter that has asked looks for the answers.
 static constexpr std::chrono::milliseconds kAnswerPoll{5};
 
-bool Communicator::heed_companion() noexcept {
-  if (companion_ == nullptr || !failure_.ok()) return false;
+Communicator::Heed Communicator::heed_companion() noexcept {
+  if (companion_ == nullptr || !failure_.ok()) return Heed::kNothing;
   Status fault = companion_->fault();
-  if (fault.ok()) return false;
-  fail(std::move(fault));
-  return true;
+  if (fault.ok()) return Heed::kNothing;
+  if (fault.code() != ErrorCode::kTimeout) {
+    fail(std::move(fault));
+    return Heed::kFailed;
+  }
+  if (!asked_for_fault_at_) asked_for_fault_at_ = inquire();
+  const bool has_heard = answers_.all_since(*asked_for_fault_at_);
+  if (!has_heard && Clock::now() < *asked_for_fault_at_ + kAnswerTimeout) return Heed::kAsking;
+  fail(Status(fault.code(), fault.message() + " " + answers_.all(*asked_for_fault_at_)));
+  return Heed::kFailed;
+}
+
+Status Communicator::failure() noexcept {
+  Heed heed = Heed::kAsking;
+  const auto look = [&] {
+    heed = heed_companion();
+    if (heed == Heed::kFailed) engine_.settle();
+    return aborted_.ok() ? failure_.clone() : aborted_.clone();
+  };
+  for (;; std::this_thread::sleep_for(kAnswerPoll)) {
+    Status known = engine_.progress_->exclusively(look);
+    if (heed != Heed::kAsking || !known.ok()) return known;
+    engine_.progress_->wake();  // the background thread brings the answers
+  }
+}
+
+// "last entered barrier #6, 2.1 s ago; its GPU was last given all_reduce #3 (float32[7], SUM), 0.2 s ago"
+std::string Communicator::latest_calls() {
+  std::string text = latest_.sequence == 0 ? "" : "last entered " + latest_.describe_with_age();
+  const std::lock_guard lock(launched_mutex_);
+  if (launched_.sequence != 0) {
+    text += (text.empty() ? "its GPU was last given " : "; its GPU was last given ") + launched_.describe_with_age();
+  }
+  return text.empty() ? "has called no collective yet" : text;
+}
+
+void Communicator::note_launch(const Operation& operation, std::string_view kernel) {
+  CallRecord record = operation.record();
+  record.called_at = Clock::now();
+  if (operation.direction == Direction::kCollective) {
+    const std::lock_guard lock(launched_mutex_);
+    record.sequence = launched_.sequence + 1;
+    launched_ = record;
+  }
+  if (trace::is_on()) [[unlikely]]
+    trace_launch(record, operation.arguments, kernel);
 }
 
 void Communicator::tick(Clock::time_point now) noexcept {
@@ -39,7 +85,7 @@ void Communicator::tick(Clock::time_point now) noexcept {
 // Returns when: answers from then on are to this question.
 Clock::time_point Communicator::inquire() noexcept {
   const Clock::time_point asked_at = Clock::now();
-  answers_.record(rank(), latest_sequence_, latest_kind_);
+  answers_.record(rank(), latest_.sequence, latest_calls());
   for (int other = 0; other < size(); ++other) send_control(OperationKind::kProgressQuery, other, 0, {});
   return asked_at;
 }
@@ -82,10 +128,7 @@ Status Communicator::give_up_waiting(Operation& operation, Clock::time_point ask
 std::string Communicator::findings(Operation& operation, Clock::time_point asked_at) {
   if (!is_running(operation)) return "It has ended, but a callback of another one holds up its report.";
   std::string text;
-  if (operation.direction == Direction::kCollective) {
-    const std::string missing = answers_.missing(operation.sequence_, asked_at);
-    text = missing.empty() ? "All ranks have entered it. " : "Not entered by: " + missing + ". ";
-  }
+  if (operation.direction == Direction::kCollective) text = answers_.findings(operation.sequence_, asked_at) + " ";
   if (operation.gate != nullptr && operation.gate->load(std::memory_order_acquire) == 0) {
     return text + "Its inputs are not there yet: this rank's device has not come to it.";
   }

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "base/config.hpp"
+#include "base/trace.hpp"
 #include "comm/engine.hpp"
 #include "transport/ucx/ucx.hpp"
 
@@ -59,7 +60,9 @@ Engine& Engine::instance() {
 void Engine::shut_down_instance() noexcept {
   Instance& instance = process_instance();
   const std::lock_guard lock(instance.mutex);
-  if (instance.engine != nullptr) instance.engine->shut_down();
+  if (instance.engine == nullptr || instance.engine->is_forked()) return;
+  instance.engine->shut_down();
+  trace::close();
 }
 
 }  // namespace axon

@@ -4,30 +4,17 @@
 
 namespace axon {
 
-static std::string describe(const Shape& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.num_dimensions; ++i) {
-    if (i != 0) text += ", ";
-    text += std::to_string(shape.sizes[i]);
-  }
-  return text + "]";
-}
-
-std::string Operation::describe() const {
-  std::string text;
-  if (direction == Direction::kCollective) {
-    text = std::string(name_of(arguments.kind)) + " #" + std::to_string(sequence_);
-  } else if (direction == Direction::kSend) {
-    text = "send to rank " + std::to_string(peer);
-  } else {
-    text = "receive from " + (peer == kAnyRank ? "any rank" : "rank " + std::to_string(peer));
-  }
-  if (arguments.kind == OperationKind::kBarrier) return text;
-  text += std::string(" (") + name_of(arguments.dtype) + axon::describe(shape);
-  if (arguments.reduction != Reduction::kNone) text += std::string(", ") + name_of(arguments.reduction);
-  if (arguments.root >= 0) text += ", root " + std::to_string(arguments.root);
-  if (direction != Direction::kCollective) text += ", tag " + std::to_string(tag);
-  return text + ")";
+CallRecord Operation::record() const noexcept {
+  return {.kind = arguments.kind,
+          .direction = direction,
+          .dtype = arguments.dtype,
+          .reduction = arguments.reduction,
+          .root = arguments.root,
+          .peer = peer,
+          .tag = tag,
+          .sequence = sequence_,
+          .shape = shape,
+          .called_at = called_at_};
 }
 
 Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept {

@@ -9,7 +9,6 @@
 // Usually all of that comes at once; only an operation that failed with data in flight is released later than finished.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -20,21 +19,13 @@
 #include "base/status.hpp"
 #include "base/task.hpp"
 #include "collectives/collective.hpp"
+#include "comm/call_record.hpp"
 #include "comm/progress.hpp"
 #include "transport/exchange.hpp"
 
 namespace axon {
 
 class Communicator;
-
-// The user's tensor, for messages only.
-struct Shape {
-  static constexpr size_t kMostDimensions = 8;
-  std::array<int64_t, kMostDimensions> sizes{};
-  uint8_t num_dimensions = 0;
-};
-
-enum class Direction : uint8_t { kCollective, kSend, kReceive };
 
 class Operation : public ListNode<Operation>, private Deliverable {
  public:
@@ -64,8 +55,10 @@ class Operation : public ListNode<Operation>, private Deliverable {
   // The group's count of collectives, from 1; 0 for point to point.
   uint32_t sequence() const noexcept { return sequence_; }
 
+  // What is left of it for messages once it is gone.
+  CallRecord record() const noexcept;
   // "all_reduce #5 (float32[4, 256], SUM)"
-  std::string describe() const;
+  std::string describe() const { return record().describe(); }
   // What every message of it carries: the user's call, and how it is done.
   Fingerprint fingerprint(uint8_t algorithm) const noexcept;
 
@@ -89,6 +82,7 @@ class Operation : public ListNode<Operation>, private Deliverable {
   Communicator* communicator_ = nullptr;
   Algorithm algorithm_ = nullptr;
   uint32_t sequence_ = 0;
+  Clock::time_point called_at_{};
   Clock::time_point deadline_{};
   std::optional<Exchange> exchange_;
   std::optional<Task<Status>> task_;

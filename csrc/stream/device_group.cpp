@@ -195,7 +195,9 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside
   const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
   if (kernel == Kernel::kNone) return refused(operation);
   const LaunchSite site{.team = team, .segments = arena_->segments(), .stream = stream, .beside = beside};
-  return launch_in_order(stream, [&] { return launch_collective(site, kernel, operation); });
+  AXON_TRY(launch_in_order(stream, [&] { return launch_collective(site, kernel, operation); }));
+  communicator_.note_launch(operation, name_of(kernel));
+  return Status();
 }
 
 Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
@@ -232,6 +234,7 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
     if (messages.empty()) continue;
     const DeviceTeam team = team_for(reach, messages.front()->timeout);
     AXON_TRY(launch_messages({.team = team, .segments = arena_->segments(), .stream = stream}, messages));
+    for (const Operation* message : messages) communicator_.note_launch(*message, "messages");
   }
   return arena_->launches().note(order_, stream);
 }

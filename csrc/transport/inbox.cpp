@@ -22,7 +22,8 @@ Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListe
       team_(team),
       listener_(listener),
       sent_(team.peers.size()),
-      arrived_(team.peers.size()) {}
+      arrived_(team.peers.size()),
+      latest_(team.peers.size()) {}
 
 Inbox::~Inbox() {
   const auto discard_all = [this](IntrusiveList<Unexpected>& list) {
@@ -54,9 +55,9 @@ bool Inbox::post(Request& receive) noexcept {
 }
 
 void Inbox::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  if (header.source >= team_.peers.size()) {
-    drop(payload);
-  } else if (header.fingerprint.operation == OperationKind::kPointToPoint) {
+  if (header.source >= team_.peers.size()) return drop(payload);
+  latest_[header.source] = header;
+  if (header.fingerprint.operation == OperationKind::kPointToPoint) {
     on_point_to_point(header, payload);
   } else {
     on_collective(header, payload);

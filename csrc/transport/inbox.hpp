@@ -67,6 +67,12 @@ class Inbox {
   // Messages for it are lost, here or before they came here.
   void overflow(Status reason) noexcept { listener_.on_overflow(std::move(reason)); }
 
+  // Of the latest message from a rank, the one that has come last; null: none has. For diagnosis.
+  const MessageHeader* latest_from(int rank) const noexcept {
+    const MessageHeader& latest = latest_[static_cast<size_t>(rank)];
+    return latest.fingerprint.operation == OperationKind{} ? nullptr : &latest;
+  }
+
   // The sequence number of the next point-to-point message to `destination`.
   uint32_t next_point_to_point(uint32_t destination) noexcept { return sent_[destination]++; }
 
@@ -103,9 +109,10 @@ class Inbox {
 
   IntrusiveList<Request, InInbox> posted_point_to_point_;
   IntrusiveList<Unexpected> unexpected_point_to_point_;
-  IntrusiveList<Unexpected> early_;  // overtook an earlier message of the same source
-  std::vector<uint32_t> sent_;       // by destination
-  std::vector<uint32_t> arrived_;    // by source
+  IntrusiveList<Unexpected> early_;    // overtook an earlier message of the same source
+  std::vector<uint32_t> sent_;         // by destination
+  std::vector<uint32_t> arrived_;      // by source
+  std::vector<MessageHeader> latest_;  // by source; of no operation: none
 };
 
 }  // namespace axon

@@ -185,6 +185,25 @@ def crosses_hosts() -> None:
     dist.destroy_process_group()
 
 
+def is_traced() -> None:
+    """Operations of several kinds on two groups; one of them times out."""
+    os.environ["AXON_TRACE"] = sys.argv[5]
+    join()
+    dist.all_reduce(torch.ones(1 << 20))
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(3), 1, tag=5)
+    else:
+        dist.recv(torch.ones(3), 0, tag=5)
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    dist.barrier(group)
+    if dist.get_rank() == 0:
+        with contextlib.suppress(dist.DistBackendError):
+            dist.broadcast(torch.ones(2), group=group, group_src=1)
+    ready()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def uses_large_tensors() -> None:
     """Operations that need the tensors of all ranks, each with a GPU. Prints how many were done on them directly."""
     from gpu import exercise, num_direct

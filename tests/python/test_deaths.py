@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from datetime import timedelta
@@ -57,11 +58,15 @@ def _die_while(how: str, store_of_survivors: str) -> tuple[str, float] | None:
 @on_cpu_and_gpu
 @pytest.mark.parametrize("how", ["waiting", "streaming", "idle", "receiving"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_a_killed_rank_is_named_and_the_survivors_regroup(how: str, size: int, fresh_ranks, tmp_path) -> None:
+def test_a_killed_rank_is_named_and_the_survivors_regroup(
+    how: str, size: int, device: str, fresh_ranks, tmp_path
+) -> None:
     results = fresh_ranks(size).run(_die_while, how, str(tmp_path / "store"), dying=[size - 1], timeout_s=40)
     for message, seconds in results[:-1]:
         assert f"rank {size - 1}" in message
         assert seconds < NOTICE_S
+        if device == "cpu" and how == "waiting":  # what each had done; the dead one's own words are not to be had
+            assert re.search(rf"Last messages: .*rank {size - 1} \(of #1, all_reduce \(float32, 10 elements", message)
 
 
 def _watch_stopped() -> str:

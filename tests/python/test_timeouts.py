@@ -65,8 +65,12 @@ def test_a_missing_rank_is_named_in_time(size: int, name: str, pools, device: st
         assert re.search(rf"rank {size - 1}\b", message)
         if device == "cpu":  # a kernel does not know what the host knows of the others
             assert re.search(rf"{operation} #2\b", message)
-            assert re.search(rf"[Nn]ot entered by.*rank {size - 1}\b", message)
+            assert re.search(rf"Not entered by: rank {size - 1} \(last entered all_reduce #1 \(float32\[1\]", message)
+            assert re.search(rf"Entered by: rank 0 \(last entered {operation} #2.*, \d\.\d s ago\)", message)
             assert operation == "barrier" or "float32" in message
+        if device == "cuda" and operation != "barrier":
+            assert re.search(rf"rank 0 \(.*its GPU was last given {operation} #2 \(float32", message)
+        assert re.search(r"\(at \S*test_timeouts\.py:\d+, in <lambda>\)$", message) or device == "cuda"
         assert "Timed out" in again
     assert "Timed out" in late[0]
 

@@ -140,9 +140,9 @@ void CudaSide::check_health() {
 }
 
 void CudaSide::note_fault() {
-  const Status fault = group_->fault();
-  if (fault.ok()) return;
-  late_failure_->note_fault(to_exception(Status(fault.code(), communicator_->signed_text(fault.message()))));
+  if (group_->fault().ok()) return;
+  const Status known = communicator_->failure();  // knows who is missing, too
+  late_failure_->note_fault(to_exception(Status(known.code(), communicator_->signed_text(known.message()))));
 }
 
 void CudaSide::enqueue(AxonWork& work, Timing timing) {

@@ -111,10 +111,12 @@ class Recorder final : public Companion {
   }
   void on_rank_lost(int, const Status&) noexcept override {}
   Status fault() noexcept override {
+    if (late.load()) return Status(ErrorCode::kTimeout, "Timed out on the device.");
     return broken.load() ? Status(ErrorCode::kMismatch, "the device disagrees") : Status();
   }
 
   std::atomic<bool> broken{false};
+  std::atomic<bool> late{false};
   std::atomic<int> num_failures{0};
   std::string message;  // written before num_failures
 };
@@ -131,6 +133,25 @@ TEST_F(GateTest, a_companions_fault_ends_the_collectives_of_all_ranks) {
     EXPECT_NE(recorder.message.find("the device disagrees"), std::string::npos);
   }
   for (const auto& communicator : group_) communicator->accompany(nullptr);
+}
+
+TEST_F(GateTest, a_companions_timeout_says_what_every_rank_was_given_last) {
+  Recorder recorder;
+  group_[0]->accompany(&recorder);
+  auto operation = TestOperation::all_reduce({1, 2, 3}, 30s);
+  group_[0]->note_launch(*operation, "some kernel");
+  group_[0]->note_launch(*operation, "some kernel");
+  operation->released.store(true);  // the engine never had it
+  recorder.late.store(true);
+  const Status failure = group_[0]->failure();
+  EXPECT_EQ(failure.code(), ErrorCode::kTimeout);
+  for (const char* part :
+       {"Timed out on the device. Last entered: rank 0 (its GPU was last given all_reduce #2 (int32[3], SUM), 0.",
+        "rank 1 (has called no collective yet)"}) {
+    EXPECT_NE(failure.message().find(part), std::string::npos) << failure.message();
+  }
+  EXPECT_EQ(recorder.num_failures.load(), 1);
+  group_[0]->accompany(nullptr);
 }
 
 TEST_F(GateTest, a_companion_that_comes_late_hears_of_the_failure_at_once) {

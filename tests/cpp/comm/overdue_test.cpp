@@ -63,7 +63,8 @@ TEST_P(OverdueTest, collective_names_those_who_have_not_entered_and_succeeds_onc
     const std::string text = explain(rank, *operations[static_cast<size_t>(rank)]);
     if (rank != 0) continue;
     expect_parts(text, {"[rank 0 of group 'test'] all_reduce #2 (int32[2], SUM): Timed out in wait(timeout). ",
-                        "Not entered by: rank " + std::to_string(last()) + " (last entered #1, barrier). ",
+                        "Not entered by: rank " + std::to_string(last()) + " (last entered barrier #1, 0.",
+                        " s ago). Entered by: rank 0 (last entered all_reduce #2 (int32[2], SUM), 0.",
                         "The operation goes on until its own timeout of 30000 ms."});
   }
   operations.push_back(TestOperation::all_reduce({last(), 2}, 30s));

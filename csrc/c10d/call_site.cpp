@@ -1,0 +1,45 @@
+#include "c10d/call_site.hpp"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <string_view>
+
+#include "c10d/signals.hpp"
+
+namespace axon {
+
+namespace py = pybind11;
+
+// "/…/site-packages/torch/"
+static std::string folder_of(const char* package) {
+  return py::module_::import(package).attr("__path__").attr("__getitem__")(0).cast<std::string>() + "/";
+}
+
+static std::string innermost_foreign_frame() {
+  const std::string torch = folder_of("torch");
+  const std::string ours = folder_of("torch_axon");
+  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  while (frame) {
+    auto* const raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
+    const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(raw)));
+    const auto file = code.attr("co_filename").cast<std::string>();
+    if (!file.starts_with(torch) && !file.starts_with(ours)) {
+      return file + ":" + std::to_string(PyFrame_GetLineNumber(raw)) + ", in " +
+             code.attr("co_name").cast<std::string>();
+    }
+    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
+  }
+  return "";
+}
+
+std::string call_site() {
+  if (!has_python()) return "";
+  const py::gil_scoped_acquire gil;
+  try {
+    return innermost_foreign_frame();
+  } catch (const py::error_already_set&) {
+    return "";  // an error is being told already
+  }
+}
+
+}  // namespace axon

@@ -1,0 +1,54 @@
+"""AXON_TRACE: a Chrome trace of every operation, a file a rank."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from processes import run_ranks
+
+
+def _events(path: Path) -> list[dict]:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture
+def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[dict]]:
+    """Of the two ranks of a program."""
+    for rank in run_ranks("is_traced", 2, tmp_path / "store", str(tmp_path / "trace.json")):
+        assert rank.code == 0, rank.errors
+    return [_events(tmp_path / f"trace.rank{rank}.json") for rank in (0, 1)]
+
+
+def test_every_operation_begins_and_ends_on_its_groups_track(traces: list[list[dict]]) -> None:
+    for rank, events in enumerate(traces):
+        assert {event["pid"] for event in events} == {rank}
+        names = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
+        assert len(names) == 2  # the default group and another one
+        begun = [event for event in events if event["ph"] == "b"]
+        ended = [event for event in events if event["ph"] == "e"]
+        assert Counter(event["name"] for event in begun) == Counter(event["name"] for event in ended)
+        assert {event["tid"] for event in begun} == set(names.values())
+        for end in ended:
+            (begin,) = [each for each in begun if each["id"] == end["id"] and each["ts"] <= end["ts"]][-1:]
+            assert begin["name"] == end["name"]
+
+
+def test_operations_say_what_they_are(traces: list[list[dict]]) -> None:
+    for rank, events in enumerate(traces):
+        begun = [event for event in events if event["ph"] == "b"]
+        (large,) = [event["args"] for event in begun if event["args"].get("bytes") == 4 << 20]
+        assert large["call"] == f"all_reduce #{large['sequence']} (float32[1048576], SUM)"
+        assert large["algorithm"] == "two_shot"
+        (message,) = [event for event in begun if event["name"] in ("send", "receive")]
+        assert message["name"] == ("send" if rank == 0 else "receive")
+        assert message["args"]["peer"] == 1 - rank
+        assert "tag 5" in message["args"]["call"]
+
+
+def test_a_failure_stands_at_the_operations_end(traces: list[list[dict]]) -> None:
+    failed = [event for event in traces[0] if event["ph"] == "e" and "error" in event["args"]]
+    assert [event["name"] for event in failed] == ["broadcast"]
+    assert "Timed out" in failed[0]["args"]["error"]
