@@ -60,9 +60,11 @@ check: $(VENV)/.editable
 	@$(BIN)/python tools/check_sizes.py
 	@$(BIN)/python -m torch_axon.config --markdown | diff -u docs/environment.md - || { echo "run: make docs"; exit 1; }
 
-# What is generated from the code.
-docs: $(VENV)/.editable
+# The site in build/site, of docs/ and what is generated from the code.
+docs: $(VENV)/.editable $(VENV)/.docs
 	@$(BIN)/python -m torch_axon.config --markdown > docs/environment.md
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@echo build/site/index.html
 
 format: $(VENV)/.installed
 	@$(BIN)/clang-format -i $(CXX_FILES)
@@ -80,6 +82,7 @@ lock: $(VENV)/.installed
 	@$(LOCK) --python-version 3.10 requirements/cuda.in -o requirements/cuda.txt
 	@$(LOCK) --python-version 3.10 requirements/torch-2.11.in -o requirements/torch-2.11.txt
 	@$(LOCK) --python-version 3.11 requirements/torch-2.15.in -o requirements/torch-2.15.txt
+	@$(LOCK) --python-version 3.10 requirements/docs.in -o requirements/docs.txt
 
 clean:
 	rm -rf build dist *.egg-info torch_axon/_build.py torch_axon/_C.*.so $(VENV)/.editable
@@ -96,6 +99,10 @@ $(VENV)/.editable: pyproject.toml setup.py | build
 $(VENV)/.installed: requirements/torch-$(TORCH).txt | host
 	@echo "Installing the pinned wheels into $(VENV): some 3 GB, so the first time takes minutes"
 	@$(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt | $(VENV)/.installed
 	@$(PIP_INSTALL) --require-hashes -r $<
 	@touch $@
 

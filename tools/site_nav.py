@@ -1,0 +1,13 @@
+"""A hook of mkdocs: pages that mkdocs.yml does not place follow those that it does; decisions come last."""
+
+from pathlib import Path
+from typing import Any
+
+
+def on_config(config: Any) -> Any:
+    placed = str(config["nav"])
+    pages = sorted(path.relative_to(config["docs_dir"]).as_posix() for path in Path(config["docs_dir"]).rglob("*.md"))
+    left = [page for page in pages if repr(page) not in placed]
+    config["nav"] += [page for page in left if not page.startswith("adr/")]
+    config["nav"].append({"Decisions": [page for page in left if page.startswith("adr/")]})
+    return config
