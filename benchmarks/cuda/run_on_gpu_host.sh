@@ -9,7 +9,8 @@
 # Without STEPs all run, in the order of the table below, until DEADLINE (default 520) seconds are over. Each step has a
 # deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
 #
-#   TORTURE=100000 sets the operations of the step torture, SIZES and OPERATIONS those of the benchmark.
+#   TORTURE=100000 sets the operations of the step torture, SIZES and OPERATIONS those of the benchmark, SHAPES those of
+#   overlap.
 set -u
 bundle=$(realpath "$1")
 mkdir -p "$2"
@@ -91,12 +92,22 @@ beside() { # beside RANKS; with fewer connections than streams, streams wait for
     --blocks 4 --commit "$commit" --json "$results/beside.jsonl"
 }
 
+overlap() { # overlap RANKS
+  torchrun --standalone --nproc-per-node "$1" "$here/overlap.py" --shapes "${SHAPES:-quick}" --commit "$commit" \
+    --json "$results/overlap.jsonl" --plot "$results/overlap_$1.png" --trace "$results/overlap_$1_trace.json"
+}
+
+llama() { # llama RANKS [--compile]
+  torchrun --standalone --nproc-per-node "$1" "$here/llama_step.py" "${@:2}" --commit "$commit" \
+    --json "$results/llama.jsonl"
+}
+
 kernels() { # kernels RANKS
   all_of _bench "$1" | tee >(grep '^{' >>"$results/kernels.jsonl")
   python3 "$here/table.py" "$results/kernels.jsonl"
 }
 
-export -f all_of sanitize python_tests bench costs host beside kernels
+export -f all_of sanitize python_tests bench costs host beside overlap llama kernels
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$scratch/site" "$bundle"/*.whl || exit 1
@@ -115,6 +126,8 @@ all_steps() {
   step segments 150 python_tests "$few" test_cuda_segments.py test_registered_memory.py test_suspension.py
   step failures 240 python_tests "$few" test_cuda_failures.py test_mismatches.py test_timeouts.py test_deaths.py
   step settings 120 python_tests "$few" test_cuda_settings.py
+  step fused 240 python_tests "$few" test_fused.py test_fused_composition.py test_fused_float8.py test_cuda_fused.py \
+    test_tensor_parallel.py
   step training 180 python_tests "$few" test_cuda_training.py test_training.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
   step bench_2_graph 200 bench 2 graph
@@ -122,6 +135,9 @@ all_steps() {
   step costs_2 100 costs 2
   step host_2 60 host 2
   step beside_2 150 beside 2
+  step overlap_2 150 overlap 2
+  step llama_2 150 llama 2
+  step llama_2_compiled 300 llama 2 --compile
   step kernels_2 100 kernels 2
   step operations_4 200 python_tests "${few/ and not 4ranks/ and 4ranks}" test_reductions.py test_movements.py \
     test_point_to_point.py test_groups.py
@@ -139,6 +155,8 @@ all_steps() {
     step costs_4 100 costs 4
     step host_4 60 host 4
     step beside_4 150 beside 4
+    step overlap_4 150 overlap 4
+    step llama_4 150 llama 4
     step kernels_4 100 kernels 4
   fi
 }
