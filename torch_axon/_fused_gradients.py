@@ -50,39 +50,41 @@ class _AllGatherMatmul(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_gathered: Tensor | None, *d_outputs: Tensor | None) -> Gradients:
         gathered, *weights = ctx.saved_tensors
-        needs_x, needs_weights = ctx.needs_input_grad[3], ctx.needs_input_grad[4 : 4 + len(d_outputs)]
-        gather_again = gathered is not None and not ctx.return_gathered
-        if gather_again:  # beside the product below
+        needs_x, needs_parameters = ctx.needs_input_grad[3], ctx.needs_input_grad[4:]
+        is_shard = gathered is not None and not ctx.return_gathered
+        if is_shard:  # gathered again beside the products for d_x
             gathered = _start_all_gather(gathered, ctx.sizes, ctx.group_name)
-        d_x = _gradient_of_shard(ctx, d_gathered, d_outputs, weights) if needs_x else None
-        if gather_again:
+        finish_d_x = _start_gradient_of_shard(ctx, d_gathered, d_outputs, weights) if needs_x else None
+        if is_shard:
             gathered = _finish_all_gather(gathered, ctx.sizes)
         d_weights = [
             gathered.t() @ d_output if needed and d_output is not None else None
-            for needed, d_output in zip(needs_weights, d_outputs, strict=True)
+            for needed, d_output in zip(needs_parameters[: len(d_outputs)], d_outputs, strict=True)
         ]
         d_biases = [
             d_output.sum(0) if needed and d_output is not None else None
-            for needed, d_output in zip(ctx.needs_input_grad[4 + len(d_outputs) :], d_outputs, strict=True)
+            for needed, d_output in zip(needs_parameters[len(d_outputs) :], d_outputs, strict=True)
         ]
-        return None, None, None, d_x, *d_weights, *d_biases
+        return None, None, None, finish_d_x() if finish_d_x else None, *d_weights, *d_biases
 
 
-def _gradient_of_shard(
+def _start_gradient_of_shard(
     ctx: Any, d_gathered: Tensor | None, d_outputs: Sequence[Tensor | None], weights: Sequence[Tensor]
-) -> Tensor | None:
-    """Of several products it is one of their gradients side by side: everything is sent once, and rounded once."""
-    d_x = None if d_gathered is None else _reduce_scatter(d_gathered, ctx.sizes, ctx.group_name)
+) -> Callable[[], Tensor | None]:
+    """One product is reduced and scattered as it is made; the sum of several beside the products for the weights."""
     pairs = [
         (d_output, weight.t()) for d_output, weight in zip(d_outputs, weights, strict=True) if d_output is not None
     ]
-    if not pairs:
-        return d_x
-    d_output, transposed = pairs[0]
-    if len(pairs) > 1:
-        d_output, transposed = torch.cat([d for d, _ in pairs], 1), torch.cat([weight for _, weight in pairs])
-    product: Tensor = torch.ops.axon.matmul_reduce_scatter(d_output, transposed, None, ctx.sizes, "sum", ctx.group_name)
-    return product if d_x is None else d_x + product
+    if d_gathered is None and len(pairs) == 1:
+        product = torch.ops.axon.matmul_reduce_scatter(*pairs[0], None, ctx.sizes, "sum", ctx.group_name)
+        return lambda: product
+    total = d_gathered
+    for d_output, weight in pairs:
+        total = d_output @ weight if total is None else torch.addmm(total, d_output, weight)
+    if total is None:
+        return lambda: None
+    scattered = _start_reduce_scatter(total, ctx.sizes, ctx.group_name)
+    return lambda: _finish_reduce_scatter(scattered, ctx.sizes, ctx.group_name)
 
 
 class _MatmulReduceScatter(torch.autograd.Function):
@@ -139,10 +141,16 @@ def _finish_all_gather(gathered: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.cat([block[:size] for block, size in zip(blocks, sizes, strict=True)])
 
 
-def _reduce_scatter(rows: Tensor, sizes: Sequence[int], group_name: str) -> Tensor:
+def _start_reduce_scatter(rows: Tensor, sizes: Sequence[int], group_name: str) -> Tensor:
     if not _are_even(sizes):
         rows = torch.cat([_padded(block, max(sizes)) for block in torch.split(rows, list(sizes))])
-    scattered = torch.ops._c10d_functional.reduce_scatter_tensor(rows.contiguous(), "sum", len(sizes), group_name)
+    scattered: Tensor = torch.ops._c10d_functional.reduce_scatter_tensor(
+        rows.contiguous(), "sum", len(sizes), group_name
+    )
+    return scattered
+
+
+def _finish_reduce_scatter(scattered: Tensor, sizes: Sequence[int], group_name: str) -> Tensor:
     part: Tensor = torch.ops._c10d_functional.wait_tensor(scattered)[: sizes[rank_in(group_name)]]
     return part
 
