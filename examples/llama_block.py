@@ -41,13 +41,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, sequence, features]; a rank has as many heads as its products are wide."""
-        queries, keys, values = (
-            projection(x).unflatten(-1, (-1, self.head_features)).transpose(1, 2)
-            for projection in (self.wq, self.wk, self.wv)
-        )
+        queries, keys, values = (self._heads(projection(x)) for projection in (self.wq, self.wk, self.wv))
         mixed = nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
         output: Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
         return output
+
+    def _heads(self, product: Tensor) -> Tensor:
+        return product.view(*product.shape[:-1], -1, self.head_features).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -115,7 +115,7 @@ def whole(tensor: Tensor | None) -> Tensor:
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group("axon")
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     torch.manual_seed(0)
