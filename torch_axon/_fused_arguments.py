@@ -13,7 +13,7 @@ class Rows:
     """A tensor as a matrix whose outermost dimension is the one gathered or scattered, and such a matrix's way back."""
 
     def __init__(self, x: Tensor, dim: int) -> None:
-        moved = x.movedim(dim, 0)
+        moved = x.movedim(dim, 0) if dim else x
         self._dim = dim
         self._middle = moved.shape[1:-1]
         self._rows_each = prod(self._middle)
@@ -26,7 +26,8 @@ class Rows:
     def restore(self, matrix: Tensor, extent: int) -> Tensor:
         if not self._middle:
             return matrix
-        return matrix.view(extent, *self._middle, matrix.shape[-1]).movedim(0, self._dim)
+        restored = matrix.view(extent, *self._middle, matrix.shape[-1])
+        return restored.movedim(0, self._dim) if self._dim else restored
 
 
 def dimension(what: str, dim: int, x: Tensor) -> int:

@@ -124,9 +124,9 @@ def trace(factors: Factors, groups: Groups, arguments: argparse.Namespace) -> No
         profile.export_chrome_trace(str(arguments.trace))
 
 
-def measure(shape: tuple[int, int, int], groups: Groups, arguments: argparse.Namespace) -> list[Line]:
+def measure(shape: tuple[int, int, int], like: Tensor, groups: Groups, arguments: argparse.Namespace) -> list[Line]:
     m, k, n = shape
-    factors = Factors(m, k, n, getattr(torch, arguments.dtype))
+    factors = Factors(m, k, n, like)
     contest = Contest(factors, groups, arguments)
     contest.compare()
     times, host_times = contest.time(), contest.time_host()
@@ -169,12 +169,12 @@ def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
 
 def main() -> None:
     arguments = parse(sys.argv[1:])
-    torch.set_default_device(choose_gpu())
+    like = torch.empty(0, dtype=getattr(torch, arguments.dtype), device=choose_gpu())
     (axon, nccl), control = open_contenders("axon", ["nccl"], timedelta(minutes=2))
     groups = Groups(axon.group, nccl.group, control)
     lines: list[Line] = []
     for shape in arguments.shapes:
-        lines += (new := measure(shape, groups, arguments))
+        lines += (new := measure(shape, like, groups, arguments))
         if dist.get_rank() == 0:
             print(table(new), flush=True)
             if arguments.json:  # now: a long run may be cut short

@@ -24,16 +24,16 @@ class Groups:
 
 
 class Factors:
-    """The factors of all sides, and the buffers that they write into."""
+    """The factors of all sides, and the buffers that they write into: of the type and on the device of `like`."""
 
-    def __init__(self, m: int, k: int, n: int, dtype: torch.dtype) -> None:
+    def __init__(self, m: int, k: int, n: int, like: Tensor) -> None:
         self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
-        self.whole = torch.empty(m, k, dtype=dtype)
-        self.shard = torch.empty(m // self.num_ranks, k, dtype=dtype)
-        self.weight = torch.empty(k, n, dtype=dtype)
+        self.whole = like.new_empty(m, k)
+        self.shard = like.new_empty(m // self.num_ranks, k)
+        self.weight = like.new_empty(k, n)
         self.gathered = torch.empty_like(self.whole)
-        self.product = torch.empty(m, n, dtype=dtype)
-        self.part = torch.empty(m // self.num_ranks, n, dtype=dtype)
+        self.product = like.new_empty(m, n)
+        self.part = like.new_empty(m // self.num_ranks, n)
 
     def fill(self, draw: Callable[[Tensor], None]) -> None:
         torch.manual_seed(self.rank)
@@ -50,7 +50,7 @@ def draw_normal(factor: Tensor) -> None:
 
 def draw_integers(factor: Tensor) -> None:
     """-1, 0 and 1, seven of eight 0: sums of 16384 products of them stay below 256, exact in 8 bits."""
-    drawn = torch.randint(0, 16, factor.shape, dtype=torch.int8)
+    drawn = torch.randint(0, 16, factor.shape, dtype=torch.int8, device=factor.device)
     factor.copy_(drawn.eq(0).to(torch.int8) - drawn.eq(1).to(torch.int8))
 
 
