@@ -180,6 +180,39 @@ def test_graphs_and_eager_calls_take_turns(name: str, ranks: RankPool) -> None:
     ranks.run(_replay, name, timeout_s=120)
 
 
+def _captured_training() -> None:
+    """Forward and backward pass in a graph, replayed with other inputs: the gradients are those of an eager step."""
+    rank = dist.get_rank()
+    x, first, second = (
+        factor(shape, rank, seed).float() for seed, shape in enumerate(((ROWS, DEPTH), (DEPTH, WIDTH), (WIDTH, DEPTH)))
+    )
+    tensors = [tensor.requires_grad_() for tensor in (x, first, second)]
+
+    gradient = factor((ROWS, DEPTH), rank, 3).float()
+
+    def step() -> list[Tensor]:
+        _, hidden = all_gather_matmul(x, first, return_gathered=False)
+        output = matmul_reduce_scatter(hidden, second)
+        return [output.detach(), *torch.autograd.grad(output, tensors, grad_outputs=gradient)]
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        step()
+        meet()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for scale in (1, 2, 4):
+        x.detach().mul_(scale)
+        graph.replay()
+        replayed = [tensor.clone() for tensor in captured]
+        for mine, other in zip(replayed, step(), strict=True):
+            same_bits(mine, other)
+
+
+def test_training_steps_are_captured(two_ranks: RankPool) -> None:
+    two_ranks.run(_captured_training, timeout_s=120)
+
+
 def _host_goes_on(name: str) -> None:
     """Neither torch's own watch over synchronisation nor a busy stream holds the host up."""
     product = _OPERATIONS[name](torch.bfloat16, _even())
