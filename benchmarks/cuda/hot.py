@@ -30,7 +30,7 @@ class Schedule:
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", type=int, default=3, help="of each side")
-    parser.add_argument("--seconds", type=float, default=0.25, help="of a side's calls in a block")
+    parser.add_argument("--seconds", type=float, default=0.15, help="of a side's calls in a block")
     parser.add_argument("--heat", type=float, default=0.5, help="seconds of plain products before them")
 
 
