@@ -15,6 +15,7 @@ class PeerPath(TypedDict):
     lanes: list[tuple[str, str]]
     kernels: bool | None
     obstacle: str
+    num_direct: int
 
 class AxonBackend(Backend):
     @property

@@ -35,6 +35,7 @@ struct Meeting;
 struct GpuPath {
   bool by_kernels = false;  // else through host memory
   std::string obstacle;     // why not, as far as this rank can tell: the peer may know
+  uint64_t num_direct = 0;  // messages of this rank, to and from any, that went straight from tensor to tensor so far
 };
 
 class CudaSide {

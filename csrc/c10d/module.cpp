@@ -99,6 +99,7 @@ py::dict path_to(AxonBackend& backend, int rank) {
   row["lanes"] = lanes;
   row["kernels"] = path.gpu ? py::object(py::bool_(path.gpu->by_kernels)) : py::object(py::none());
   row["obstacle"] = path.gpu ? path.gpu->obstacle : "";
+  row["num_direct"] = path.gpu ? path.gpu->num_direct : 0;
   return row;
 }
 

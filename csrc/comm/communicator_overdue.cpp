@@ -13,7 +13,7 @@ static constexpr std::chrono::milliseconds kAnswerTimeout{300};
 static constexpr std::chrono::milliseconds kAnswerPoll{5};
 
 Communicator::Heed Communicator::heed_companion() noexcept {
-  if (companion_ == nullptr || !failure_.ok()) return Heed::kNothing;
+  if (companion_ == nullptr || !failure_.ok() || !inbox_) return Heed::kNothing;
   Status fault = companion_->fault();
   if (fault.ok()) return Heed::kNothing;
   if (fault.code() != ErrorCode::kTimeout) {

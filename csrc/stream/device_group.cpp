@@ -239,7 +239,7 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
   return arena_->launches().note(order_, stream);
 }
 
-Result<uint64_t> DeviceGroup::num_direct() const {
+Result<uint64_t> DeviceGroup::total(uint32_t TeamState::* counter) const {
   const RelaxedCapture beside_captures;
   const DeviceGuard guard(device_);
   Result<Stream> stream = Stream::create();
@@ -247,7 +247,7 @@ Result<uint64_t> DeviceGroup::num_direct() const {
   std::array<uint32_t, kNumTeams> counts{};
   for (size_t team = 0; team < kNumTeams; ++team) {
     if (teams_[team].state == nullptr) continue;
-    AXON_TRY(copy_async(&counts[team], &teams_[team].state->num_direct, sizeof(uint32_t), stream.value()));
+    AXON_TRY(copy_async(&counts[team], &(teams_[team].state->*counter), sizeof(uint32_t), stream.value()));
   }
   AXON_TRY(stream.value().view().synchronize());
   return std::accumulate(counts.begin(), counts.end(), uint64_t{0});

@@ -89,7 +89,9 @@ class DeviceGroup final : public Companion {
   std::weak_ptr<void> graphs() const;
 
   // Operations that kernels have done on the peers' tensors themselves: a statistic. Asks the device, behind nothing.
-  Result<uint64_t> num_direct() const;
+  Result<uint64_t> num_direct() const { return total(&TeamState::num_direct); }
+  // The same of messages that this rank has sent or received.
+  Result<uint64_t> num_direct_messages() const { return total(&TeamState::num_direct_messages); }
 
   // Ends what runs and all that comes. Idempotent, any thread.
   void abort() noexcept;
@@ -104,6 +106,7 @@ class DeviceGroup final : public Companion {
   DeviceGroup(Communicator& communicator, int device, std::chrono::milliseconds timeout, Event event);
 
   Status take_block();
+  Result<uint64_t> total(uint32_t TeamState::* counter) const;
   void build_team(Reach reach, const TeamLayout& layout);
   void connect(int rank, Reach reach);
   void heed_loss(int rank) noexcept;

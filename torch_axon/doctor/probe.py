@@ -122,13 +122,14 @@ def _probe_host(view: View, seconds: float) -> None:
 
 def _probe_gpu(view: View, seconds: float) -> None:
     view.gpu = _speed(view, "cuda", seconds)
+    data = torch.zeros(_LARGE["cuda"], dtype=torch.uint8, device="cuda")
+    _warm_up(view, data)
+    before = _backend().path_to(view.peer)
+    _play(view, data, 1)
     torch.cuda.synchronize()
     path = _backend().path_to(view.peer)
     view.kernels, view.obstacle = path["kernels"], path["obstacle"]
-    before = _backend().num_direct
-    _play(view, torch.zeros(_LARGE["cuda"], dtype=torch.uint8, device="cuda"), 1)
-    torch.cuda.synchronize()
-    view.direct = _backend().num_direct > before
+    view.direct = path["num_direct"] > before["num_direct"]
 
 
 def _speed(view: View, device: str, seconds: float) -> Speed | None:
@@ -142,11 +143,7 @@ def _speed(view: View, device: str, seconds: float) -> Speed | None:
 def _time_one_way(view: View, data: torch.Tensor, seconds: float) -> float | None:
     """Seconds, on the lower rank. Both ranks play as many rounds as the lower one says."""
     sent = data.clone()
-    for _ in range(_WARM_UP_ROUNDS):
-        _play(view, data, 1)
-        if data.is_cuda and data.numel() > _SMALL:
-            time.sleep(_MAPPING_S)
-    _synchronize(data)
+    _warm_up(view, data)
     started = time.perf_counter()
     _play(view, data, 1)
     _synchronize(data)
@@ -160,6 +157,14 @@ def _time_one_way(view: View, data: torch.Tensor, seconds: float) -> float | Non
         times.append((time.perf_counter() - started) / int(rounds) / 2)
     view.wrong |= not torch.equal(data, sent)
     return statistics.median(times) if view.rank < view.peer else None
+
+
+def _warm_up(view: View, data: torch.Tensor) -> None:
+    for _ in range(_WARM_UP_ROUNDS):
+        _play(view, data, 1)
+        if data.is_cuda and data.numel() > _SMALL:
+            time.sleep(_MAPPING_S)
+    _synchronize(data)
 
 
 def _play(view: View, data: torch.Tensor, rounds: int) -> None:

@@ -288,8 +288,11 @@ void CudaSide::open_gate(Part& part, c10::Stream stream) {
 
 GpuPath CudaSide::path_to(int peer) {
   const c10::DeviceGuard on_device(device_);
-  if (value_of(group_->has_edge(peer))) return {.by_kernels = true, .obstacle = ""};
-  return {.by_kernels = false, .obstacle = group_->obstacle_to(peer).message()};
+  if (!value_of(group_->has_edge(peer))) {
+    const Status obstacle = group_->obstacle_to(peer);
+    return {.by_kernels = false, .obstacle = obstacle.ok() ? "" : obstacle.message()};
+  }
+  return {.by_kernels = true, .obstacle = "", .num_direct = value_of(group_->num_direct_messages())};
 }
 
 const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds timeout) {

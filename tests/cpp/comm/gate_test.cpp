@@ -154,6 +154,15 @@ TEST_F(GateTest, a_companions_timeout_says_what_every_rank_was_given_last) {
   group_[0]->accompany(nullptr);
 }
 
+TEST_F(GateTest, a_companions_fault_after_the_engines_end_is_told_to_nobody) {
+  Recorder recorder;
+  group_[0]->accompany(&recorder);
+  engines_[0].shut_down();
+  recorder.late.store(true);
+  EXPECT_EQ(group_[0]->failure().code(), ErrorCode::kAborted);
+  group_[0]->accompany(nullptr);
+}
+
 TEST_F(GateTest, a_companion_that_comes_late_hears_of_the_failure_at_once) {
   group_[0]->abort("enough");
   Recorder recorder;
