@@ -2,9 +2,12 @@
 
 #include <ATen/record_function.h>
 
+#include <torch/csrc/distributed/c10d/debug.h>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 
+#include "base/trace.hpp"
 #include "c10d/bootstrap.hpp"
+#include "c10d/call_site.hpp"
 #include "c10d/errors.hpp"
 
 namespace axon {
@@ -44,10 +47,16 @@ Part& AxonBackend::add_part(AxonWork& work, OperationKind kind, const at::Tensor
   return part;
 }
 
+// Looking the line up takes Python's lock and some microseconds, so it has to be asked for.
+static bool wants_sites() noexcept {
+  return c10d::debug_level() != c10d::DebugLevel::Off || trace::is_on();
+}
+
 AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode) {
   if (C10_UNLIKELY(coalesced_ != nullptr)) return nullptr;
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
   work->set_timeout(unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
+  if (C10_UNLIKELY(wants_sites())) work->set_site(call_site());
   if (C10_LIKELY(!at::hasCallbacks())) {
     start(*work, mode);
   } else {

@@ -42,6 +42,10 @@ void AxonWork::set_timeout(std::chrono::milliseconds timeout) {
   for_each_part([&](Part& part) { part.timeout = timeout; });
 }
 
+void AxonWork::set_site(const std::string& site) {
+  for_each_part([&](Part& part) { part.site = site; });
+}
+
 void AxonWork::start(Communicator& communicator) {
   for_each_part([](Part& part) { part.seal(); });
   if (num_parts_ == 0) return complete();

@@ -2,7 +2,7 @@
 //
 //   latest_ = operation.record();
 //   … latest_.describe()              // "all_reduce #5 (float32[4, 256], SUM)"
-//   … latest_.describe_with_age()     // "all_reduce #5 (float32[4, 256], SUM), 3.2 s ago"
+//   … latest_.describe_with_age()     // "all_reduce #5 (float32[4, 256], SUM), 3.2 s ago, at train.py:12, in step"
 #pragma once
 
 #include <array>
@@ -36,6 +36,7 @@ struct CallRecord {
   uint32_t sequence = 0;  // of collectives, from 1; 0: it has not begun
   Shape shape;
   Clock::time_point called_at{};
+  std::string site;  // the line of the program, where somebody asked for it
 
   std::string describe() const;
   std::string describe_with_age() const;

@@ -4,7 +4,7 @@
 
 namespace axon {
 
-CallRecord Operation::record() const noexcept {
+CallRecord Operation::record() const {
   return {.kind = arguments.kind,
           .direction = direction,
           .dtype = arguments.dtype,
@@ -14,7 +14,8 @@ CallRecord Operation::record() const noexcept {
           .tag = tag,
           .sequence = sequence_,
           .shape = shape,
-          .called_at = called_at_};
+          .called_at = called_at_,
+          .site = site};
 }
 
 Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept {

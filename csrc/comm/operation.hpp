@@ -37,6 +37,7 @@ class Operation : public ListNode<Operation>, private Deliverable {
   // What all ranks must agree on: the tensor's elements, or all ranks' together; 0 where sizes may differ by rank.
   uint64_t num_elements = 0;
   Shape shape;
+  std::string site;  // the line of the program that calls, if it is to be told
   std::chrono::milliseconds timeout{0};
   // If given: a word that a device sets to something other than 0 once the inputs are there; nothing moves before.
   const std::atomic<uint32_t>* gate = nullptr;
@@ -56,7 +57,7 @@ class Operation : public ListNode<Operation>, private Deliverable {
   uint32_t sequence() const noexcept { return sequence_; }
 
   // What is left of it for messages once it is gone.
-  CallRecord record() const noexcept;
+  CallRecord record() const;
   // "all_reduce #5 (float32[4, 256], SUM)"
   std::string describe() const { return record().describe(); }
   // What every message of it carries: the user's call, and how it is done.

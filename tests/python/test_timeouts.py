@@ -75,6 +75,24 @@ def test_a_missing_rank_is_named_in_time(size: int, name: str, pools, device: st
     assert "Timed out" in late[0]
 
 
+def _enter_in_the_debuggers_sight() -> str:
+    """A rank that was late before says at which line."""
+    dist.set_debug_level(dist.DebugLevel.INFO)
+    try:
+        group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
+        dist.barrier(group)
+        if dist.get_rank() == 1:
+            time.sleep(TIMEOUT_S + 1)
+        return eventual_failure(lambda: dist.all_reduce(torch.ones(1), group=group))
+    finally:
+        dist.set_debug_level(dist.DebugLevel.OFF)
+
+
+def test_every_ranks_last_line_is_told_where_debugging_is_on(two_ranks: RankPool) -> None:
+    for message in two_ranks.run(_enter_in_the_debuggers_sight):
+        assert re.search(r"rank 1 \(last entered barrier #1, .* s ago, at \S*test_timeouts\.py:\d+, in _enter", message)
+
+
 def _receive_in_vain(sender: str) -> tuple[str, float]:
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
     message, seconds = "", 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def test_operations_say_what_they_are(traces: list[list[dict]]) -> None:
         (large,) = [event["args"] for event in begun if event["args"].get("bytes") == 4 << 20]
         assert large["call"] == f"all_reduce #{large['sequence']} (float32[1048576], SUM)"
         assert large["algorithm"] == "two_shot"
+        assert re.search(r"programs\.py:\d+, in is_traced$", large["site"])
         (message,) = [event for event in begun if event["name"] in ("send", "receive")]
         assert message["name"] == ("send" if rank == 0 else "receive")
         assert message["args"]["peer"] == 1 - rank
