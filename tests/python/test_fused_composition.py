@@ -51,10 +51,11 @@ def _compare(actual: list[Tensor], expected: list[Tensor], tolerance: float = 1e
 def _compile(backend: str) -> None:
     expected = _run(_layer)
     compiled = torch.compile(_layer, backend=backend, fullgraph=True)
+    tolerance = 1e-4 if backend == "inductor" else 1e-5  # its kernels for GPUs sum in an order of their own
     for _ in range(2):
-        _compare(_run(compiled), expected)
+        _compare(_run(compiled), expected, tolerance)
     with torch.no_grad():
-        _compare([compiled(*_inputs())], expected[:1])
+        _compare([compiled(*_inputs())], expected[:1], tolerance)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
