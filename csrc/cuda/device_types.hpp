@@ -32,6 +32,7 @@ namespace axon {
 inline constexpr int kMaxTeamRanks = 16;
 inline constexpr int kMaxBlocks = 64;  // of a packet or direct launch; each reads its own copy of the epoch
 inline constexpr int kNumChannels = 2;
+inline constexpr int kMaxPieces = 8;  // of what a stream pushes to a peer in one operation
 inline constexpr int kNoRoot = 31;
 inline constexpr size_t kFrameBytes = 1024;        // in a ring
 inline constexpr size_t kFramePayloadBytes = 960;  // of a message
@@ -57,7 +58,7 @@ enum class DeviceOperation : uint8_t {
   kAllToAll = 10,
   kBarrier = 11,
   kPointToPoint = 12,
-  kAllGatherMatmul = 13,  // here and below: of the data that copy engines move between two barriers
+  kAllGatherMatmul = 13,  // here and below: a barrier before copy engines move data
   kMatmulReduceScatter = 14,
 };
 
@@ -69,7 +70,7 @@ struct DeviceDescriptor {
   uint64_t reduction : 4;
   uint64_t root : 5;        // or kNoRoot
   uint64_t num_bytes : 45;  // of the message on this edge; of the input where elements are reduced;
-                            // of all ranks together where copy engines move them
+                            // of all ranks together before copy engines move them
 };
 
 // Where a tensor is, as its process tells the others: a segment's number and how many bytes into it.
@@ -108,13 +109,15 @@ struct TeamMailbox {
   FaultReport report;
 };
 
-// At the begin of the rank's own block. Between launches all epochs are equal.
+// At the begin of the rank's own block, of which peers write the arrivals. Between launches all epochs are equal.
 struct TeamState {
   uint32_t fault;       // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
   uint32_t declined;    // by a direct kernel, for the line kernel behind it: whether there is something left to do
   uint32_t num_direct;  // operations that direct kernels have done: a statistic
   uint32_t num_direct_messages;  // point to point, sent or received: a rank's own statistic
   uint32_t epochs[kMaxBlocks];   // the last one that is over
+  // By sender and piece: positive once the piece has been pushed to this rank, until its stream has seen that.
+  alignas(32) uint32_t arrivals[kMaxTeamRanks][kMaxPieces];
 };
 
 // Collectives and point-to-point messages have lanes of their own, so their kernels may run side by side.

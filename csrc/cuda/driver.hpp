@@ -32,6 +32,7 @@ struct CudaDriver {
   PFN_cuMemSetAccess_v10020 mem_set_access;
   PFN_cuStreamWriteValue32_v11070 stream_write_value;
   PFN_cuStreamWaitValue32_v11070 stream_wait_value;
+  PFN_cuStreamBatchMemOp_v11070 stream_batch_mem_op;
 };
 
 // Loaded once; valid for the life of the process.

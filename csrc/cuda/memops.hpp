@@ -1,9 +1,10 @@
-// Words in pinned host memory (or on a device) that streams write and wait for: how a stream and the host engine meet
-// without a CUDA call on the engine's side. Some 4 µs a pair, so not between kernels (BASELINES: memops).
+// Words that streams write and wait for, some 4 µs a pair (BASELINES: memops): in pinned host memory, how a stream and
+// the host engine meet without a CUDA call on the engine's side; on a device, how streams meet without a kernel.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
@@ -16,5 +17,13 @@ Status write_word(StreamView stream, std::atomic<uint32_t>* word, uint32_t value
 // The stream's later work begins once the word is `value` or later: int32(word − value) ≥ 0, so counts may wrap. A
 // release store by the host is what it pairs with. Nothing else ends the wait: whoever enqueues it sees to the store.
 Status wait_for_word(StreamView stream, const std::atomic<uint32_t>* word, uint32_t value);
+
+// Between streams, of several processes too: words in device memory that are 0 or positive. They may be captured, and a
+// replayed graph finds them as the capture would have.
+//
+// Once the stream's earlier work is done and its results are visible, the word is 1.
+Status set_word(StreamView stream, uint32_t* word);
+// The stream's later work begins once all of them are positive; then they are 0 again.
+Status take_words(StreamView stream, std::span<uint32_t* const> words);
 
 }  // namespace axon

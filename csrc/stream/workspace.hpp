@@ -2,7 +2,7 @@
 // to another's.
 //
 //   Result<std::unique_ptr<Workspace>> made = Workspace::make(communicator, {.device = …, .num_bytes = …});
-//   copy_async(workspace->at(peer) + offset, rows, num_bytes, stream);    // between two meetings of a DeviceGroup
+//   copy_async(workspace->at(peer) + offset, rows, num_bytes, stream);    // behind a meeting of a DeviceGroup
 //
 // A rank may give its part up whenever its own streams and graphs use none of it any more: what peers still write then
 // goes to memory that their mappings keep.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from pool import BACKEND
 from reference import finish, same_bits
 
 from torch_axon.bench.exercise import Exercise, Setting
@@ -97,3 +99,20 @@ def meet() -> None:
     """All ranks have done all that they have enqueued: nobody is still loading kernels or finding its peers."""
     torch.cuda.synchronize()
     dist.barrier()
+
+
+def works() -> None:
+    """This process's GPU is in order."""
+    product = torch.eye(100) @ torch.arange(100.0)
+    assert torch.equal(product, torch.arange(100.0))
+
+
+def regroup(store: str, rank: int, size: int) -> None:
+    """The ranks that are left go on in a new default group."""
+    dist.destroy_process_group()
+    dist.init_process_group(
+        BACKEND, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=20)
+    )
+    data = torch.ones(1000)
+    dist.all_reduce(data)
+    same_bits(data, torch.full((1000,), float(size)))

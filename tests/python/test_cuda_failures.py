@@ -13,30 +13,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from devices import on
-from gpu import busy, meet
-from pool import BACKEND, RankPool
+from gpu import busy, meet, regroup, works
+from pool import RankPool
 from reference import eventual_failure, failure, same_bits
 
 pytestmark = on("cuda", "staged")
 
 NOTICE_S = 5.0
 TIMEOUT_S = 1.5
-
-
-def _works() -> None:
-    """This process's GPU is in order."""
-    product = torch.eye(100) @ torch.arange(100.0)
-    assert torch.equal(product, torch.arange(100.0))
-
-
-def _regroup(store: str, rank: int, size: int) -> None:
-    dist.destroy_process_group()
-    dist.init_process_group(
-        BACKEND, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=20)
-    )
-    data = torch.ones(1000)
-    dist.all_reduce(data)
-    same_bits(data, torch.full((1000,), float(size)))
 
 
 def _die_while_a_stream_waits(asynchronous: bool, store: str) -> tuple[str, float]:
@@ -53,8 +37,8 @@ def _die_while_a_stream_waits(asynchronous: bool, store: str) -> tuple[str, floa
     torch.cuda.synchronize()
     seconds = time.monotonic() - started
     message = eventual_failure(lambda: dist.all_reduce(torch.ones(3)))
-    _works()
-    _regroup(store, rank, last)
+    works()
+    regroup(store, rank, last)
     return message, seconds
 
 
@@ -90,7 +74,7 @@ def _time_out(kind: str) -> tuple[str, float]:
         torch.cuda.synchronize()
         seconds = time.monotonic() - started
         message = eventual_failure(lambda: dist.all_reduce(data, group=group))
-    _works()
+    works()
     dist.destroy_process_group(group)
     total = torch.ones(3)
     dist.all_reduce(total)
@@ -132,7 +116,7 @@ def _abort() -> tuple[str, float]:
         aborter.join()
         message = failure(lambda: dist.all_reduce(data, group=group))
         group.abort()
-    _works()
+    works()
     dist.barrier()
     return message, seconds
 
@@ -155,7 +139,7 @@ def _disagree() -> str:
     torch.cuda.synchronize()
     message = eventual_failure(lambda: dist.all_reduce(torch.ones(10), group=group))
     assert time.monotonic() - started < NOTICE_S
-    _works()
+    works()
     dist.destroy_process_group(group)
     return message
 
@@ -180,7 +164,7 @@ def _message_that_does_not_fit() -> str:
         )
     dist.barrier()
     dist.destroy_process_group(group)
-    _works()
+    works()
     return message
 
 
@@ -203,7 +187,7 @@ def _destroy_under_way() -> float:
     dist.destroy_process_group(group)
     torch.cuda.synchronize()
     seconds = time.monotonic() - started
-    _works()
+    works()
     dist.barrier()
     return seconds
 

@@ -321,6 +321,16 @@ void CudaSide::meet(const Meeting& meeting, c10::Stream stream) {
   num_launched_.fetch_add(1, std::memory_order_relaxed);
 }
 
+void CudaSide::tell(int peer, int piece) {
+  check(group_->tell(peer, piece, view_of(own_stream_)));
+}
+
+void CudaSide::await(int piece) {
+  const std::lock_guard lock(mutex_);
+  note_use(own_stream_);
+  check(group_->await(piece, view_of(own_stream_)));
+}
+
 void CudaSide::give_up() noexcept {
   communicator_->abort("a call on CUDA tensors has failed half-way");
 }

@@ -2,24 +2,15 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <array>
 
-#include "base/log.hpp"
-#include "c10d/errors.hpp"
-#include "cuda/memory.hpp"
-#include "stream/device_group.hpp"
-#include "stream/workspace.hpp"
+#include "c10d/cuda/pushing.hpp"
 
 namespace axon {
 
 namespace {
-
-// Less is moved first: a kernel does that before the copy engines have met.
-constexpr size_t kLeastBytes = size_t{16} << 20;
 
 // Rows of float8's scales behind the values, at a boundary that every product takes.
 constexpr size_t kAlignment = 256;
@@ -32,132 +23,24 @@ size_t row_bytes(const at::Tensor& rows) {
   return static_cast<size_t>(rows.size(1)) * rows.element_size();
 }
 
-// A call's hold on the group's stream and on the ranks' workspaces.
-class Pushing {
- public:
-  struct Plan {
-    DeviceOperation operation{};
-    at::ScalarType dtype{};
-    size_t num_bytes = 0;        // moved by all ranks together
-    size_t workspace_bytes = 0;  // of a rank
-  };
-
-  static std::optional<Pushing> open(AxonBackend& backend, at::Device device, const Plan& plan);
-  Pushing(Pushing&&) noexcept = default;
-  // Half-way, for an exception: ends the group, whose other ranks would wait for what never comes.
-  ~Pushing();
-
-  // On the current stream: behind it all ranks have come here, and nobody uses the workspaces any more.
-  void begin();
-  // What is pushed from here on is there when the current stream has come this far.
-  void follow_current() { order(current_, pushing_); }
-  void push(size_t peer, size_t offset, const at::Tensor& rows) {
-    copy(workspace_->at(static_cast<int>(peer)) + offset, rows);
-  }
-  // Behind it what the others push is in this rank's workspace, and what this rank pushes in theirs.
-  void end();
-  // From the workspace, behind end().
-  void copy_out(const at::Tensor& source, const at::Tensor& target) {
-    copy(static_cast<std::byte*>(target.data_ptr()), source);
-  }
-  void await_arrival() { arrived_.block(current_); }
-  // The current stream waits for all of this: tensors are the caller's again.
-  void join();
-
-  // A part of this rank's workspace.
-  at::Tensor tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const {
-    return at::for_blob(workspace_->at(rank_) + offset, sizes)
-        .options(options)
-        .target_device(options.device())
-        .make_tensor();
-  }
-
- private:
-  Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank);
-  static void order(c10::Stream earlier, c10::Stream later);
-  void copy(std::byte* target, const at::Tensor& source);
-
-  CudaSide& side_;
-  const Workspace* workspace_;
-  Meeting meeting_;
-  int rank_;
-  c10::Stream current_;
-  c10::Stream pushing_;
-  c10::Event arrived_{at::kCUDA};
-  bool is_open_ = false;   // between begin() and end()
-  bool is_apart_ = false;  // between begin() and join()
-};
-
-std::optional<Pushing> Pushing::open(AxonBackend& backend, at::Device device, const Plan& plan) {
-  if (backend.getSize() < 2 || plan.num_bytes < kLeastBytes) return std::nullopt;
-  if (!at::isFloatingType(plan.dtype) && !at::isComplexType(plan.dtype)) return std::nullopt;
-  CudaSide& side = backend.cuda_side(device);
-  const Workspace* workspace = side.workspace(plan.workspace_bytes, backend.timeout());
-  if (workspace == nullptr) return std::nullopt;
-  const Meeting meeting{.operation = plan.operation,
-                        .dtype = to_data_type(plan.dtype),
-                        .num_bytes = plan.num_bytes,
-                        .timeout = backend.timeout()};
-  return Pushing(side, workspace, meeting, backend.getRank());
-}
-
-Pushing::Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank)
-    : side_(side),
-      workspace_(workspace),
-      meeting_(meeting),
-      rank_(rank),
-      current_(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(side.device())),
-      pushing_(side.side_stream()) {}
-
-Pushing::~Pushing() {
-  try {
-    if (is_open_) side_.give_up();
-    if (is_apart_) join();
-  } catch (const std::exception&) {
-    log::info("CUDA has failed: a matrix product's tensors may still be read");
-  }
-}
-
-void Pushing::begin() {
-  side_.meet(meeting_, current_);
-  is_open_ = is_apart_ = true;
-  follow_current();
-}
-
-void Pushing::end() {
-  side_.meet(meeting_, pushing_);
-  is_open_ = false;
-  arrived_.record(pushing_);
-}
-
-void Pushing::join() {
-  order(pushing_, current_);
-  is_apart_ = false;
-}
-
-void Pushing::order(c10::Stream earlier, c10::Stream later) {
-  c10::Event passed(at::kCUDA);
-  passed.record(earlier);
-  passed.block(later);
-}
-
-void Pushing::copy(std::byte* target, const at::Tensor& source) {
-  const StreamView stream(static_cast<cudaStream_t>(pushing_.native_handle()));
-  const Status copied = copy_async(target, source.const_data_ptr(), source.nbytes(), stream);
-  if (!copied.ok()) throw_failure(copied);
-}
-
 // A product of fewer rows does not fill the device well.
 constexpr int64_t kRowsOfTile = 256;
+constexpr int64_t kRowsOfPiece = 1024;
+constexpr int64_t kMostPieces = 4;
 
-// In a group of two there is one peer: half of its rows is on its way while the other half is multiplied.
-c10::SmallVector<RowRange, 2> cut(RowRange block, size_t num_ranks) {
-  if (num_ranks > 2) return {block};
-  const int64_t num_tiles = (block.num_rows + kRowsOfTile - 1) / kRowsOfTile;
-  const int64_t first = std::min((num_tiles + 1) / 2 * kRowsOfTile, block.num_rows);
-  if (first == block.num_rows) return {block};
-  return {{.begin = block.begin, .num_rows = first},
-          {.begin = block.begin + first, .num_rows = block.num_rows - first}};
+using Pieces = c10::SmallVector<RowRange, kMostPieces>;
+
+// In a group of two there is one peer: one piece is on its way while the next one is multiplied. What a rank sends in
+// pieces its peer awaits in the same ones.
+Pieces cut(RowRange block, size_t num_ranks) {
+  if (num_ranks > 2 || block.num_rows < 2 * kRowsOfPiece) return {block};
+  const int64_t num_pieces = std::min(block.num_rows / kRowsOfPiece, kMostPieces);
+  const int64_t num_rows = (block.num_rows / num_pieces + kRowsOfTile - 1) / kRowsOfTile * kRowsOfTile;
+  Pieces pieces;
+  for (int64_t begin = 0; begin < block.num_rows; begin += num_rows) {
+    pieces.push_back({.begin = block.begin + begin, .num_rows = std::min(num_rows, block.num_rows - begin)});
+  }
+  return pieces;
 }
 
 // In the accumulation type of the elements, rounded once.
@@ -170,6 +53,97 @@ void sum(const at::Tensor& slots, const c10d::ReduceOp& reduction, at::Tensor& o
   } else {
     at::sum_out(output, slots, at::IntArrayRef(kRanks));
   }
+}
+
+// A matmul_reduce_scatter, step by step.
+class Scattering {
+ public:
+  explicit Scattering(const MatmulReduceScatter& call);
+  Pushing::Plan plan() const;
+  at::Tensor run(Pushing& pushing);
+
+ private:
+  void push_partials(Pushing& pushing);
+  void add_own(Pushing& pushing);
+  void sum_all(Pushing& pushing);
+  size_t bytes_a_row() const { return row_bytes(output_); }
+  // Of the own rows: each rank's partial result, in the workspace.
+  at::Tensor slots(const Pushing& pushing) const;
+
+  const MatmulReduceScatter& call_;
+  const RowPartition& rows_;
+  Weight weight_;  // without the bias, which is a part of the sum, not of each product
+  at::Tensor output_;
+  std::vector<at::Tensor> partials_;  // read by the pushes
+};
+
+Scattering::Scattering(const MatmulReduceScatter& call) : call_(call), rows_(call.rows), weight_(call.weight) {
+  weight_.bias.reset();
+  output_ = weight_.empty_output(rows_.own().num_rows);
+}
+
+Pushing::Plan Scattering::plan() const {
+  return {.operation = DeviceOperation::kMatmulReduceScatter,
+          .dtype = output_.scalar_type(),
+          .num_bytes = static_cast<size_t>(rows_.all().num_rows) * bytes_a_row(),
+          .workspace_bytes = rows_.num_ranks() * static_cast<size_t>(rows_.most_rows()) * bytes_a_row()};
+}
+
+at::Tensor Scattering::run(Pushing& pushing) {
+  push_partials(pushing);
+  const bool can_add = rows_.num_ranks() == 2 && !weight_.scale.defined();
+  can_add ? add_own(pushing) : sum_all(pushing);
+  pushing.join();
+  if (call_.weight.bias) output_.add_(*call_.weight.bias);
+  return output_;
+}
+
+void Scattering::push_partials(Pushing& pushing) {
+  for (size_t distance = 1; distance < rows_.num_ranks(); ++distance) {
+    const size_t peer = (rows_.rank() + distance) % rows_.num_ranks();
+    const RowRange block = rows_.of(peer);
+    size_t offset = rows_.rank() * static_cast<size_t>(block.num_rows) * bytes_a_row();
+    int number = 0;
+    for (const RowRange piece : cut(block, rows_.num_ranks())) {
+      const at::Tensor& partial = partials_.emplace_back(weight_.empty_output(piece.num_rows));
+      multiply(call_.x.slice(piece), weight_, partial);
+      partials_.size() == 1 ? pushing.begin() : pushing.follow_current();
+      pushing.push(peer, offset, partial);
+      pushing.tell(peer, number++);
+      offset += partial.nbytes();
+    }
+  }
+}
+
+at::Tensor Scattering::slots(const Pushing& pushing) const {
+  const auto num_ranks = static_cast<int64_t>(rows_.num_ranks());
+  return pushing.tensor(0, {num_ranks, output_.size(0), output_.size(1)}, output_.options());
+}
+
+// What has come from the one peer is copied into the output, beside the products, and the own products are added there.
+void Scattering::add_own(Pushing& pushing) {
+  const RowRange own = rows_.own();
+  const auto part_of = [&](const at::Tensor& tensor, RowRange piece) {
+    return tensor.narrow(0, piece.begin - own.begin, piece.num_rows);
+  };
+  const at::Tensor theirs = slots(pushing)[static_cast<int64_t>(1 - rows_.rank())];
+  const double factor = call_.reduction == c10d::ReduceOp::AVG ? 0.5 : 1;
+  int number = 0;
+  for (const RowRange piece : cut(own, rows_.num_ranks())) {
+    pushing.await(number++);
+    pushing.copy_out(part_of(theirs, piece), part_of(output_, piece));
+    pushing.block_current();
+    multiply_and_add(call_.x.slice(piece), weight_, factor, part_of(output_, piece));
+  }
+}
+
+void Scattering::sum_all(Pushing& pushing) {
+  const at::Tensor all = slots(pushing);
+  multiply(call_.x.slice(rows_.own()), weight_, all[static_cast<int64_t>(rows_.rank())]);
+  const size_t num_pieces = cut(rows_.own(), rows_.num_ranks()).size();
+  for (size_t piece = 0; piece < num_pieces; ++piece) pushing.await(static_cast<int>(piece));
+  pushing.block_current();
+  sum(all, call_.reduction, output_);
 }
 
 }  // namespace
@@ -197,57 +171,26 @@ std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call) {
     const size_t peer = (rows.rank() + distance) % rows.num_ranks();
     pushing->push(peer, first_row * row_bytes(x.values), x.values);
     if (x.has_scale_a_row()) pushing->push(peer, begin_of_scales + first_row * sizeof(float), x.scales);
+    pushing->tell(peer, 0);
   }
-  pushing->end();
-  if (call.returns_gathered) {
-    pushing->copy_out(x.values, products.gathered_rows(rows.own()));
-    for (const RowRange range : rows.others()) {
-      pushing->copy_out(all.slice(range).values, products.gathered_rows(range));
-    }
-  }
+  if (call.returns_gathered) pushing->copy_out(x.values, products.gathered_rows(rows.own()));
   products.multiply(x, rows.own());
-  pushing->await_arrival();
-  for (const RowRange range : rows.others()) products.multiply(all.slice(range), range);
+  pushing->await(0);
+  pushing->block_current();
+  for (const RowRange range : rows.others()) {
+    if (call.returns_gathered) pushing->copy_out(all.slice(range).values, products.gathered_rows(range));
+    products.multiply(all.slice(range), range);
+  }
   pushing->join();
   return std::move(products).finish();
 }
 
 std::optional<at::Tensor> run_pushed(const MatmulReduceScatter& call) {
-  const RowPartition& rows = call.rows;
   const c10::DeviceGuard on_device(call.x.values.device());
-  Weight weight = call.weight;
-  weight.bias.reset();  // a part of the sum, not of each product
-  at::Tensor output = weight.empty_output(rows.own().num_rows);
-  const size_t bytes_a_row = row_bytes(output);
-  std::optional<Pushing> pushing =
-      Pushing::open(call.backend, output.device(),
-                    {.operation = DeviceOperation::kMatmulReduceScatter,
-                     .dtype = output.scalar_type(),
-                     .num_bytes = static_cast<size_t>(rows.all().num_rows) * bytes_a_row,
-                     .workspace_bytes = rows.num_ranks() * static_cast<size_t>(rows.most_rows()) * bytes_a_row});
+  Scattering scattering(call);
+  std::optional<Pushing> pushing = Pushing::open(call.backend, call.x.values.device(), scattering.plan());
   if (!pushing) return std::nullopt;
-  std::vector<at::Tensor> partials;  // read by the pushes
-  for (size_t distance = 1; distance < rows.num_ranks(); ++distance) {
-    const size_t peer = (rows.rank() + distance) % rows.num_ranks();
-    const RowRange block = rows.of(peer);
-    size_t offset = rows.rank() * static_cast<size_t>(block.num_rows) * bytes_a_row;
-    for (const RowRange piece : cut(block, rows.num_ranks())) {
-      partials.push_back(weight.empty_output(piece.num_rows));
-      multiply(call.x.slice(piece), weight, partials.back());
-      partials.size() == 1 ? pushing->begin() : pushing->follow_current();
-      pushing->push(peer, offset, partials.back());
-      offset += partials.back().nbytes();
-    }
-  }
-  pushing->end();
-  const auto num_ranks = static_cast<int64_t>(rows.num_ranks());
-  const at::Tensor slots = pushing->tensor(0, {num_ranks, output.size(0), output.size(1)}, output.options());
-  multiply(call.x.slice(rows.own()), weight, slots[static_cast<int64_t>(rows.rank())]);
-  pushing->await_arrival();
-  sum(slots, call.reduction, output);
-  pushing->join();
-  if (call.weight.bias) output.add_(*call.weight.bias);
-  return output;
+  return scattering.run(*pushing);
 }
 
 }  // namespace axon

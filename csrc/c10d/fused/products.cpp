@@ -48,4 +48,8 @@ void multiply(const Rows& x, const Weight& weight, at::Tensor output) {
   }
 }
 
+void multiply_and_add(const Rows& x, const Weight& weight, double factor, at::Tensor output) {
+  if (output.numel() != 0) output.addmm_(x.values, weight.values, factor, factor);
+}
+
 }  // namespace axon

@@ -62,5 +62,7 @@ struct Weight {
 
 // output [m, N], contiguous, becomes x · weight + bias. Enqueued on the current stream, where there is one.
 void multiply(const Rows& x, const Weight& weight, at::Tensor output);
+// output becomes factor · (output + x · weight), rounded once. Neither has a scale, the weight no bias.
+void multiply_and_add(const Rows& x, const Weight& weight, double factor, at::Tensor output);
 
 }  // namespace axon

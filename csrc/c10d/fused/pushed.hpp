@@ -3,10 +3,11 @@
 // communicate first: too little to move, no workspace so large, or GPUs that do not reach each other. All ranks decide
 // alike: by what all of them know.
 //
-//   current stream   meet │ own rows × weights ········ │ the others' × weights
-//   group's stream        │ push to each peer │ meet ───┘ copies for the caller
+//   current stream   meet │ own rows × weights ················ │ the others' × weights
+//   group's stream        │ push to each peer, tell it │ await ─┘ copies for the caller
 //
-// Behind the first meeting nobody uses the workspaces any more; behind the second all is there.
+// Behind the meeting, a kernel, nobody uses the workspaces any more. That data has come is told by words which streams
+// write and wait for: a kernel would find no room beside a product.
 #pragma once
 
 #include <optional>
@@ -17,8 +18,9 @@ namespace axon {
 
 std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call);
 
-// The peers' rows are multiplied first, the next rank's at once, and pushed block by block while the next one is
-// multiplied; the partial results of all ranks are summed in their accumulation type, and rounded once.
+// The peers' rows are multiplied first, the next rank's at once, and pushed piece by piece while the next one is
+// multiplied. Of two ranks, each then adds its own products to what has come, in the products' accumulation; of more,
+// the partial results of all are summed in their accumulation type. The sum is rounded once.
 std::optional<at::Tensor> run_pushed(const MatmulReduceScatter& call);
 
 }  // namespace axon

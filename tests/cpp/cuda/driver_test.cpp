@@ -5,7 +5,9 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -43,6 +45,8 @@ TEST(CudaDriver, absence_is_an_error) {
   EXPECT_FALSE(uuid_of(0).ok());
   std::atomic<uint32_t> word{0};
   EXPECT_FALSE(write_word(StreamView(nullptr), &word, 1).ok());
+  uint32_t device_word = 0;
+  EXPECT_FALSE(set_word(StreamView(nullptr), &device_word).ok());
 }
 
 class Gpu : public testing::Test {
@@ -78,6 +82,41 @@ TEST_F(Gpu, streams_wait_for_the_host_and_tell_it) {
   words[0].store(7, std::memory_order_release);
   check(stream.view().synchronize());
   EXPECT_EQ(words[1].load(std::memory_order_acquire), 9u);
+}
+
+TEST_F(Gpu, streams_hand_words_on_eagerly_and_in_graphs) {
+  constexpr size_t kNumWords = 3;
+  const DeviceMemory memory = value(DeviceMemory::allocate(kNumWords * sizeof(uint32_t)));
+  auto* const first = reinterpret_cast<uint32_t*>(memory.data());
+  const std::array<uint32_t*, kNumWords> words{first, first + 1, first + 2};
+  const Stream giver = value(Stream::create()), taker = value(Stream::create());
+  const Event taken = value(Event::create_untimed());
+  const auto hand_on = [&](const std::function<void()>& take) {
+    take();
+    check(taker.view().record(taken));
+    for (uint32_t* word : words) {
+      EXPECT_FALSE(taken.view().has_passed());
+      check(set_word(giver, word));
+      check(giver.view().synchronize());
+    }
+    check(taker.view().synchronize());
+    std::array<uint32_t, kNumWords> left{1, 1, 1};
+    check(copy_async(left.data(), memory.data(), sizeof left, taker));
+    check(taker.view().synchronize());
+    EXPECT_EQ(left, (std::array<uint32_t, kNumWords>{}));
+  };
+  hand_on([&] { check(take_words(taker, words)); });
+  ASSERT_EQ(cudaStreamBeginCapture(taker.view().get(), cudaStreamCaptureModeGlobal), cudaSuccess);
+  check(take_words(taker, words));
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(taker.view().get(), &graph), cudaSuccess);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  for (int again = 0; again < 3; ++again) {
+    hand_on([&] { ASSERT_EQ(cudaGraphLaunch(executable, taker.view().get()), cudaSuccess); });
+  }
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
 }
 
 // Torch captures in global mode, which forbids others to allocate; a relaxed thread may.

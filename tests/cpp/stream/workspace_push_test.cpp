@@ -1,4 +1,4 @@
-// What copy engines push between two meetings, between processes.
+// What copy engines push behind a meeting, between processes.
 #include "cuda/memory.hpp"
 #include "stream/device_calls.hpp"
 #include "stream/workspace.hpp"
@@ -13,6 +13,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupTest,
 
 constexpr size_t kLength = 1 << 20;
 constexpr size_t kNumBytes = 4 * kLength;
+constexpr int kNumPieces = 4;
 
 Meeting meeting_of(size_t num_bytes) {
   return {.operation = DeviceOperation::kAllGatherMatmul, .dtype = DataType::kInt32, .num_bytes = num_bytes};
@@ -26,8 +27,21 @@ std::unique_ptr<Workspace> make_workspace(DeviceProcess& self, Party& party) {
   return made;
 }
 
-// Each round changes what is pushed; what a rank has read of the last one is safe behind the first meeting.
-TEST_P(DeviceGroupTest, what_is_pushed_between_two_meetings_is_there) {
+// Pushes `data` to the own place in every workspace, piece by piece.
+void push(DeviceProcess& self, Party& party, const Workspace& workspace, const Tensor& data, StreamView stream) {
+  constexpr size_t kPieceBytes = kNumBytes / kNumPieces;
+  const size_t own_place = kNumBytes * static_cast<size_t>(self.rank());
+  for (int piece = 0; piece < kNumPieces; ++piece) {
+    const size_t begin = kPieceBytes * static_cast<size_t>(piece);
+    for (int peer = 0; peer < self.size(); ++peer) {
+      require(copy_async(workspace.at(peer) + own_place + begin, data.data() + begin, kPieceBytes, stream));
+      if (peer != self.rank()) require(party.group->tell(peer, piece, stream));
+    }
+  }
+}
+
+// Each round changes what is pushed; what a rank has read of the last one is safe behind the meeting.
+TEST_P(DeviceGroupTest, what_all_ranks_have_told_of_is_there) {
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("pushing");
     meet_all(party);
@@ -35,17 +49,14 @@ TEST_P(DeviceGroupTest, what_is_pushed_between_two_meetings_is_there) {
     const Stream side = require(Stream::create());
     const Event begun = require(Event::create_untimed());
     const Event ended = require(Event::create_untimed());
-    const size_t own_place = kNumBytes * static_cast<size_t>(self.rank());
     for (int round = 0; round < 20; ++round) {
       const Tensor own(contribution(self.rank(), kLength, round));
       const Tensor read(kLength * self.size());
       require(party.group->meet(meeting_of(kNumBytes), self.stream()));
       require(self.stream().record(begun));
       require(side.view().wait(begun));
-      for (int peer = 0; peer < self.size(); ++peer) {
-        require(copy_async(workspace->at(peer) + own_place, own.data(), kNumBytes, side));
-      }
-      require(party.group->meet(meeting_of(kNumBytes), side));
+      push(self, party, *workspace, own, side);
+      for (int piece = 0; piece < kNumPieces; ++piece) require(party.group->await(piece, side));
       require(side.view().record(ended));
       require(self.stream().wait(ended));
       require(copy_async(read.data(), workspace->at(self.rank()), read.num_bytes(), self.stream()));
@@ -60,11 +71,31 @@ TEST_P(DeviceGroupTest, what_is_pushed_between_two_meetings_is_there) {
   });
 }
 
-TEST_P(DeviceGroupTest, ranks_that_meet_for_other_sizes_are_told) {
+// Several operations, of which nobody tells anything: each takes the words of the one before.
+TEST_P(DeviceGroupTest, a_group_that_ends_lets_its_streams_go_on) {
+  on_ranks([](DeviceProcess& self) {
+    Party party = self.form("ending");
+    meet_all(party);
+    require(party.group->meet(meeting_of(kNumBytes), self.stream()));
+    for (int again = 0; again < 3; ++again) {
+      for (int piece = 0; piece < kNumPieces; ++piece) require(party.group->await(piece, self.stream()));
+    }
+    const Event passed = require(Event::create_untimed());
+    require(self.stream().record(passed));
+    self.barrier();
+    EXPECT_FALSE(passed.view().has_passed());
+    party.group->abort();
+    require(self.stream().synchronize());
+    self.barrier();
+  });
+}
+
+TEST_P(DeviceGroupTest, ranks_that_meet_for_other_sizes_are_told_and_wait_for_nothing) {
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("unlike");
     meet_all(party);
     require(party.group->meet(meeting_of(self.rank() == 0 ? 4096 : 8192), self.stream()));
+    for (int piece = 0; piece < kNumPieces; ++piece) require(party.group->await(piece, self.stream()));
     require(self.stream().synchronize());
     const Status fault = party.group->fault();
     ASSERT_FALSE(fault.ok());
