@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from processes import run_ranks
+from processes import environment, run_ranks
 
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 TIMEOUT_S = 3.0
@@ -74,3 +76,21 @@ def test_all_reduce_between_hosts_until_the_link_is_cut(hosts: list[list[str]]) 
         seconds, message = ended.output.splitlines()[-2:]
         assert float(seconds) < TIMEOUT_S + 1
         assert f"rank {1 - rank}" in message
+
+
+def test_the_doctor_names_the_network_and_what_the_ranks_do_not_share(hosts: list[list[str]]) -> None:
+    meeting = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "29514"}
+    ranks = [
+        subprocess.Popen(
+            [*prefix, sys.executable, "-m", "torch_axon.doctor", "--json"],
+            env=environment(RANK=str(rank), **meeting),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, prefix in enumerate(hosts)
+    ]
+    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    path = json.loads(outputs[0])["pairs"][0]["host"]
+    assert path["name"] == "TCP (eth0)"
+    assert "not its net namespaces" in path["obstacle"]["reason"]
