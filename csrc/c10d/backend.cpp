@@ -47,7 +47,7 @@ Part& AxonBackend::add_part(AxonWork& work, OperationKind kind, const at::Tensor
   return part;
 }
 
-// Looking the line up takes Python's lock and some microseconds, so it has to be asked for.
+// Looking the line up takes Python's lock and 2 µs (docs/observing.md), so it has to be asked for.
 static bool wants_sites() noexcept {
   return c10d::debug_level() != c10d::DebugLevel::Off || trace::is_on();
 }
