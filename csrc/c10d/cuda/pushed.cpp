@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "c10d/cuda/cutting.hpp"
 #include "c10d/cuda/pushing.hpp"
 
 namespace axon {
@@ -24,7 +25,6 @@ size_t row_bytes(const at::Tensor& rows) {
 }
 
 // A product of fewer rows does not fill the device well.
-constexpr int64_t kRowsOfTile = 256;
 constexpr int64_t kRowsOfPiece = 1024;
 constexpr int64_t kMostPieces = 4;
 
@@ -35,7 +35,7 @@ using Pieces = c10::SmallVector<RowRange, kMostPieces>;
 Pieces cut(RowRange block, size_t num_ranks) {
   if (num_ranks > 2 || block.num_rows < 2 * kRowsOfPiece) return {block};
   const int64_t num_pieces = std::min(block.num_rows / kRowsOfPiece, kMostPieces);
-  const int64_t num_rows = (block.num_rows / num_pieces + kRowsOfTile - 1) / kRowsOfTile * kRowsOfTile;
+  const int64_t num_rows = rows_of_piece(block.num_rows, num_pieces);
   Pieces pieces;
   for (int64_t begin = 0; begin < block.num_rows; begin += num_rows) {
     pieces.push_back({.begin = block.begin + begin, .num_rows = std::min(num_rows, block.num_rows - begin)});
@@ -164,7 +164,12 @@ std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call) {
   if (!pushing) return std::nullopt;
   Rows all{.values = pushing->tensor(0, {num_rows, x.values.size(1)}, x.values.options()), .scales = x.scales};
   if (x.has_scale_a_row()) all.scales = pushing->tensor(begin_of_scales, {num_rows, 1}, x.scales.options());
-  GatheringProducts products(call);
+  AllGatherMatmul cut_call = call;
+  GatheringProducts products(cut_call);
+  for (size_t i = 0; i < cut_call.weights.size(); ++i) {
+    Weight& weight = cut_call.weights[i];
+    weight.rows_at_once = fastest_rows_at_once(x, weight, products.output_rows(i, rows.own()));
+  }
   const size_t first_row = static_cast<size_t>(rows.own().begin);
   pushing->begin();
   for (size_t distance = 1; distance < rows.num_ranks(); ++distance) {

@@ -36,7 +36,12 @@ at::Tensor Weight::empty_output(int64_t num_rows) const {
   return at::empty({num_rows, num_columns()}, values.options().dtype(output_type));
 }
 
-void multiply(const Rows& x, const Weight& weight, at::Tensor output) {
+int64_t rows_of_piece(int64_t num_rows, int64_t num_pieces) {
+  static constexpr int64_t kRowsOfTile = 256;
+  return (num_rows / num_pieces + kRowsOfTile - 1) / kRowsOfTile * kRowsOfTile;
+}
+
+static void multiply_at_once(const Rows& x, const Weight& weight, at::Tensor output) {
   if (output.numel() == 0) return;
   if (weight.scale.defined()) {
     at::_scaled_mm_out(output, x.values, weight.values, x.scales, weight.scale, weight.bias, /*scale_result=*/{},
@@ -45,6 +50,15 @@ void multiply(const Rows& x, const Weight& weight, at::Tensor output) {
     at::addmm_out(output, *weight.bias, x.values, weight.values);
   } else {
     at::mm_out(output, x.values, weight.values);
+  }
+}
+
+void multiply(const Rows& x, const Weight& weight, at::Tensor output) {
+  const int64_t num_rows = output.size(0), most = weight.rows_at_once;
+  if (most == 0) return multiply_at_once(x, weight, output);
+  for (int64_t begin = 0; begin < num_rows; begin += most) {
+    const RowRange piece{.begin = begin, .num_rows = std::min(most, num_rows - begin)};
+    multiply_at_once(x.slice(piece), weight, output.narrow(0, piece.begin, piece.num_rows));
   }
 }
 

@@ -54,11 +54,15 @@ struct Weight {
   at::Tensor scale;                // float8: [1, N] or one element; else undefined
   bool use_fast_accum = false;     // float8
   at::ScalarType output_type{};
+  int64_t rows_at_once = 0;  // a product of more rows is done in pieces; 0: is not
 
   int64_t num_columns() const { return values.size(1); }
   // Not yet written, on the device of the factors.
   at::Tensor empty_output(int64_t num_rows) const;
 };
+
+// Of each of so many pieces but the last: whole tiles of a product.
+int64_t rows_of_piece(int64_t num_rows, int64_t num_pieces);
 
 // output [m, N], contiguous, becomes x · weight + bias. Enqueued on the current stream, where there is one.
 void multiply(const Rows& x, const Weight& weight, at::Tensor output);

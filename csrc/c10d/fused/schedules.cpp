@@ -62,7 +62,7 @@ GatheringProducts::GatheringProducts(const AllGatherMatmul& call)
 
 void GatheringProducts::multiply(const Rows& rows, RowRange range) {
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    axon::multiply(rows, call_.weights[i], outputs_[i].narrow(0, range.begin, range.num_rows));
+    axon::multiply(rows, call_.weights[i], output_rows(i, range));
   }
 }
 

@@ -28,6 +28,10 @@ class GatheringProducts {
   explicit GatheringProducts(const AllGatherMatmul& call);
   // Of the rows, which are these of the whole, with all weights.
   void multiply(const Rows& rows, RowRange range);
+  // The product with one of the weights.
+  at::Tensor output_rows(size_t weight, RowRange range) const {
+    return outputs_[weight].narrow(0, range.begin, range.num_rows);
+  }
   // Where the caller gets these rows of x.
   at::Tensor gathered_rows(RowRange range) const { return gathered_.narrow(0, range.begin, range.num_rows); }
   GatheredProducts finish() && { return {.gathered = std::move(gathered_), .outputs = std::move(outputs_)}; }
