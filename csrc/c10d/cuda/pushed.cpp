@@ -27,6 +27,7 @@ size_t row_bytes(const at::Tensor& rows) {
 // A product of fewer rows does not fill the device well.
 constexpr int64_t kRowsOfPiece = 1024;
 constexpr int64_t kMostPieces = 4;
+static_assert(kMostPieces <= kMaxPieces);
 
 using Pieces = c10::SmallVector<RowRange, kMostPieces>;
 

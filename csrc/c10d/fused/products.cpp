@@ -38,7 +38,8 @@ at::Tensor Weight::empty_output(int64_t num_rows) const {
 
 int64_t rows_of_piece(int64_t num_rows, int64_t num_pieces) {
   static constexpr int64_t kRowsOfTile = 256;
-  return (num_rows / num_pieces + kRowsOfTile - 1) / kRowsOfTile * kRowsOfTile;
+  const int64_t num_tiles = (num_rows + kRowsOfTile - 1) / kRowsOfTile;
+  return (num_tiles + num_pieces - 1) / num_pieces * kRowsOfTile;
 }
 
 static void multiply_at_once(const Rows& x, const Weight& weight, at::Tensor output) {

@@ -61,7 +61,7 @@ struct Weight {
   at::Tensor empty_output(int64_t num_rows) const;
 };
 
-// Of each of so many pieces but the last: whole tiles of a product.
+// Of each of so many pieces, or fewer, but the last: whole tiles of a product.
 int64_t rows_of_piece(int64_t num_rows, int64_t num_pieces);
 
 // output [m, N], contiguous, becomes x · weight + bias. Enqueued on the current stream, where there is one.
