@@ -1,13 +1,13 @@
 """Gradients of the fused products: the backward pass of each is the other.
 
-    all_gather_matmul        gathered = all_gather(x)                    d_x = reduce_scatter(d_output @ weightᵀ)
-                             output = gathered @ weight                  d_weight = gatheredᵀ @ d_output
+    all_gather_matmul        gathered = all_gather(x)                    d_x = reduce_scatter(d_output @ weightᴴ)
+                             output = gathered @ weight                  d_weight = gatheredᴴ @ d_output
     matmul_reduce_scatter    output = reduce_scatter(x @ weight)         d_product = all_gather(d_output)
-                                                                         d_x = d_product @ weightᵀ
-                                                                         d_weight = xᵀ @ d_product
+                                                                         d_x = d_product @ weightᴴ
+                                                                         d_weight = xᴴ @ d_product
 
-The backward pass is collective too: all ranks must want the same gradients. That of a bias is this rank's alone, as is
-its bias.
+ᴴ is the conjugate transpose. The backward pass is collective too: all ranks must want the same gradients. That of a
+bias is this rank's alone, as is its bias. Gradients of these gradients are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
+from torch.autograd.function import once_differentiable
 from torch.distributed.distributed_c10d import GroupName
 from torch.nn.functional import pad
 
@@ -48,6 +49,7 @@ class _AllGatherMatmul(torch.autograd.Function):
         return gathered, *outputs
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_gathered: Tensor | None, *d_outputs: Tensor | None) -> Gradients:
         gathered, *weights = ctx.saved_tensors
         needs_x, needs_parameters = ctx.needs_input_grad[3], ctx.needs_input_grad[4:]
@@ -58,7 +60,7 @@ class _AllGatherMatmul(torch.autograd.Function):
         if is_shard:
             gathered = _finish_all_gather(gathered, ctx.sizes)
         d_weights = [
-            gathered.t() @ d_output if needed and d_output is not None else None
+            gathered.mH @ d_output if needed and d_output is not None else None
             for needed, d_output in zip(needs_parameters[: len(d_outputs)], d_outputs, strict=True)
         ]
         d_biases = [
@@ -72,9 +74,7 @@ def _start_gradient_of_shard(
     ctx: Any, d_gathered: Tensor | None, d_outputs: Sequence[Tensor | None], weights: Sequence[Tensor]
 ) -> Callable[[], Tensor | None]:
     """One product is reduced and scattered as it is made; the sum of several beside the products for the weights."""
-    pairs = [
-        (d_output, weight.t()) for d_output, weight in zip(d_outputs, weights, strict=True) if d_output is not None
-    ]
+    pairs = [(d_output, weight.mH) for d_output, weight in zip(d_outputs, weights, strict=True) if d_output is not None]
     if d_gathered is None and len(pairs) == 1:
         product = torch.ops.axon.matmul_reduce_scatter(*pairs[0], None, ctx.sizes, "sum", ctx.group_name)
         return lambda: product
@@ -106,6 +106,7 @@ class _MatmulReduceScatter(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_output: Tensor) -> Gradients:
         x, weight = ctx.saved_tensors
         _, _, _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
@@ -115,12 +116,12 @@ class _MatmulReduceScatter(torch.autograd.Function):
             d_output = d_output / len(ctx.sizes)
         if needs_x:
             d_product, (d_x,) = torch.ops.axon.all_gather_matmul(
-                d_output, [weight.t()], [None], ctx.sizes, ctx.group_name, needs_weight
+                d_output, [weight.mH], [None], ctx.sizes, ctx.group_name, needs_weight
             )
         elif needs_weight:
             d_product = _finish_all_gather(_start_all_gather(d_output, ctx.sizes, ctx.group_name), ctx.sizes)
         if needs_weight:
-            d_weight = x.t() @ d_product
+            d_weight = x.mH @ d_product
         return None, None, None, d_x, d_weight, d_bias
 
 
