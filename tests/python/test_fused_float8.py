@@ -36,7 +36,13 @@ def _sizes() -> list[int]:
 
 
 def _gather(row_wise: bool) -> None:
-    rank, sizes = dist.get_rank(), _sizes()
+    for sizes in (_sizes(), [1, 15], [0, 16]):
+        with case(sizes=sizes):
+            _gather_shares(sizes, row_wise)
+
+
+def _gather_shares(sizes: list[int], row_wise: bool) -> None:
+    rank = dist.get_rank()
     for dtype in TYPES[:1] if row_wise else TYPES:
         with case(dtype=dtype):
             shards = [factor((size, DEPTH), other).to(dtype) for other, size in enumerate(sizes)]
@@ -116,6 +122,44 @@ def _three_dimensions() -> None:
 
 def test_sequences_are_gathered_and_scattered_in_a_compiled_graph(two_ranks: RankPool) -> None:
     two_ranks.run(_three_dimensions, timeout_s=120)
+
+
+def _few_rows() -> None:
+    """A scale for each row is one also where a rank has a single row, or none. The weight is empty: CPUs gather, too."""
+    rank = dist.get_rank()
+    weight, scale = _weight(rank, 0), torch.ones(1, 0)
+    for dim in (0, 1):
+        for sizes in ([1, 15], [15, 1], [0, 16], [1, 1]):
+            with case(dim=dim, sizes=sizes):
+                shards = [factor((size, 1, DEPTH), each).to(torch.float8_e4m3fn) for each, size in enumerate(sizes)]
+                x, scale_x = shards[rank], torch.ones(sizes[rank], 1, 1)
+                gathered, _ = scaled_all_gather_matmul(
+                    x.movedim(0, dim), scale_x.movedim(0, dim), [weight], [scale], gather_dim=dim, sizes=sizes
+                )
+                assert gathered is not None
+                check(gathered.double(), torch.cat(shards).movedim(0, dim).double())
+
+
+def test_a_scale_for_each_of_few_rows(two_ranks: RankPool) -> None:
+    two_ranks.run(_few_rows)
+
+
+def _other_scales() -> list[str]:
+    x, weight = factor((16, DEPTH), 0).to(torch.float8_e4m3fn), _weight(0, 16)
+    one, row_wise = torch.tensor(1.0), torch.ones(16, 1)
+    return [
+        failure(lambda: scaled_all_gather_matmul(x, torch.ones(1, 1), [weight], [one])),
+        failure(lambda: scaled_all_gather_matmul(x, row_wise, [weight], [torch.ones(1, 1)])),
+        failure(lambda: scaled_matmul_reduce_scatter(x, torch.ones(16), weight, one)),
+    ]
+
+
+def test_scales_are_of_rows_or_of_all(two_ranks: RankPool) -> None:
+    for messages in two_ranks.run(_other_scales):
+        for message, (name, shape) in zip(
+            messages, (("scale_x", "[1, 1]"), ("scale", "[1, 1]"), ("scale_x", "[16]")), strict=True
+        ):
+            assert f"'{name}' has shape {shape}" in message
 
 
 def _last_dimension() -> list[str]:

@@ -65,8 +65,9 @@ void check_scale(Argument argument, const at::Tensor& scale, const at::Tensor& x
   check_tensor(argument, scale);
   check_type(argument, scale, at::kFloat);
   check_device(argument, scale, x);
-  if (scale.numel() == 1 || (scale.dim() == 2 && scale.numel() == num_vectors)) return;
-  reject(argument, shape_of(scale), "one element, or one for each of " + std::to_string(num_vectors));
+  if (scale.dim() == 2 ? scale.numel() == num_vectors : scale.numel() == 1) return;
+  reject(argument, shape_of(scale),
+         "one element of at most 1-d, or 2-d, one for each of " + std::to_string(num_vectors));
 }
 
 void check_rows(const char* operation, const Rows& x, int64_t num_rows) {

@@ -40,9 +40,10 @@ class RowPartition {
 // The left factor: rows of K elements.
 struct Rows {
   at::Tensor values;  // [m, K]
-  at::Tensor scales;  // float8: [m, 1] or one element for all rows; else undefined
+  at::Tensor scales;  // float8: [m, 1], of 0-d or 1-d for all rows; else undefined
 
-  bool has_scale_a_row() const { return scales.defined() && scales.dim() == 2 && scales.numel() > 1; }
+  // All ranks answer alike, also those of one row or none.
+  bool has_scale_a_row() const { return scales.defined() && scales.dim() == 2; }
   Rows slice(RowRange range) const;
   Rows contiguous() const;
 };
