@@ -134,8 +134,8 @@ def scaled_all_gather_matmul(
     """`all_gather_matmul` of float8 factors, as `torch._scaled_mm` takes them; without gradients.
 
     x_shard: [..., k], of which every dimension but the last may be gathered; weights: [k, n] each, transposed views.
-    Scales are float32. scale_x: 0-d or [1], the same on all ranks, with scales of such shapes; or [..., 1], one for each
-    row of x_shard, be it a single one, which is gathered along with it, with scales of [1, n] each.
+    Scales are float32. scale_x: 0-d or [1], the same on all ranks, with scales of such shapes; or [..., 1], one for
+    each row of x_shard, be it a single one, which is gathered along with it, with scales of [1, n] each.
     """
     group = group or dist.distributed_c10d._get_default_group()
     dim = rows_dimension("scaled_all_gather_matmul: gather_dim", gather_dim, x_shard)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from types import MethodType
 
+import torch
 from torch import Size, Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
@@ -51,6 +52,7 @@ class FusedColwiseParallel(ParallelStyle):
                 _distribute(linear, name, device_mesh, Shard(0), self.src_data_rank)
             linear._axon_place = (shared, index)  # type: ignore[assignment]
             linear.forward = MethodType(_forward_colwise, linear)  # type: ignore[method-assign]
+        module.register_forward_hook(shared.drop, always_call=True)
         return module
 
 
@@ -76,21 +78,35 @@ class FusedRowwiseParallel(ParallelStyle):
 
 
 class _SharedInput:
-    """Linears that multiply one gathered input. Products wait here from the first one's call until the last one's."""
+    """Linears that multiply one gathered input. Products wait here from the first one's call until the last one's.
+
+    They are of one version of the input, with gradients or without, and end with the pass of the Linears' module, also
+    if that fails. Copies start without any.
+    """
 
     def __init__(self, linears: list[nn.Linear], sequence_dim: int) -> None:
         self._linears = linears
         self._sequence_dim = sequence_dim
         self._input: Tensor | None = None
+        self._state = (0, False)
         self._products: dict[int, Tensor] = {}
 
     def take(self, index: int, x: Tensor) -> Tensor:
-        if self._input is not x or index not in self._products:
-            self._input, self._products = x, dict(enumerate(self._multiply(x)))
+        state = _state_of(x)
+        if self._input is not x or self._state != state or index not in self._products:
+            self._products = dict(enumerate(self._multiply(x)))
+            self._input, self._state = x, state
         product = self._products.pop(index)
         if not self._products:
             self._input = None
         return product
+
+    def drop(self, *_: object) -> None:
+        """A hook for the end of the module's pass."""
+        self._input, self._products = None, {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_input": None, "_products": {}}
 
     def _multiply(self, x: Tensor) -> list[Tensor]:
         weights = [_local(linear.weight) for linear in self._linears]
@@ -110,6 +126,12 @@ class _SharedInput:
             return_gathered=False,
         )
         return products
+
+
+def _state_of(x: Tensor) -> tuple[int, bool]:
+    """What else products depend on. Graphs and inference mode know no versions."""
+    has_version = not torch.compiler.is_compiling() and not x.is_inference()
+    return x._version if has_version else 0, torch.is_grad_enabled()
 
 
 def _forward_colwise(linear: nn.Linear, x: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def test_sequences_are_gathered_and_scattered_in_a_compiled_graph(two_ranks: Ran
 
 
 def _few_rows() -> None:
-    """A scale for each row is one also where a rank has a single row, or none. The weight is empty: CPUs gather, too."""
+    """A scale for each row is one also where a rank has one row, or none. The weight is empty: CPUs gather, too."""
     rank = dist.get_rank()
     weight, scale = _weight(rank, 0), torch.ones(1, 0)
     for dim in (0, 1):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,62 @@ def _untouched(x: Tensor) -> Tensor:
 
 def test_products_of_an_interrupted_pass_are_dropped(two_ranks: RankPool) -> None:
     two_ranks.run(_interrupted)
+
+
+def _changed() -> None:
+    """Another version of the same tensor, or the same with gradients after without, is another input."""
+    block, mesh = _block(), _mesh()
+    parallelize_module(block, mesh, fused_plan())
+    attention, x = block.attention, shard(_input(_length()), mesh)
+    attention.wq(x)
+    x.mul_(2)
+    changed = attention.wk(x)
+    _close(changed, 2 * _untouched(shard(_input(_length()), mesh)))
+    with torch.no_grad():
+        attention.wq(x)
+    assert attention.wk(x).requires_grad
+    attention.wq(x)
+    with torch.no_grad():
+        assert not attention.wk(x).requires_grad
+    with torch.inference_mode():
+        y = x.clone()
+        attention.wq(y)
+        _close(attention.wk(y), changed)
+
+
+def test_products_are_of_what_the_input_is_now(two_ranks: RankPool) -> None:
+    two_ranks.run(_changed)
+
+
+def _failing() -> None:
+    """A pass that fails between the Linears keeps nothing alive, and a model in the midst of one can be copied."""
+    block, mesh = _block(), _mesh()
+    parallelize_module(block, mesh, fused_plan())
+    attention, inputs = block.attention, []
+
+    def interrupt(*_: object) -> None:
+        raise ArithmeticError
+
+    def fail() -> None:
+        x = shard(_input(_length()), mesh)
+        inputs.append(weakref.ref(x))
+        attention(x)
+
+    hook = attention.wk.register_forward_pre_hook(interrupt)
+    assert "ArithmeticError" in failure(fail)
+    gc.collect()
+    assert inputs[0]() is None
+    hook.remove()
+    x = shard(_input(_length()), mesh)
+    attention.wq(x)
+    twin = copy.deepcopy(block)
+    _close(twin(x), block(x))
+    twin.attention.wk.weight.data.mul_(2)
+    _close(twin.attention.wk(x), 2 * block.attention.wk(x))
+
+
+def test_a_failed_pass_leaves_nothing_behind(two_ranks: RankPool) -> None:
+    two_ranks.run(_failing)
 
 
 def _other_modules() -> list[str]:
