@@ -180,6 +180,11 @@ def _distribute(
 
 def _local(parameter: Tensor) -> Tensor:
     assert isinstance(parameter, DTensor)
+    if parameter.device_mesh.ndim > 1:
+        raise RuntimeError(
+            "a fused style multiplies by the weights of several Linears at once, of which FSDP holds one sharded over "
+            f"{parameter.device_mesh}; allowed: fully_shard of the module that holds them all"
+        )
     return parameter.to_local()
 
 

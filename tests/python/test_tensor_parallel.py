@@ -17,6 +17,7 @@ from pool import RankPool
 from reference import case, failure
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -232,6 +233,46 @@ def _failing() -> None:
 
 def test_a_failed_pass_leaves_nothing_behind(two_ranks: RankPool) -> None:
     two_ranks.run(_failing)
+
+
+def _fully_sharded() -> None:
+    """Two ranks share each product, two the batch and all parameters."""
+    mesh = init_device_mesh(torch.get_default_device().type, (2, 2), mesh_dim_names=("dp", "tp"))
+    alone, block = _block(), _block()
+    parallelize_module(block, mesh["tp"], fused_plan())
+    fully_shard(block, mesh=mesh["dp"])
+    batch = _input(_length())
+    own = batch.chunk(2)[mesh["dp"].get_local_rank()]
+    for _ in range(2):
+        expected, output = alone(batch), block(shard(own, mesh["tp"]))
+        _close(output, shard(expected.chunk(2)[mesh["dp"].get_local_rank()], mesh["tp"]))
+        expected.square().sum().backward()
+        (2 * output.square().sum()).backward()  # FSDP averages
+        for mine, other in zip(block.parameters(), alone.parameters(), strict=True):
+            _close(whole(mine.grad), whole(other.grad))
+        for module in (alone, block):
+            torch.optim.SGD(module.parameters(), lr=1e-3, foreach=False).step()
+            module.zero_grad()
+        for mine, other in zip(block.parameters(), alone.parameters(), strict=True):
+            _close(whole(mine.detach()), other.detach())
+
+
+def test_a_block_is_fully_sharded_as_a_whole(four_ranks: RankPool) -> None:
+    four_ranks.run(_fully_sharded, timeout_s=120)
+
+
+def _sharded_one_by_one() -> str:
+    mesh = init_device_mesh(torch.get_default_device().type, (2, 2), mesh_dim_names=("dp", "tp"))
+    block = _block()
+    parallelize_module(block, mesh["tp"], fused_plan())
+    for linear in (block.attention.wq, block.attention.wk):
+        fully_shard(linear, mesh=mesh["dp"])
+    return failure(lambda: block(shard(_input(_length()), mesh["tp"])))
+
+
+def test_linears_fully_sharded_one_by_one_are_refused(four_ranks: RankPool) -> None:
+    for message in four_ranks.run(_sharded_one_by_one, timeout_s=120):
+        assert "allowed: fully_shard of the module that holds them all" in message
 
 
 def _other_modules() -> list[str]:
