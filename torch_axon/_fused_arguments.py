@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import NoReturn, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T", Tensor, Tensor | None)
 
 
 class Rows:
@@ -59,6 +63,57 @@ def as_lists(
     return several, addends
 
 
+def by_name(name: str, given: object, tensors: Sequence[T]) -> dict[str, T]:
+    """What errors call each of an argument's tensors, which was given as one or as a sequence."""
+    if given is None or isinstance(given, Tensor):
+        return {name: tensors[0]}
+    return {f"{name}[{index}]": tensor for index, tensor in enumerate(tensors)}
+
+
+def check_factors(
+    operator: str, x: Tensor, depth: int, weights: dict[str, Tensor], biases: dict[str, Tensor | None]
+) -> None:
+    """`depth`: columns of the left factor, once gathered."""
+    for (name, weight), (bias_name, bias) in zip(weights.items(), biases.items(), strict=True):
+        _check_device(operator, name, weight, x)
+        if weight.ndim != 2 or weight.shape[0] != depth:
+            _reject(operator, name, f"has shape {list(weight.shape)}", f"[{depth}, n]")
+        if bias is not None:
+            _check_device(operator, bias_name, bias, x)
+            _check_shape(operator, bias_name, bias, [weight.shape[1]])
+
+
+def check_types(operator: str, x: Tensor, others: dict[str, Tensor | None]) -> None:
+    """One type for all, as autocast leaves them."""
+    allowed = type_under_autocast(x)
+    for name, tensor in others.items():
+        if tensor is not None and type_under_autocast(tensor) != allowed:
+            _reject(operator, name, f"is of {type_under_autocast(tensor)}", f"{allowed}, as the left factor is")
+
+
+def check_scales(
+    operator: str, x: Tensor, scale_x: Tensor, weights: dict[str, Tensor], scales: dict[str, Tensor]
+) -> None:
+    """A scale for each row and column, or one for all, which the dimensions of `scale_x` say on every rank alike."""
+    if len(scales) != len(weights):
+        raise ValueError(f"{operator}: {len(scales)} scales for {len(weights)} weights; allowed: one each")
+    if scale_x.ndim > 1:
+        _check_shape(operator, "scale_x", scale_x, [*x.shape[:-1], 1])
+        for (name, scale), weight in zip(scales.items(), weights.values(), strict=True):
+            _check_shape(operator, name, scale, [1, weight.shape[1]])
+        return
+    for name, scale in {"scale_x": scale_x, **scales}.items():
+        if scale.ndim > 1 or scale.numel() != 1:
+            _reject(operator, name, f"has shape {list(scale.shape)}", "[] or [1]")
+
+
+def type_under_autocast(tensor: Tensor) -> torch.dtype:
+    """As autocast treats matmul: everything of a floating type narrower than double becomes its type."""
+    device = tensor.device.type
+    casts = torch.is_autocast_enabled(device) and tensor.is_floating_point() and tensor.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if casts else tensor.dtype
+
+
 def shares_of_shards(operator: str, own: int, sizes: Sequence[int] | None, group: dist.ProcessGroup) -> list[int]:
     """What each rank contributes, given what this one does."""
     if sizes is None:
@@ -84,3 +139,17 @@ def shares_of_whole(operator: str, whole: int, sizes: Sequence[int] | None, grou
 def _check_number(operator: str, sizes: Sequence[int], group: dist.ProcessGroup) -> None:
     if len(sizes) != group.size():
         raise ValueError(f"{operator}: {len(sizes)} sizes for {group.size()} ranks; allowed: one each")
+
+
+def _check_device(operator: str, name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.device != x.device:
+        _reject(operator, name, f"is on {tensor.device}", f"{x.device}, as the left factor is")
+
+
+def _check_shape(operator: str, name: str, tensor: Tensor, shape: list[int]) -> None:
+    if list(tensor.shape) != shape:
+        _reject(operator, name, f"has shape {list(tensor.shape)}", str(shape))
+
+
+def _reject(operator: str, name: str, found: str, allowed: str) -> NoReturn:
+    raise ValueError(f"{operator}: argument '{name}' {found}; allowed: {allowed}")

@@ -12,30 +12,28 @@ import torch
 from torch import Tensor
 
 from torch_axon import _fused_gradients, _native
+from torch_axon._fused_arguments import type_under_autocast
 from torch_axon._fused_gradients import rank_in
 
-_AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
-
-def _with_casts(operator: torch._ops.OpOverload[..., Any], device: str) -> Callable[..., Any]:
-    """As autocast treats matmul: everything of a floating type narrower than double becomes its type."""
+def _with_casts(operator: torch._ops.OpOverload[..., Any]) -> Callable[..., Any]:
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
         torch._C.DispatchKey.AutocastCUDA
     )
 
     def call(*arguments: Any) -> Any:
-        dtype = torch.get_autocast_dtype(device)
+        cast = [_cast(argument) for argument in arguments]
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return operator(*(_cast(argument, dtype) for argument in arguments))
+            return operator(*cast)
 
     return call
 
 
-def _cast(argument: Any, dtype: torch.dtype) -> Any:
+def _cast(argument: Any) -> Any:
     if isinstance(argument, Tensor):
-        return argument.to(dtype) if argument.is_floating_point() and argument.dtype != torch.float64 else argument
+        return argument.to(type_under_autocast(argument))
     if isinstance(argument, list):
-        return [_cast(each, dtype) for each in argument]
+        return [_cast(each) for each in argument]
     return argument
 
 
@@ -105,8 +103,8 @@ def _register() -> torch.library.Library:
         torch.library.register_fake(f"axon::{name}", fake, lib=library)
     for name, with_gradients in _fused_gradients.IMPLEMENTATIONS.items():
         library.impl(name, with_gradients, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
-        for device, key in _AUTOCAST_KEYS.items():
-            with_casts = _with_casts(getattr(torch.ops.axon, name).default, device)
+        with_casts = _with_casts(getattr(torch.ops.axon, name).default)
+        for key in ("AutocastCPU", "AutocastCUDA"):
             library.impl(name, with_casts, key)  # type: ignore[no-untyped-call]
     return library
 

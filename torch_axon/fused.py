@@ -16,9 +16,21 @@ from typing import overload
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import linear
 
 import torch_axon._fused_operators  # noqa: F401 - completes torch.ops.axon
-from torch_axon._fused_arguments import Rows, as_lists, dimension, rows_dimension, shares_of_shards, shares_of_whole
+from torch_axon._fused_arguments import (
+    Rows,
+    as_lists,
+    by_name,
+    check_factors,
+    check_scales,
+    check_types,
+    dimension,
+    rows_dimension,
+    shares_of_shards,
+    shares_of_whole,
+)
 
 __all__ = ["all_gather_matmul", "matmul_reduce_scatter", "scaled_all_gather_matmul", "scaled_matmul_reduce_scatter"]
 
@@ -65,16 +77,20 @@ def all_gather_matmul(
     sizes: what each rank holds along `gather_dim`; needed where they differ.
     Returns the gathered input, or None without `return_gathered`, and the products [..., n]: one for a tensor, a list
     for a sequence. With `return_gathered` the backward pass keeps and uses it; without, it keeps the shard and gathers
-    again. Overlapped along every dimension but the last, which is gathered first.
+    again. Overlapped along every dimension but the last, which is gathered first, and kept whole in either case.
     """
     group = group or dist.distributed_c10d._get_default_group()
     dim = dimension("all_gather_matmul: gather_dim", gather_dim, x_shard)
     shares = shares_of_shards("all_gather_matmul", x_shard.shape[dim], sizes, group)
     several, addends = as_lists("all_gather_matmul", weights, biases)
-    if dim == x_shard.ndim - 1:
+    columns = dim == x_shard.ndim - 1
+    named, named_addends = by_name("weights", weights, several), by_name("biases", weights, addends)
+    check_factors("all_gather_matmul", x_shard, sum(shares) if columns else x_shard.shape[-1], named, named_addends)
+    check_types("all_gather_matmul", x_shard, {**named, **named_addends})
+    if columns:
         whole = _gather_columns(x_shard, shares, group)
         gathered = whole if return_gathered else None
-        outputs = [_linear(whole, weight, bias) for weight, bias in zip(several, addends, strict=True)]
+        outputs = [linear(whole, weight.t(), bias) for weight, bias in zip(several, addends, strict=True)]
     else:
         rows = Rows(x_shard, dim)
         gathered_rows, products = torch.ops.axon.all_gather_matmul(
@@ -102,13 +118,15 @@ def matmul_reduce_scatter(
     """
     group = group or dist.distributed_c10d._get_default_group()
     dim = dimension("matmul_reduce_scatter: scatter_dim", scatter_dim, x)
+    check_factors("matmul_reduce_scatter", x, x.shape[-1], {"weight": weight}, {"bias": bias})
+    check_types("matmul_reduce_scatter", x, {"weight": weight, "bias": bias})
     if dim == x.ndim - 1:
         shares = shares_of_whole("matmul_reduce_scatter", weight.shape[1], sizes, group)
         # The product's transpose is scattered along its rows.
         columns = x.flatten(0, -2).t()
         product = torch.ops.axon.matmul_reduce_scatter(weight.t(), columns, None, shares, reduce_op, group.group_name)
         output: Tensor = product.t().reshape(*x.shape[:-1], product.shape[0])
-        return output if bias is None else output + torch.split(bias, shares)[group.rank()]
+        return output if bias is None else output + torch.split(bias, shares)[group.rank()].to(output.dtype)
     shares = shares_of_whole("matmul_reduce_scatter", x.shape[dim], sizes, group)
     rows = Rows(x, dim)
     product = torch.ops.axon.matmul_reduce_scatter(
@@ -141,6 +159,9 @@ def scaled_all_gather_matmul(
     dim = rows_dimension("scaled_all_gather_matmul: gather_dim", gather_dim, x_shard)
     shares = shares_of_shards("scaled_all_gather_matmul", x_shard.shape[dim], sizes, group)
     several, addends = as_lists("scaled_all_gather_matmul", weights, biases)
+    named = by_name("weights", weights, several)
+    check_factors("scaled_all_gather_matmul", x_shard, x_shard.shape[-1], named, by_name("biases", weights, addends))
+    check_scales("scaled_all_gather_matmul", x_shard, scale_x, named, by_name("scales", scales, list(scales)))
     rows = Rows(x_shard, dim)
     gathered, products = torch.ops.axon.scaled_all_gather_matmul(
         rows.matrix,
@@ -179,6 +200,8 @@ def scaled_matmul_reduce_scatter(
     group = group or dist.distributed_c10d._get_default_group()
     dim = rows_dimension("scaled_matmul_reduce_scatter: scatter_dim", scatter_dim, x)
     shares = shares_of_whole("scaled_matmul_reduce_scatter", x.shape[dim], sizes, group)
+    check_factors("scaled_matmul_reduce_scatter", x, x.shape[-1], {"weight": weight}, {"bias": bias})
+    check_scales("scaled_matmul_reduce_scatter", x, scale_x, {"weight": weight}, {"scale": scale})
     rows = Rows(x, dim)
     product = torch.ops.axon.scaled_matmul_reduce_scatter(
         rows.matrix,
@@ -205,8 +228,3 @@ def _gather_columns(x: Tensor, shares: Sequence[int], group: dist.ProcessGroup) 
     gathered, _ = torch.ops.axon.all_gather_matmul(columns, [nothing], [None], shares, group.group_name, True)
     whole: Tensor = gathered.t().reshape(*x.shape[:-1], sum(shares))
     return whole
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    product = x @ weight
-    return product if bias is None else product + bias

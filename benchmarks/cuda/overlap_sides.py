@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -49,8 +50,12 @@ def draw_normal(factor: Tensor) -> None:
 
 
 def draw_integers(factor: Tensor) -> None:
-    """-1, 0 and 1, seven of eight 0: sums of 16384 products of them stay below 256, exact in 8 bits."""
-    drawn = torch.randint(0, 16, factor.shape, dtype=torch.int8, device=factor.device)
+    """-1, 0 and 1, at most one of eight not 0: all ranks' sums of 16384 products stay below 256, exact in 8 bits.
+
+    The ones are rarer by the root of the number of ranks, hence products by the number: a sum's deviation is at most 16.
+    """
+    one_in = 8 * math.ceil(math.sqrt(dist.get_world_size()))
+    drawn = torch.randint(0, 2 * one_in, factor.shape, dtype=torch.int16, device=factor.device)
     factor.copy_(drawn.eq(0).to(torch.int8) - drawn.eq(1).to(torch.int8))
 
 

@@ -157,7 +157,7 @@ def _other_scales() -> list[str]:
 def test_scales_are_of_rows_or_of_all(two_ranks: RankPool) -> None:
     for messages in two_ranks.run(_other_scales):
         for message, (name, shape) in zip(
-            messages, (("scale_x", "[1, 1]"), ("scale", "[1, 1]"), ("scale_x", "[16]")), strict=True
+            messages, (("scale_x", "[1, 1]"), ("scales[0]", "[1, 1]"), ("scale_x", "[16]")), strict=True
         ):
             assert f"'{name}' has shape {shape}" in message
 
