@@ -52,7 +52,7 @@ def draw_normal(factor: Tensor) -> None:
 def draw_integers(factor: Tensor) -> None:
     """-1, 0 and 1, at most one of eight not 0: all ranks' sums of 16384 products stay below 256, exact in 8 bits.
 
-    The ones are rarer by the root of the number of ranks, hence products by the number: a sum's deviation is at most 16.
+    The ones are rarer by the root of the number of ranks, products by that number: sums deviate by 16 at most.
     """
     one_in = 8 * math.ceil(math.sqrt(dist.get_world_size()))
     drawn = torch.randint(0, 2 * one_in, factor.shape, dtype=torch.int16, device=factor.device)
