@@ -23,7 +23,7 @@ inline void info(const std::string& message) {
   write(Level::kInfo, message);
 }
 
-// What lines are signed with: this process's rank in the first group it joined. Before: its process id.
+// What lines are signed with: this process's rank in the job, once it has joined a group. Before: its process id.
 void set_rank(int rank) noexcept;
 
 }  // namespace axon::log

@@ -1,6 +1,7 @@
 #include "base/trace.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,12 +17,14 @@ namespace axon::trace {
 
 namespace {
 
-// Enough for what comes within a tick of the engine's; more is written out at once.
-constexpr size_t kMostBuffered = size_t{64} << 10;
+// Some 20,000 events, where 10 ms of small operations are a tenth of that. Who brings more waits for the file.
+constexpr size_t kMostBuffered = size_t{4} << 20;
 
 struct Writer {
-  std::mutex mutex;  // guards all of it
+  std::mutex file_mutex;  // guards these two; taken before the other one
   FileDescriptor file;
+  std::string outgoing;
+  std::mutex mutex;  // guards all else
   std::string buffer;
   int rank = 0;
   uint32_t num_tracks = 0;
@@ -73,9 +76,14 @@ void append_label(Writer& writer, std::string_view what, uint32_t track, std::st
   writer.buffer += "}},\n";
 }
 
-// A full disk ends the trace, not the job.
+// A full disk ends the trace, not the job. Events may come meanwhile.
 void write_out(Writer& writer) noexcept {
-  std::string_view rest = writer.buffer;
+  const std::lock_guard file_lock(writer.file_mutex);
+  {
+    const std::lock_guard lock(writer.mutex);
+    std::swap(writer.buffer, writer.outgoing);
+  }
+  std::string_view rest = writer.outgoing;
   while (!rest.empty()) {
     const ssize_t num_written = ::write(writer.file.get(), rest.data(), rest.size());
     if (num_written < 0 && errno == EINTR) continue;
@@ -85,7 +93,25 @@ void write_out(Writer& writer) noexcept {
     }
     rest.remove_prefix(static_cast<size_t>(num_written));
   }
-  writer.buffer.clear();
+  writer.outgoing.clear();
+}
+
+// "trace.json" and ".rank3" are trace.rank3.json.
+std::string with_part(std::string file, const std::string& part) {
+  const size_t name = file.rfind('/') + 1;  // 0 where there is no folder
+  const size_t ending = file.rfind('.');
+  return file.insert(ending == std::string::npos || ending <= name ? file.size() : ending, part);
+}
+
+// Locked for as long as it is written. Emptied only then: it may be that of a rank that lives.
+Result<FileDescriptor> open_file(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (file.valid() && flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return open_file(with_part(path, ".pid" + std::to_string(getpid())));
+  }
+  if (file.valid() && ftruncate(file.get(), 0) == 0) return file;
+  return Status(ErrorCode::kInvalidArgument,
+                "AXON_TRACE: '" + path + "' cannot be written: " + std::generic_category().message(errno));
 }
 
 }  // namespace
@@ -112,22 +138,17 @@ std::string file_of(std::string_view pattern, int rank) {
   std::string file(pattern);
   const std::string number = std::to_string(rank);
   if (const size_t at = file.find("%r"); at != std::string::npos) return file.replace(at, 2, number);
-  const size_t name = file.rfind('/') + 1;  // 0 where there is no folder
-  const size_t ending = file.rfind('.');
-  return file.insert(ending == std::string::npos || ending <= name ? file.size() : ending, ".rank" + number);
+  return with_part(std::move(file), ".rank" + number);
 }
 
 Status open(int rank) {
   const std::string pattern = config::text("AXON_TRACE");
   Writer& to = writer();
-  const std::lock_guard lock(to.mutex);
+  const std::scoped_lock lock(to.file_mutex, to.mutex);
   if (pattern.empty() || to.file.valid()) return Status();
-  const std::string path = file_of(pattern, rank);
-  to.file = FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!to.file.valid()) {
-    return {ErrorCode::kInvalidArgument,
-            "AXON_TRACE: '" + path + "' cannot be written: " + std::generic_category().message(errno)};
-  }
+  Result<FileDescriptor> file = open_file(file_of(pattern, rank));
+  if (!file.ok()) return std::move(file.status());
+  to.file = std::move(file).value();
   to.rank = rank;
   to.steady_origin = std::chrono::steady_clock::now();
   to.system_origin = std::chrono::system_clock::now();
@@ -146,30 +167,33 @@ uint32_t add_track(std::string_view name) {
 
 void write(const Event& event) {
   Writer& to = writer();
-  const std::lock_guard lock(to.mutex);
+  std::unique_lock lock(to.mutex);
   if (!is_on()) return;
   append_head(to.buffer, to, static_cast<char>(event.phase), event.name, event.track);
   to.buffer += R"(,"cat":"axon","id":)" + std::to_string(event.id) + R"(,"ts":)";
   append_time(to.buffer, to, event.at);
   to.buffer += R"(,"args":{)" + event.details.text() + "}},\n";
-  if (to.buffer.size() >= kMostBuffered) write_out(to);
+  const bool is_full = to.buffer.size() >= kMostBuffered;
+  lock.unlock();
+  if (is_full) write_out(to);
 }
 
 void flush() noexcept {
-  Writer& to = writer();
-  const std::lock_guard lock(to.mutex);
-  if (is_on()) write_out(to);
+  if (is_on()) write_out(writer());
 }
 
 // With a last event that no comma follows, the file is JSON as it stands in the books.
 void close() noexcept {
   Writer& to = writer();
-  const std::lock_guard lock(to.mutex);
-  if (!is_on()) return;
-  append_head(to.buffer, to, 'M', "end", 0);
-  to.buffer += "}\n]\n";
+  {
+    const std::lock_guard lock(to.mutex);
+    if (!is_on()) return;
+    on.store(false, std::memory_order_relaxed);  // no event comes after the last one
+    append_head(to.buffer, to, 'M', "end", 0);
+    to.buffer += "}\n]\n";
+  }
   write_out(to);
-  on.store(false, std::memory_order_relaxed);
+  const std::lock_guard lock(to.file_mutex);
   to.file = FileDescriptor();
 }
 

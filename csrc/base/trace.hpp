@@ -3,9 +3,9 @@
 //   AXON_TRY(trace::open(rank));                       // once; does nothing without AXON_TRACE
 //   if (trace::is_on()) trace::write({.phase = trace::Phase::kBegin, .name = "all_reduce", .id = …, …});
 //
-// Off, it costs a look at one word. On, an event costs a lock and a line in a buffer, which flush() writes out; the
-// engine does so every 10 ms. A file that was not closed, since its process was killed, lacks the last bracket, which
-// viewers do without. Any thread.
+// Off, it costs a look at one word. On, an event costs a lock and a line in a buffer, which flush() writes out without
+// that lock; the engine's background thread does so every 10 ms. A file that was not closed, since its process was
+// killed, lacks the last bracket, which viewers do without. Any thread.
 #pragma once
 
 #include <atomic>
@@ -57,6 +57,8 @@ inline bool is_on() noexcept {
 // The file of a rank: "trace.json" is trace.rank3.json, and "%r.json" is 3.json.
 std::string file_of(std::string_view pattern, int rank);
 
+// Takes the place of an earlier job's file. Where another process is writing that file, this one's has its pid in the
+// name: trace.rank3.pid77.json.
 Status open(int rank);
 // A row of the viewer's, for a group.
 uint32_t add_track(std::string_view name);

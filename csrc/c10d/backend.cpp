@@ -21,8 +21,12 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                          c10::intrusive_ptr<Options> options)
     : Backend(rank, size), options_(std::move(options)), timeout_(options_->timeout) {
   check_timeout(options_->timeout);
-  communicator_ =
-      join(*store, {.group = options_->group_name, .rank = rank, .size = size, .timeout = options_->timeout});
+  const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;  // none of the default group
+  communicator_ = join(*store, {.group = options_->group_name,
+                                .rank = rank,
+                                .global_rank = ranks.empty() ? rank : static_cast<int>(ranks.at(rank)),
+                                .size = size,
+                                .timeout = options_->timeout});
   init();
 }
 
@@ -56,7 +60,7 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   if (C10_UNLIKELY(coalesced_ != nullptr)) return nullptr;
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
   work->set_timeout(unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
-  if (C10_UNLIKELY(wants_sites())) work->set_site(call_site());
+  if (C10_UNLIKELY(wants_sites())) work->set_site(interned_call_site());
   if (C10_LIKELY(!at::hasCallbacks())) {
     start(*work, mode);
   } else {

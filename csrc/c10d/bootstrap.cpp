@@ -110,8 +110,8 @@ class Meeting {
 }  // namespace
 
 std::shared_ptr<Communicator> join(c10d::Store& store, const Membership& membership) {
-  log::set_rank(membership.rank);
-  if (Status opened = trace::open(membership.rank); !opened.ok()) throw_failure(opened);
+  log::set_rank(membership.global_rank);
+  if (Status opened = trace::open(membership.global_rank); !opened.ok()) throw_failure(opened);
   Engine& engine = Engine::instance();
   std::vector<PeerCard> cards = Meeting(store, membership).exchange(engine.make_card());
   Result<std::unique_ptr<Communicator>> formed =

@@ -19,6 +19,7 @@ namespace axon {
 struct Membership {
   std::string group;
   int rank = 0;
+  int global_rank = 0;  // in the job; what lines and traces are signed with
   int size = 1;
   std::chrono::milliseconds timeout{0};
 };

@@ -2,7 +2,8 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include <string_view>
+#include <mutex>
+#include <unordered_set>
 
 #include "c10d/signals.hpp"
 
@@ -40,6 +41,27 @@ std::string call_site() {
   } catch (const py::error_already_set&) {
     return "";  // an error is being told already
   }
+}
+
+namespace {
+
+// Never destroyed: threads may still have something to tell when the process exits.
+struct Sites {
+  std::mutex mutex;
+  std::unordered_set<std::string> known;
+};
+
+constexpr size_t kMostSites = 4096;
+
+}  // namespace
+
+std::string_view interned_call_site() {
+  static auto* const sites = new Sites;
+  std::string site = call_site();
+  const std::lock_guard lock(sites->mutex);
+  if (const auto found = sites->known.find(site); found != sites->known.end()) return *found;
+  if (sites->known.size() == kMostSites) return "";
+  return *sites->known.insert(std::move(site)).first;
 }
 
 }  // namespace axon

@@ -42,7 +42,7 @@ void AxonWork::set_timeout(std::chrono::milliseconds timeout) {
   for_each_part([&](Part& part) { part.timeout = timeout; });
 }
 
-void AxonWork::set_site(const std::string& site) {
+void AxonWork::set_site(std::string_view site) {
   for_each_part([&](Part& part) { part.site = site; });
 }
 

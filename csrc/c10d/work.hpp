@@ -127,7 +127,7 @@ class AxonWork final : public c10d::Work {
   void add_result(const at::Tensor& tensor);
   void start(Communicator& communicator);
   void set_timeout(std::chrono::milliseconds timeout);
-  void set_site(const std::string& site);
+  void set_site(std::string_view site);
 
   // On CUDA tensors: the stream that the parts of an asynchronous call have been enqueued on, to its present end.
   struct Place {

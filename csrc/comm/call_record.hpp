@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/data_type.hpp"
 #include "comm/progress.hpp"
@@ -25,6 +26,7 @@ struct Shape {
 
 enum class Direction : uint8_t { kCollective, kSend, kReceive };
 
+// Copied with every call, so it owns nothing.
 struct CallRecord {
   OperationKind kind{};
   Direction direction = Direction::kCollective;
@@ -36,7 +38,7 @@ struct CallRecord {
   uint32_t sequence = 0;  // of collectives, from 1; 0: it has not begun
   Shape shape;
   Clock::time_point called_at{};
-  std::string site;  // the line of the program, where somebody asked for it
+  std::string_view site;  // the line of the program, where somebody asked for it; never goes away
 
   std::string describe() const;
   std::string describe_with_age() const;

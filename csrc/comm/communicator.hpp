@@ -11,12 +11,12 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/published.hpp"
 #include "comm/answers.hpp"
 #include "comm/companion.hpp"
 #include "comm/operation.hpp"
@@ -69,7 +69,7 @@ class Communicator final : public InboxListener {
   // For people: connects to the rank if nothing has been sent to it yet.
   Result<PeerPath> path_to(int rank);
 
-  // The companion has given this operation to its device, by that kernel: for errors and traces. Any thread.
+  // The companion has given this operation to its device, by that kernel: for errors and traces. One call at a time.
   void note_launch(const Operation& operation, std::string_view kernel);
 
   // How many collectives this rank has started.
@@ -133,10 +133,9 @@ class Communicator final : public InboxListener {
   const Team team_;
   std::optional<Inbox> inbox_;  // none once the engine has shut down
   std::atomic<uint32_t> num_started_{0};
-  const uint32_t track_;  // in traces
-  CallRecord latest_;     // collective that has begun; what an inquiry is answered with
-  std::mutex launched_mutex_;
-  CallRecord launched_;  // the companion's latest collective; guarded by launched_mutex_
+  const uint32_t track_;            // in traces
+  CallRecord latest_;               // collective that has begun; what an inquiry is answered with
+  Published<CallRecord> launched_;  // the companion's latest collective
   IntrusiveList<Operation> running_;
   Status failure_;                   // of the collectives
   Status aborted_;                   // of everything

@@ -30,6 +30,7 @@ Communicator::Heed Communicator::heed_companion() noexcept {
 Status Communicator::failure() noexcept {
   Heed heed = Heed::kAsking;
   const auto look = [&] {
+    engine_.drive();  // brings the answers, even to a callback on the background thread, where nobody else would
     heed = heed_companion();
     if (heed == Heed::kFailed) engine_.settle();
     return aborted_.ok() ? failure_.clone() : aborted_.clone();
@@ -37,16 +38,14 @@ Status Communicator::failure() noexcept {
   for (;; std::this_thread::sleep_for(kAnswerPoll)) {
     Status known = engine_.progress_->exclusively(look);
     if (heed != Heed::kAsking || !known.ok()) return known;
-    engine_.progress_->wake();  // the background thread brings the answers
   }
 }
 
 // "last entered barrier #6, 2.1 s ago; its GPU was last given all_reduce #3 (float32[7], SUM), 0.2 s ago"
 std::string Communicator::latest_calls() {
   std::string text = latest_.sequence == 0 ? "" : "last entered " + latest_.describe_with_age();
-  const std::lock_guard lock(launched_mutex_);
-  if (launched_.sequence != 0) {
-    text += (text.empty() ? "its GPU was last given " : "; its GPU was last given ") + launched_.describe_with_age();
+  if (const CallRecord launched = launched_.read(); launched.sequence != 0) {
+    text += (text.empty() ? "its GPU was last given " : "; its GPU was last given ") + launched.describe_with_age();
   }
   return text.empty() ? "has called no collective yet" : text;
 }
@@ -55,9 +54,8 @@ void Communicator::note_launch(const Operation& operation, std::string_view kern
   CallRecord record = operation.record();
   record.called_at = Clock::now();
   if (operation.direction == Direction::kCollective) {
-    const std::lock_guard lock(launched_mutex_);
-    record.sequence = launched_.sequence + 1;
-    launched_ = record;
+    record.sequence = launched_.read().sequence + 1;
+    launched_.publish(record);
   }
   if (trace::is_on()) [[unlikely]]
     trace_launch(record, operation.arguments, kernel);

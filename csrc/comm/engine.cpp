@@ -200,7 +200,6 @@ void Engine::deliver(Deliverable* chain) noexcept {
 void Engine::tick(Clock::time_point now) noexcept {
   if (now < next_tick_ || shut_down_) return;
   next_tick_ = now + kTickInterval;
-  if (trace::is_on()) trace::flush();
   for (Communicator* communicator : communicators_) communicator->tick(now);
   messenger_.run_ready();
   finish_over();

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/intrusive_list.hpp"
 #include "base/status.hpp"
@@ -37,7 +38,7 @@ class Operation : public ListNode<Operation>, private Deliverable {
   // What all ranks must agree on: the tensor's elements, or all ranks' together; 0 where sizes may differ by rank.
   uint64_t num_elements = 0;
   Shape shape;
-  std::string site;  // the line of the program that calls, if it is to be told
+  std::string_view site;  // the line of the program that calls, if it is to be told; never goes away
   std::chrono::milliseconds timeout{0};
   // If given: a word that a device sets to something other than 0 once the inputs are there; nothing moves before.
   const std::atomic<uint32_t>* gate = nullptr;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/trace.hpp"
+
 namespace axon {
 
 using std::chrono::microseconds;
@@ -29,6 +31,8 @@ static constexpr microseconds kShortNap{50};
 static constexpr microseconds kLongNap{500};
 static constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
 static constexpr milliseconds kDeepSleepIdle{1000};
+// So much of a trace is missing where a process is killed.
+static constexpr milliseconds kTraceInterval{10};
 
 static void relax() noexcept {
   __builtin_ia32_pause();
@@ -127,9 +131,9 @@ bool Progress::wait(const std::atomic<bool>& finished, Clock::time_point deadlin
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {
       doorbell_.ring();  // whatever its sleep, the background thread takes over now
-      const bool alone = background_delivers_.load();
+      const bool alone = background_is_away_.load();
       sleep_until(alone ? std::min(deadline, Clock::now() + kShortNap) : deadline,
-                  [&] { return finished.load() || (!alone && background_delivers_.load()); });
+                  [&] { return finished.load() || (!alone && background_is_away_.load()); });
       if (Clock::now() >= deadline) break;
     }
   }
@@ -173,15 +177,16 @@ void Progress::run_in_background() noexcept {
   pthread_setname_np(pthread_self(), "axon-progress");
   is_background_thread = true;
   while (!stopping_.load()) {
+    write_trace();
     if (num_contenders_.load() != 0 || !try_acquire()) {
       nap(Sleep::kLight, kLongNap);
       continue;
     }
     const microseconds pause = drive_in_background();
     const bool deep = deeply_asleep_.load();
-    background_delivers_.store(driver_.has_outbox());
+    background_is_away_.store(driver_.has_outbox());
     release();
-    background_delivers_.store(false);
+    background_is_away_.store(false);
     if (pause.count() == 0) {
       sched_yield();
     } else {
@@ -209,7 +214,20 @@ microseconds Progress::drive_in_background() noexcept {
   return running ? kDeepSleepRunning : kDeepSleepIdle;
 }
 
+// Without the token: a file system may take its time, and those who wait drive meanwhile.
+void Progress::write_trace() noexcept {
+  if (!trace::is_on() || Clock::now() < traced_at_ + kTraceInterval) [[likely]]
+    return;
+  background_is_away_.store(true);
+  notify();
+  trace::flush();
+  background_is_away_.store(false);
+  traced_at_ = Clock::now();
+}
+
 void Progress::nap(Sleep depth, microseconds at_most) noexcept {
+  if (trace::is_on()) [[unlikely]]
+    at_most = std::min<microseconds>(at_most, kTraceInterval);
   const std::span<const PeerId> ended = doorbell_.sleep(depth, at_most);
   deeply_asleep_.store(false);
   for (const PeerId peer : ended) {

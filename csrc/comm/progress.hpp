@@ -101,16 +101,17 @@ class Progress {
   void run_in_background() noexcept;
   std::chrono::microseconds drive_in_background() noexcept;
   void nap(Sleep depth, std::chrono::microseconds at_most) noexcept;
+  void write_trace() noexcept;
 
   Driver& driver_;
   Doorbell& doorbell_;
 
-  std::atomic<bool> token_{false};                // true: held
-  std::atomic<uint32_t> num_contenders_{0};       // threads in acquire(): holders that only spin make way
-  std::atomic<uint32_t> num_sleepers_{0};         // threads on the condition variable
-  std::atomic<uint64_t> num_busy_rounds_{0};      // rounds that moved something, by any holder
-  std::atomic<bool> deeply_asleep_{false};        // the background thread, in the transport's event descriptor
-  std::atomic<bool> background_delivers_{false};  // and so does not drive, for as long as the callbacks take
+  std::atomic<bool> token_{false};               // true: held
+  std::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): holders that only spin make way
+  std::atomic<uint32_t> num_sleepers_{0};        // threads on the condition variable
+  std::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any holder
+  std::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
+  std::atomic<bool> background_is_away_{false};  // in a callback, or at the trace's file, and so does not drive
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;                 // guards nothing but the sleep itself
   std::condition_variable changed_;  // token released, or operation finished
@@ -118,6 +119,7 @@ class Progress {
   // Background thread only.
   uint64_t seen_busy_rounds_ = 0;
   Clock::time_point busy_at_{};
+  Clock::time_point traced_at_{};
 
   std::thread thread_;  // last: starts when all else is there
 };

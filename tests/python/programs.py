@@ -204,6 +204,17 @@ def is_traced() -> None:
     dist.destroy_process_group()
 
 
+def is_traced_in_pairs() -> None:
+    """Four ranks whose first groups of axon are pairs: each has a rank 0."""
+    os.environ["AXON_TRACE"] = sys.argv[5]
+    rank = int(sys.argv[2])
+    dist.init_process_group("gloo", store=dist.FileStore(sys.argv[4], 4), rank=rank, world_size=4)
+    pairs = [dist.new_group(pair, backend="axon") for pair in ([0, 1], [2, 3])]
+    dist.barrier(pairs[rank // 2])
+    ready()
+    dist.destroy_process_group()
+
+
 def uses_large_tensors() -> None:
     """Operations that need the tensors of all ranks, each with a GPU. Prints how many were done on them directly."""
     from gpu import exercise, num_direct

@@ -54,3 +54,13 @@ def test_a_failure_stands_at_the_operations_end(traces: list[list[dict]]) -> Non
     failed = [event for event in traces[0] if event["ph"] == "e" and "error" in event["args"]]
     assert [event["name"] for event in failed] == ["broadcast"]
     assert "Timed out" in failed[0]["args"]["error"]
+
+
+def test_ranks_are_those_of_the_job_whatever_their_first_group(tmp_path: Path) -> None:
+    for rank in run_ranks("is_traced_in_pairs", 4, tmp_path / "store", str(tmp_path / "trace.json")):
+        assert rank.code == 0, rank.errors
+    for rank in range(4):
+        events = _events(tmp_path / f"trace.rank{rank}.json")
+        assert events[0]["args"]["name"].startswith(f"rank {rank} (pid ")
+        assert [event["name"] for event in events if event["ph"] == "b"] == ["barrier"]
+    assert len([*tmp_path.glob("*.json")]) == 4

@@ -2,11 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
+
+#include "base/file_descriptor.hpp"
 
 namespace axon {
 namespace {
@@ -50,6 +55,27 @@ TEST_F(TraceTest, a_file_that_cannot_be_written_is_named) {
   EXPECT_NE(opened.message().find("none/trace.rank2.json' cannot be written: No such file"), std::string::npos)
       << opened.message();
   EXPECT_FALSE(trace::is_on());
+}
+
+TEST_F(TraceTest, takes_the_place_of_a_file_that_nobody_writes_any_more) {
+  setenv("AXON_TRACE", in_folder("trace.json").c_str(), 1);
+  std::ofstream(in_folder("trace.rank0.json")) << std::string(1000, '?');
+  ASSERT_TRUE(trace::open(0).ok());
+  trace::close();
+  EXPECT_EQ(content(in_folder("trace.rank0.json")).find('?'), std::string::npos);
+}
+
+TEST_F(TraceTest, leaves_a_file_alone_that_another_process_writes) {
+  setenv("AXON_TRACE", in_folder("trace.json").c_str(), 1);
+  const std::string theirs = in_folder("trace.rank0.json");
+  std::ofstream(theirs) << "theirs";
+  const FileDescriptor writer(::open(theirs.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_EQ(flock(writer.get(), LOCK_EX), 0);
+  ASSERT_TRUE(trace::open(0).ok());
+  trace::close();
+  EXPECT_EQ(content(theirs), "theirs");
+  const std::string ours = content(in_folder("trace.rank0.pid" + std::to_string(getpid()) + ".json"));
+  EXPECT_NE(ours.find("rank 0 (pid "), std::string::npos) << ours;
 }
 
 TEST_F(TraceTest, events_of_all_threads_come_whole_and_names_are_escaped) {

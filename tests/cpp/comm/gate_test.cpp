@@ -154,6 +154,48 @@ TEST_F(GateTest, a_companions_timeout_says_what_every_rank_was_given_last) {
   group_[0]->accompany(nullptr);
 }
 
+// A barrier whose callback finds the companion too late.
+class Asker final : public Operation {
+ public:
+  Asker(Communicator& communicator, Recorder& companion) : communicator_(communicator), companion_(companion) {
+    arguments.kind = OperationKind::kBarrier;
+    arguments.dtype = DataType::kInt32;
+    timeout = 30s;
+  }
+  ~Asker() override = default;
+
+  std::atomic<bool> released{false};
+  bool was_in_background = false;
+  Status failure;  // these two written before `released`
+
+ private:
+  void on_finished() noexcept override {
+    was_in_background = Progress::is_background();
+    companion_.late.store(true);
+    failure = communicator_.failure();
+  }
+  void on_released() noexcept override { released.store(true); }
+
+  Communicator& communicator_;
+  Recorder& companion_;
+};
+
+TEST_F(GateTest, a_companions_timeout_is_explained_to_callbacks_of_the_background_thread_too) {
+  Recorder recorder;
+  group_[0]->accompany(&recorder);
+  Asker asker(*group_[0], recorder);
+  group_[0]->start(asker);
+  const auto theirs = TestOperation::barrier(30s);
+  group_[1]->start(*theirs);
+  while (!asker.released.load()) std::this_thread::yield();
+  EXPECT_TRUE(asker.was_in_background);
+  EXPECT_EQ(asker.failure.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(asker.failure.message().find("does not answer"), std::string::npos) << asker.failure.message();
+  EXPECT_TRUE(wait(1, *theirs));
+  while (!theirs->released.load()) std::this_thread::yield();
+  group_[0]->accompany(nullptr);
+}
+
 TEST_F(GateTest, a_companions_fault_after_the_engines_end_is_told_to_nobody) {
   Recorder recorder;
   group_[0]->accompany(&recorder);

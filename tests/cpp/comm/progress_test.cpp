@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <deque>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
+#include "base/trace.hpp"
 #include "comm/doorbell.hpp"
 
 namespace axon {
@@ -198,6 +201,25 @@ TEST_F(ProgressTest, tells_when_a_watched_process_ends) {
   while (driver_.ended.load() != 7 && Clock::now() < deadline) std::this_thread::yield();
   EXPECT_EQ(driver_.ended.load(), 7);
   EXPECT_EQ(doorbell_.watch(child, 7).code(), ErrorCode::kPeerLost);
+}
+
+TEST_F(ProgressTest, a_trace_is_written_soon_after_an_event_even_while_idle_and_while_others_hold_the_token) {
+  const std::filesystem::path file = trace::file_of(testing::TempDir() + "progress_" + std::to_string(getpid()), 0);
+  setenv("AXON_TRACE", (testing::TempDir() + "progress_" + std::to_string(getpid())).c_str(), 1);
+  ASSERT_TRUE(trace::open(0).ok());
+  unsetenv("AXON_TRACE");
+  const auto is_written_soon = [&] {
+    const auto size = std::filesystem::file_size(file);
+    trace::write({.phase = trace::Phase::kInstant, .name = "event", .at = Clock::now(), .details = {}});
+    const Clock::time_point deadline = Clock::now() + 500ms;  // half of what an idle thread sleeps without a trace
+    while (std::filesystem::file_size(file) == size && Clock::now() < deadline) std::this_thread::yield();
+    return std::filesystem::file_size(file) != size;
+  };
+  trace::flush();
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(is_written_soon());
+  EXPECT_TRUE(progress_.exclusively(is_written_soon));
+  trace::close();
+  std::filesystem::remove(file);
 }
 
 }  // namespace

@@ -1,0 +1,53 @@
+// The latest value that one thread at a time publishes, for others to copy. A sequence lock: publishing costs two
+// stores more than the copy and waits for nobody; a reader tries again where a value came meanwhile.
+#pragma once
+
+#include <sched.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+
+namespace axon {
+
+template <typename T>
+  requires std::is_trivially_copyable_v<T>
+class Published {
+ public:
+  explicit Published(const T& initial = T()) noexcept { publish(initial); }
+
+  // By one thread at a time.
+  void publish(const T& value) noexcept {
+    Words words{};
+    std::memcpy(words.data(), &value, sizeof value);
+    const uint64_t version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1, std::memory_order_relaxed);  // before any word, since each of them is a release
+    for (size_t i = 0; i < words.size(); ++i) words_[i].store(words[i], std::memory_order_release);
+    version_.store(version + 2, std::memory_order_release);
+  }
+
+  // Any thread. A publisher that has lost its core within a copy is given one.
+  T read() const noexcept {
+    for (;; sched_yield()) {
+      const uint64_t version = version_.load(std::memory_order_acquire);
+      if (version % 2 != 0) continue;
+      Words words;
+      for (size_t i = 0; i < words.size(); ++i) words[i] = words_[i].load(std::memory_order_acquire);
+      if (version_.load(std::memory_order_relaxed) != version) continue;  // after all words: they are acquired
+      T value;
+      std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
+      return value;
+    }
+  }
+
+ private:
+  using Words = std::array<uint64_t, (sizeof(T) + 7) / 8>;
+
+  std::atomic<uint64_t> version_{0};  // odd: being published
+  std::array<std::atomic<uint64_t>, std::tuple_size_v<Words>> words_{};
+};
+
+}  // namespace axon
