@@ -204,6 +204,21 @@ def is_traced() -> None:
     dist.destroy_process_group()
 
 
+def is_probed_and_fails() -> None:
+    """By the doctor: rank 0 fails while the other one waits for its message."""
+    from torch_axon.doctor import probe
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("rank 0 fails")
+
+    rank = int(sys.argv[2])
+    if rank == 0:
+        probe._probe_host = fail
+    ready()
+    found = probe.probe(dist.FileStore(sys.argv[4], 2), rank, 2, None, timedelta(seconds=60))
+    print(f"{found.failure}, {len(found.views) or 'no'} views", flush=True)
+
+
 def is_traced_in_pairs() -> None:
     """Four ranks whose first groups of axon are pairs: each has a rank 0."""
     os.environ["AXON_TRACE"] = sys.argv[5]

@@ -7,17 +7,23 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
+from itertools import combinations
+from pathlib import Path as File
 from typing import Any
 
 import pytest
 import torch
-from processes import environment
+import torch.distributed as dist
+from processes import environment, run_ranks
 
+from torch_axon.doctor.__main__ import main
 from torch_axon.doctor.facts import Facts, Limits
 from torch_axon.doctor.paths import Path, pairs_of
-from torch_axon.doctor.probe import Probe, Speed, View
+from torch_axon.doctor.probe import Probe, Speed, View, probe, rounds_of
 from torch_axon.doctor.report import Report, judge
 from torch_axon.doctor.terminal import show
 
@@ -111,6 +117,52 @@ def test_containers_of_a_host_are_told_what_they_do_not_share() -> None:
     assert obstacle is not None
     assert "net and ipc namespaces" in obstacle.reason
     assert "--ipc=host" in obstacle.remedy
+
+
+def test_ranks_that_share_all_they_look_at_are_told_nothing() -> None:
+    views = [Probe(rank, [_view(rank, same_host=False, lanes=[("tcp", "eth0")])]) for rank in (0, 1)]
+    assert pairs_of([_facts(0), _facts(1)], views)[0].host.obstacle is None
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 9, 16, 33])
+def test_all_pairs_meet_once(size: int) -> None:
+    rounds = rounds_of(size)
+    for peers in rounds:
+        assert all(peers[peer] == rank != peer for rank, peer in peers.items())
+    met = [pair for peers in rounds for pair in peers.items() if pair[0] < pair[1]]
+    assert sorted(met) == [*combinations(range(size), 2)]
+    assert len(rounds) <= max(28, size)
+
+
+def test_pairs_that_there_was_no_time_for_are_counted() -> None:
+    report = judge(2, [_facts(0), _facts(1)], [Probe(rank, num_untried=1) for rank in (0, 1)])
+    assert [finding.text for finding in report.findings] == ["1 pairs of ranks were not tried: a minute was over"]
+    assert report.is_healthy
+
+
+def test_without_rich_the_doctor_says_so_before_it_examines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr("torch_axon.doctor.__main__.run_alone", lambda *_: pytest.fail("it examines"))
+    assert main([]) == 2
+    assert "pip install rich" in capsys.readouterr().err
+
+
+def test_a_build_without_cuda_leaves_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_axon._build.CUDA", False)
+    no_such_gpu = 99
+    assert probe(dist.HashStore(), 0, 1, no_such_gpu, timedelta(seconds=30)) == Probe(0)
+
+
+def test_a_rank_that_fails_tells_the_others_at_once(tmp_path: File) -> None:
+    started = time.monotonic()
+    first, second = run_ranks("is_probed_and_fails", 2, tmp_path / "store")
+    assert "RuntimeError: rank 0 fails, no views" in first.output
+    assert "rank 0" in second.output
+    assert "no views" in second.output
+    assert time.monotonic() - started < 40  # its timeout is 60
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -23,9 +24,15 @@ from torch_axon.doctor.facts import Facts, collect
 from torch_axon.doctor.probe import Probe, probe
 from torch_axon.doctor.report import Report, judge
 
+# Others find out what this rank has found out when the group's timeout is over, and then have to say so.
+_REPORTING = timedelta(seconds=5)
+
 
 def main(command_line: Sequence[str]) -> int:
     arguments = _parse(command_line)
+    if not arguments.json and find_spec("rich") is None:
+        print("axon: tables need rich: pip install rich, or ask for --json", file=sys.stderr)
+        return 2
     if "RANK" not in os.environ:
         return run_alone(arguments.ranks or max(2, torch.cuda.device_count()), command_line)
     report = examine(timedelta(seconds=arguments.timeout))
@@ -66,7 +73,7 @@ def examine(patience: timedelta) -> Report | None:
     if rank != 0:
         return None
     all_facts: list[Facts] = _read_all(store, "facts", size, patience)
-    probes: list[Probe] = _read_all(store, "probe", size, patience)
+    probes: list[Probe] = _read_all(store, "probe", size, patience + _REPORTING)
     return judge(size, all_facts, probes)
 
 

@@ -32,6 +32,7 @@ def findings(size: int, facts: Sequence[Facts], probes: Sequence[Probe], pairs: 
         *_broken(facts, probes),
         *_differing(facts),
         *_limits(facts),
+        *_untried(probes),
         *_slow(pairs),
     ]
     return sorted(found, key=lambda finding: not finding.is_problem)
@@ -72,6 +73,13 @@ def _differing(facts: Sequence[Facts]) -> Iterator[Finding]:
             yield Finding(
                 False, f"rank {each.rank} has a GPU, but torch_axon was built without CUDA", "build with AXON_CUDA=1"
             )
+
+
+def _untried(probes: Sequence[Probe]) -> Iterator[Finding]:
+    num_pairs = sum(probe.num_untried for probe in probes) // 2
+    if num_pairs > 0:
+        text = f"{num_pairs} pairs of ranks were not tried: a minute was over"
+        yield Finding(False, text, "ask a smaller job about them")
 
 
 def _limits(facts: Sequence[Facts]) -> Iterator[Finding]:

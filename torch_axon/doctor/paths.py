@@ -90,7 +90,8 @@ def _host_obstacle(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obst
         return _obstacle_within_a_host(views, facts)
     if facts[0].boot == facts[1].boot:
         different = [name for name, number in facts[0].namespaces.items() if number != facts[1].namespaces[name]]
-        return Obstacle(f"they share a host, but not its {' and '.join(different)} namespaces", _NAMESPACES)
+        if different:
+            return Obstacle(f"they share a host, but not its {' and '.join(different)} namespaces", _NAMESPACES)
     if lanes <= {"tcp"} and all(each.rdma for each in facts):
         reason = f"this UCX has no transport for {', '.join(facts[0].rdma)}"
         return Obstacle(reason, "build torch_axon against a UCX with verbs: AXON_UCX_ROOT")

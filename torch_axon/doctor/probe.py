@@ -16,11 +16,16 @@ from typing import TYPE_CHECKING, cast
 import torch
 import torch.distributed as dist
 
+from torch_axon import _build
+
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
     from torch_axon._C import AxonBackend
 
+_MOST_SECONDS = 30.0  # of measuring; the least that a pair takes may be more
+_MOST_SECONDS_IN_ALL = 60.0
+_MOST_UNDISTURBED = 8
 _SMALL = 8
 _LARGE = {"cpu": 16 << 20, "cuda": 64 << 20}
 _WARM_UP_ROUNDS = 10  # the first ones connect, map and load kernels
@@ -62,14 +67,15 @@ class Probe:
     rank: int
     views: list[View] = field(default_factory=list)
     failure: str | None = None
+    num_untried: int = 0  # peers for which there was no time
 
 
 def probe(store: Store, rank: int, size: int, gpu: int | None, patience: timedelta) -> Probe:
-    """A collective call. Takes about a second a pair, and half a minute at the most."""
+    """A collective call. A second a pair where there is time for that, and little more than a minute in all."""
     found = Probe(rank)
     try:
         with _group(store, rank, size, patience):
-            _probe_pairs(found, size, gpu)
+            _probe_pairs(found, size, gpu if _build.CUDA else None)
     except Exception as error:  # whatever it is, it is what the user will meet
         found.failure = f"{type(error).__name__}: {error}"
     return found
@@ -80,32 +86,55 @@ def _group(store: Store, rank: int, size: int, patience: timedelta) -> Iterator[
     dist.init_process_group("axon", store=store, rank=rank, world_size=size, timeout=patience)
     try:
         yield
+    except Exception:
+        dist.distributed_c10d._get_default_group().abort()  # or the others would wait for this rank
+        raise
     finally:
         dist.destroy_process_group()
 
 
 def _probe_pairs(found: Probe, size: int, gpu: int | None) -> None:
-    pairs = list(combinations(range(size), 2))
-    seconds = min(1.0, 30.0 / max(1, len(pairs)))
+    rounds = rounds_of(size)
+    seconds = min(1.0, _MOST_SECONDS / max(1, len(rounds)))
     witness = ctypes.create_string_buffer(_WITNESS)
     about: list[tuple[int, int, int | None]] = [(0, 0, None)] * size
     dist.all_gather_object(about, (os.getpid(), ctypes.addressof(witness), gpu))
     with_gpus = all(other_gpu is not None for _, _, other_gpu in about)
     if with_gpus:
         torch.cuda.set_device(gpu)
-    for pair in pairs:
-        dist.barrier()  # the others sleep meanwhile
-        if found.rank not in pair:
-            continue
-        view = View(found.rank, sum(pair) - found.rank)
-        found.views.append(view)
+    started = time.monotonic()
+    for number, peers in enumerate(rounds):
+        late = torch.tensor([time.monotonic() - started > _MOST_SECONDS_IN_ALL])
+        dist.all_reduce(late, dist.ReduceOp.MAX)  # all agree, and begin together
+        if late:
+            found.num_untried = sum(found.rank in left_out for left_out in rounds[number:])
+            break
+        if (peer := peers.get(found.rank)) is None:
+            continue  # sleeps meanwhile
+        view = View(found.rank, peer)
         _probe_host(view, seconds)
         if view.same_host:
             pid, address, _ = about[view.peer]
             view.memory = _obstacle_to_reading(pid, address)
         if with_gpus:
             _probe_gpu(view, seconds)
+        found.views.append(view)  # whole: half of one would be judged
     dist.barrier()
+
+
+def rounds_of(size: int) -> list[dict[int, int]]:
+    """Everybody's peer, round by round, so that all pairs meet once. Few ranks: a pair a round, which nobody disturbs.
+
+    More: a tournament by the circle method, in which all play at once, and of an odd number one pauses."""
+    if size <= _MOST_UNDISTURBED:
+        return [{rank: peer, peer: rank} for rank, peer in combinations(range(size), 2)]
+    last = size - 1 + size % 2  # stays; of an odd number nobody, whose opponent pauses
+    rounds = []
+    for turn in range(last):
+        circle = [last, *((turn + place) % last for place in range(last))]
+        met = zip(circle, reversed(circle), strict=True)
+        rounds.append({rank: peer for rank, peer in met if max(rank, peer) < size})
+    return rounds
 
 
 def _backend() -> AxonBackend:
