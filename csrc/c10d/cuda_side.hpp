@@ -69,9 +69,9 @@ class CudaSide {
   c10::Stream side_stream() const noexcept { return own_stream_; }
   // A barrier of all ranks' streams. Throws if the group is broken.
   void meet(const Meeting& meeting, c10::Stream stream);
-  // On the side stream, behind a barrier: DeviceGroup::tell(), await().
-  void tell(int peer, int piece);
-  void await(int piece);
+  // On the side stream, behind a barrier: Arrivals::tell(), await().
+  void tell(const Workspace& workspace, int peer, int piece);
+  void await(const Workspace& workspace, int piece);
   // A schedule has failed with its communication half done.
   void give_up() noexcept;
 

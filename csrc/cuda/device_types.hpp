@@ -32,7 +32,6 @@ namespace axon {
 inline constexpr int kMaxTeamRanks = 16;
 inline constexpr int kMaxBlocks = 64;  // of a packet or direct launch; each reads its own copy of the epoch
 inline constexpr int kNumChannels = 2;
-inline constexpr int kMaxPieces = 8;  // of what a stream pushes to a peer in one operation
 inline constexpr int kNoRoot = 31;
 inline constexpr size_t kFrameBytes = 1024;        // in a ring
 inline constexpr size_t kFramePayloadBytes = 960;  // of a message
@@ -109,15 +108,13 @@ struct TeamMailbox {
   FaultReport report;
 };
 
-// At the begin of the rank's own block, of which peers write the arrivals. Between launches all epochs are equal.
+// At the begin of the rank's own block. Between launches all epochs are equal.
 struct TeamState {
   uint32_t fault;       // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
   uint32_t declined;    // by a direct kernel, for the line kernel behind it: whether there is something left to do
   uint32_t num_direct;  // operations that direct kernels have done: a statistic
   uint32_t num_direct_messages;  // point to point, sent or received: a rank's own statistic
   uint32_t epochs[kMaxBlocks];   // the last one that is over
-  // By sender and piece: positive once the piece has been pushed to this rank, until its stream has seen that.
-  alignas(32) uint32_t arrivals[kMaxTeamRanks][kMaxPieces];
 };
 
 // Collectives and point-to-point messages have lanes of their own, so their kernels may run side by side.

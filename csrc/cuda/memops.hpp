@@ -1,5 +1,6 @@
 // Words that streams write and wait for, some 4 µs a pair (BASELINES: memops): in pinned host memory, how a stream and
-// the host engine meet without a CUDA call on the engine's side; on a device, how streams meet without a kernel.
+// the host engine meet without a CUDA call on the engine's side; in memory that processes share, how streams meet
+// without a kernel.
 #pragma once
 
 #include <atomic>
@@ -18,8 +19,8 @@ Status write_word(StreamView stream, std::atomic<uint32_t>* word, uint32_t value
 // release store by the host is what it pairs with. Nothing else ends the wait: whoever enqueues it sees to the store.
 Status wait_for_word(StreamView stream, const std::atomic<uint32_t>* word, uint32_t value);
 
-// Between streams, of several processes too: words in device memory that are 0 or positive. They may be captured, and a
-// replayed graph finds them as the capture would have.
+// Between streams, of several processes too: words that are 0 or positive, at their addresses on the device. They may
+// be captured, and a replayed graph finds them as the capture would have.
 //
 // Once the stream's earlier work is done and its results are visible, the word is 1.
 Status set_word(StreamView stream, uint32_t* word);

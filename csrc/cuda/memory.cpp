@@ -14,6 +14,9 @@ void DeviceMemoryDeleter::operator()(std::byte* data) const noexcept {
 void PinnedMemoryDeleter::operator()(std::byte* data) const noexcept {
   (void)cudaFreeHost(data);
 }
+void Unregisterer::operator()(std::byte* data) const noexcept {
+  (void)cudaHostUnregister(data);
+}
 
 Result<DeviceMemory> DeviceMemory::allocate(size_t num_bytes) {
   void* data = nullptr;
@@ -30,6 +33,15 @@ Result<PinnedMemory> PinnedMemory::allocate(size_t num_bytes) {
   AXON_CUDA_TRY(cudaHostAlloc(&data, num_bytes, cudaHostAllocMapped | cudaHostAllocPortable));
   std::memset(data, 0, num_bytes);
   return PinnedMemory(static_cast<std::byte*>(data));
+}
+
+Result<RegisteredMemory> RegisteredMemory::open(std::byte* memory, size_t num_bytes) {
+  AXON_CUDA_TRY(cudaHostRegister(memory, num_bytes, cudaHostRegisterMapped | cudaHostRegisterPortable));
+  RegisteredMemory registered(memory);
+  void* data = nullptr;
+  AXON_CUDA_TRY(cudaHostGetDevicePointer(&data, memory, 0));
+  registered.data_ = static_cast<std::byte*>(data);
+  return registered;
 }
 
 void StreamMemory::Deleter::operator()(std::byte* data) const noexcept {

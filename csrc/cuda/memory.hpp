@@ -1,6 +1,6 @@
 // Memory that kernels use: on the current device, or pinned on the host and mapped into every device.
 //
-// Owners free with cudaFree, which waits for the device: release them only when no kernel can still spin.
+// Owners free, or unregister, by calls that wait for the device: release them only when no kernel can still spin.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,9 @@ struct DeviceMemoryDeleter {
   void operator()(std::byte* data) const noexcept;
 };
 struct PinnedMemoryDeleter {
+  void operator()(std::byte* data) const noexcept;
+};
+struct Unregisterer {
   void operator()(std::byte* data) const noexcept;
 };
 
@@ -38,6 +41,18 @@ class PinnedMemory {
  private:
   explicit PinnedMemory(std::byte* data) noexcept : data_(data) {}
   std::unique_ptr<std::byte, PinnedMemoryDeleter> data_;
+};
+
+// Memory of the host that somebody else has mapped, as the device that was current sees it. Goes before the mapping.
+class RegisteredMemory {
+ public:
+  static Result<RegisteredMemory> open(std::byte* memory, size_t num_bytes);
+  std::byte* data() const noexcept { return data_; }
+
+ private:
+  explicit RegisteredMemory(std::byte* memory) noexcept : memory_(memory) {}
+  std::unique_ptr<std::byte, Unregisterer> memory_;  // the host's address
+  std::byte* data_ = nullptr;
 };
 
 // Scratch for one operation: taken and given back in the order of the stream, in a capture too.

@@ -30,10 +30,6 @@ __host__ __device__ constexpr uint32_t num_header_lanes(Channel channel) {
   return channel == Channel::kPointToPoint ? 1 : 0;
 }
 
-__device__ __forceinline__ bool precedes_pushes(DeviceOperation operation) {
-  return operation == DeviceOperation::kAllGatherMatmul || operation == DeviceOperation::kMatmulReduceScatter;
-}
-
 __device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArguments& call, uint64_t num_bytes) {
   DeviceDescriptor descriptor = call.descriptor;
   descriptor.num_bytes += num_bytes;
@@ -50,23 +46,13 @@ __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& 
   }
 }
 
-// What streams hold behind a barrier that has failed may wait for pieces of peers that have not come to it either.
-__device__ __forceinline__ void end_waits_for_pieces(TeamState& state) {
-  for (uint32_t word = thread_of_warp(); word < kMaxTeamRanks * kMaxPieces; word += 32) {
-    store_relaxed(&state.arrivals[word / kMaxPieces][word % kMaxPieces], 1);
-  }
-}
-
 // The ranks of an all_to_all do not know alike how large it is: peers may have launched a direct kernel.
 __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
   const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
   const DeviceDescriptor to_peer = descriptor_of(call, block.send_bytes);
   const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, block.receive_bytes));
-  const auto operation = static_cast<DeviceOperation>(to_peer.operation);
-  if (operation == DeviceOperation::kAllToAll && call.when == When::kAlways) decline(DirectTurn(team, to_peer, epoch));
-  if (!precedes_pushes(operation)) return;
-  __syncwarp();
-  if (load_relaxed(&team.state->fault) != 0) end_waits_for_pieces(*team.state);
+  const bool is_all_to_all = static_cast<DeviceOperation>(to_peer.operation) == DeviceOperation::kAllToAll;
+  if (is_all_to_all && call.when == When::kAlways) decline(DirectTurn(team, to_peer, epoch));
 }
 
 // Of a message that goes directly if it can. True: this warp has to move its part over lines.

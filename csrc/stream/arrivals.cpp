@@ -1,95 +1,90 @@
 #include "stream/arrivals.hpp"
 
-#include <cuda_runtime_api.h>
-
+#include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "cuda/capture.hpp"
 #include "cuda/device.hpp"
+#include "cuda/device_types.hpp"
 #include "cuda/memops.hpp"
-#include "stream/segments/keeper.hpp"
+#include "stream/arena.hpp"
 
 namespace axon {
 
-// All of the process, for the keeper.
-struct Arrivals::Registry {
+// Words that are left, to be given back when the device is idle. Never destroyed: that would call CUDA at the process's
+// end.
+struct Arrivals::Retired {
   std::mutex mutex;
-  std::vector<const Arrivals*> all;
+  std::map<int, std::vector<Words>> words;  // by device
 
-  // Never destroyed: the keeper may be stuck at the process's end.
-  static Registry& instance() {
-    static Registry* const registry = [] {
-      auto* made = new Registry;
-      Keeper::instance().keep([made] { return made->tend(); });
-      return made;
-    }();
-    return *registry;
+  static Retired& instance() {
+    static auto* const retired = new Retired;
+    return *retired;
   }
 
-  // Again and again: a stream takes the words of one wait, and comes to the next.
-  Liveliness tend() {
+  void add(int device, std::vector<std::optional<Words>> left) {
     const std::lock_guard lock(mutex);
-    Liveliness liveliness = Liveliness::kIdle;
-    for (const Arrivals* each : all) {
-      if (!each->has_given_up_.load(std::memory_order_relaxed)) continue;
-      each->end_waits();
-      liveliness = Liveliness::kHasty;
+    for (std::optional<Words>& each : left) {
+      if (each) words[device].push_back(std::move(*each));
     }
-    return liveliness;
+  }
+
+  std::vector<Words> take(int device) {
+    const std::lock_guard lock(mutex);
+    return std::exchange(words[device], {});
   }
 };
 
-Arrivals::Arrivals(const DeviceTeam& team, int device, Stream stream)
-    : team_(team), device_(device), keepers_stream_(std::move(stream)) {
-  Registry& registry = Registry::instance();
-  const std::lock_guard lock(registry.mutex);
-  registry.all.push_back(this);
-}
-
-Result<std::unique_ptr<Arrivals>> Arrivals::open(const DeviceTeam& team, int device) {
-  const RelaxedCapture beside_captures;
-  const DeviceGuard guard(device);
-  Result<Stream> stream = Stream::create();
-  if (!stream.ok()) return std::move(stream.status());
-  return std::unique_ptr<Arrivals>(new Arrivals(team, device, std::move(stream).value()));
+Result<std::unique_ptr<Arrivals>> Arrivals::create(const Team& team) {
+  static_assert(kMaxTeamRanks * kMaxPieces * sizeof(uint32_t) <= SharedPage::kNumBytes);
+  std::unique_ptr<Arrivals> arrivals(new Arrivals(team));
+  AXON_TRY(arrivals->adopt(team.rank, SharedPage::create()));
+  auto* const own = reinterpret_cast<uint32_t*>(arrivals->words_[index_of(team.rank)]->page.data());
+  arrivals->ender_.emplace(std::span(own, index_of(team.num_ranks, 0)));
+  return arrivals;
 }
 
 Arrivals::~Arrivals() {
-  Registry& registry = Registry::instance();
-  const std::lock_guard lock(registry.mutex);
-  std::erase(registry.all, this);
+  ender_.reset();
+  Retired::instance().add(team_.device, std::move(words_));
+  const Result<Arena*> arena = Arena::of(team_.device);
+  if (!arena.ok()) return;
+  const RelaxedCapture beside_captures;
+  const DeviceGuard guard(team_.device);
+  (void)arena.value()->launches().run_if_idle([this] { (void)Retired::instance().take(team_.device); });
+}
+
+Status Arrivals::map(int peer, const FileDescriptor& words) {
+  return adopt(peer, SharedPage::map(words));
+}
+
+Status Arrivals::adopt(int rank, Result<SharedPage> page) {
+  if (!page.ok()) return std::move(page.status());
+  const RelaxedCapture beside_captures;
+  const DeviceGuard guard(team_.device);
+  Result<RegisteredMemory> on_device = RegisteredMemory::open(page.value().data(), SharedPage::kNumBytes);
+  if (!on_device.ok()) return std::move(on_device.status());
+  words_[index_of(rank)].emplace(Words{std::move(page).value(), std::move(on_device).value()});
+  return Status();
 }
 
 uint32_t* Arrivals::word(int receiver, int sender, int piece) const noexcept {
-  return &reinterpret_cast<TeamState*>(team_.blocks[receiver])->arrivals[sender][piece];
+  return reinterpret_cast<uint32_t*>(words_[index_of(receiver)]->on_device.data()) + index_of(sender, piece);
 }
 
 Status Arrivals::tell(int peer, int piece, StreamView stream) const {
-  const DeviceGuard guard(device_);
+  const DeviceGuard guard(team_.device);
   return set_word(stream, word(peer, team_.rank, piece));
 }
 
 Status Arrivals::await(int piece, StreamView stream) const {
-  const DeviceGuard guard(device_);
+  const DeviceGuard guard(team_.device);
   std::vector<uint32_t*> words;
   for (int peer = 0; peer < team_.num_ranks; ++peer) {
     if (peer != team_.rank) words.push_back(word(team_.rank, peer, piece));
   }
   return take_words(stream, words);
-}
-
-void Arrivals::give_up() noexcept {
-  if (!has_given_up_.exchange(true, std::memory_order_relaxed)) Keeper::instance().wake();
-}
-
-// Each byte is 1, so each word is positive.
-void Arrivals::end_waits() const noexcept {
-  const RelaxedCapture beside_captures;
-  const DeviceGuard guard(device_);
-  (void)cudaMemsetAsync(team_.state->arrivals, 1, sizeof team_.state->arrivals, keepers_stream_.view().get());
-  (void)keepers_stream_.view().synchronize();
 }
 
 }  // namespace axon

@@ -94,7 +94,6 @@ DeviceGroup::~DeviceGroup() {
   communicator_.accompany(nullptr);
   edges_->close();
   if (block_.num_bytes == 0) return;
-  arrivals_.reset();
   arena_->launches().forget(order_);
   arena_->leave({.rank = communicator_.rank(),
                  .block = block_,
@@ -205,7 +204,6 @@ Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
   const std::lock_guard lock(mutex_);
   const Reach reach = reach_of_all_.value_or(Reach::kNone);
   if (reach == Reach::kNone) return {ErrorCode::kInternal, "meet: not all ranks reach each other"};
-  AXON_TRY(open_arrivals());
   const DeviceTeam team = team_for(reach, meeting.timeout);
   return launch_in_order(stream, [&] {
     return exchange_lines(
@@ -213,27 +211,18 @@ Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
   });
 }
 
-// With the lock. All blocks are mapped.
-Status DeviceGroup::open_arrivals() {
-  if (arrivals_) return Status();
-  Result<std::unique_ptr<Arrivals>> opened = Arrivals::open(teams_[index_of(*reach_of_all_)], device_);
-  if (!opened.ok()) return std::move(opened.status());
+void DeviceGroup::watch(std::shared_ptr<Arrivals> arrivals) {
   const std::lock_guard lock(fate_mutex_);
-  arrivals_ = std::move(opened).value();
-  if (!reason_.ok()) arrivals_->give_up();
-  return Status();
+  if (!reason_.ok()) arrivals->give_up();
+  watched_.push_back(std::move(arrivals));
 }
 
-Status DeviceGroup::tell(int peer, int piece, StreamView stream) {
-  return arrivals_->tell(peer, piece, stream);
-}
-
-Status DeviceGroup::await(int piece, StreamView stream) {
+Status DeviceGroup::await(const Arrivals& arrivals, int piece, StreamView stream) {
   const std::lock_guard lock(mutex_);
   const DeviceGuard guard(device_);
   const LaunchLedger::Launching launching = arena_->launches().launching();
   AXON_TRY(order_.note(stream));
-  AXON_TRY(arrivals_->await(piece, stream));
+  AXON_TRY(arrivals.await(piece, stream));
   return arena_->launches().note(order_, stream);
 }
 
@@ -288,7 +277,7 @@ void DeviceGroup::abort(Status reason) noexcept {
     const std::lock_guard lock(fate_mutex_);
     if (!reason_.ok() || block_.num_bytes == 0) return;
     reason_ = std::move(reason);
-    if (arrivals_) arrivals_->give_up();
+    for (const auto& arrivals : watched_) arrivals->give_up();
   }
   for (const Reach team : kTeams) {
     TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];

@@ -29,6 +29,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/status.hpp"
 #include "comm/communicator.hpp"
@@ -85,10 +86,11 @@ class DeviceGroup final : public Companion {
   // Enqueues a barrier of all ranks' streams, where has_all_edges(): behind it a stream sees what the others held
   // before it, and they do not use any more what they used there.
   Status meet(const Meeting& meeting, StreamView stream);
-  // Behind a meeting, on any stream that follows it: the peer is told of a piece that the stream has pushed to it; the
-  // stream waits until all peers have told of theirs (arrivals.hpp). The next meeting comes behind all these waits.
-  Status tell(int peer, int piece, StreamView stream);
-  Status await(int piece, StreamView stream);
+  // Their waits end once the group has failed.
+  void watch(std::shared_ptr<Arrivals> arrivals);
+  // Behind a meeting, on any stream that follows it: waits until all peers have told of the piece. The next meeting
+  // comes behind all these waits.
+  Status await(const Arrivals& arrivals, int piece, StreamView stream);
 
   // Whether CUDA graphs hold kernels of the group: they share it with the group, or with what it leaves behind.
   std::weak_ptr<void> graphs() const;
@@ -121,7 +123,6 @@ class DeviceGroup final : public Companion {
   void abort(Status reason) noexcept;
   template <typename Launch>
   Status launch_in_order(StreamView stream, Launch launch);
-  Status open_arrivals();
 
   Communicator& communicator_;
   const int device_;
@@ -150,7 +151,7 @@ class DeviceGroup final : public Companion {
   std::array<Status, kMaxTeamRanks> losses_;  // of each rank that is gone
   Status loss_;                               // the first of a rank that kernels may wait for
   Clock::time_point lost_at_{};
-  std::unique_ptr<Arrivals> arrivals_;  // none before the first meeting; then it stays
+  std::vector<std::shared_ptr<Arrivals>> watched_;
 };
 
 }  // namespace axon

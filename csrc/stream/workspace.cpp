@@ -81,27 +81,37 @@ Registry& registry() {
 
 }  // namespace
 
-Status Workspace::allocate(const Wish& wish) {
+Status Workspace::allocate(const Communicator& communicator, const Wish& wish) {
   Result<SharedMemory> memory = SharedMemory::allocate(wish.device, wish.num_bytes);
   if (!memory.ok()) return std::move(memory.status());
   Result<FileDescriptor> shared = memory.value().share();
   if (!shared.ok()) return std::move(shared.status());
+  Result<std::unique_ptr<Arrivals>> arrivals =
+      Arrivals::create({.device = wish.device, .rank = communicator.rank(), .num_ranks = communicator.size()});
+  if (!arrivals.ok()) return std::move(arrivals.status());
   own_ = std::move(memory).value();
   shared_ = std::move(shared).value();
+  arrivals_ = std::move(arrivals).value();
   return Status();
+}
+
+Offer Workspace::offer() const noexcept {
+  if (!own_) return {.pid = getpid()};
+  return {.num_bytes = own_->num_bytes(), .pid = getpid(), .memory = shared_.get(), .words = arrivals_->descriptor()};
 }
 
 Status Workspace::import(int rank, const Offer& offer, int device) {
   const std::string owner = "rank " + std::to_string(rank);
-  if (offer.descriptor < 0) return {ErrorCode::kResourceExhausted, owner + " has no memory for it"};
+  if (offer.memory < 0) return {ErrorCode::kResourceExhausted, owner + " has no memory for it"};
   const Result<PeerProcess> process = PeerProcess::open(offer.pid);
   if (!process.ok()) return {ErrorCode::kInternal, "the process of " + owner + " cannot be opened"};
-  Result<FileDescriptor> shared = process.value().fetch(offer.descriptor);
+  Result<FileDescriptor> shared = process.value().fetch(offer.memory);
   if (!shared.ok()) return std::move(shared.status());
   Result<SharedMemory> memory = SharedMemory::import(device, shared.value(), offer.num_bytes);
   if (!memory.ok()) return std::move(memory.status());
   parts_.push_back(std::move(memory).value());
-  return Status();
+  Result<FileDescriptor> words = process.value().fetch(offer.words);
+  return words.ok() ? arrivals_->map(rank, words.value()) : std::move(words.status());
 }
 
 Status Workspace::map(std::span<const Offer> offers, int own_rank, int device) {
@@ -119,12 +129,9 @@ Status Workspace::map(std::span<const Offer> offers, int own_rank, int device) {
 Result<std::unique_ptr<Workspace>> Workspace::make(Communicator& communicator, const Wish& wish) {
   const RelaxedCapture beside_captures;
   std::unique_ptr<Workspace> workspace(new Workspace(wish.num_bytes));
-  Status state = workspace->allocate(wish);
+  Status state = workspace->allocate(communicator, wish);
   const auto offers = std::make_shared<Offers>();
-  const Offer own{.pid = getpid(),
-                  .descriptor = workspace->shared_.get(),
-                  .num_bytes = state.ok() ? workspace->own_->num_bytes() : 0};
-  offers->exchange(own, communicator.size(), wish.timeout);
+  offers->exchange(workspace->offer(), communicator.size(), wish.timeout);
   AXON_TRY(complete(communicator, offers));
   if (state.ok()) state = workspace->map(offers->all(), communicator.rank(), wish.device);
   if (!state.ok()) {

@@ -17,6 +17,7 @@
 #include "base/file_descriptor.hpp"
 #include "comm/communicator.hpp"
 #include "cuda/shared_memory.hpp"
+#include "stream/arrivals.hpp"
 
 namespace axon {
 
@@ -27,11 +28,13 @@ class Workspace {
     size_t num_bytes = 0;  // the same on all ranks
     std::chrono::milliseconds timeout{0};
   };
-  // Where a rank's part is to be had; on the wire.
+  // Where a rank's part and its words are to be had; on the wire.
   struct Offer {
+    uint64_t num_bytes = 0;  // as mapped
     int32_t pid = 0;
-    int32_t descriptor = -1;  // in that process; −1: it has none
-    uint64_t num_bytes = 0;   // as mapped
+    int32_t memory = -1;  // descriptors in that process; −1: it has none
+    int32_t words = -1;
+    int32_t unused = 0;
   };
 
   // A collective of the host, made at the same place in the order of collectives on all ranks, whose GPUs reach each
@@ -45,10 +48,13 @@ class Workspace {
   size_t num_bytes() const noexcept { return num_bytes_; }
   // A rank's part, as this GPU sees it.
   std::byte* at(int rank) const noexcept { return parts_[static_cast<size_t>(rank)].data(); }
+  // How ranks tell each other what they have pushed there.
+  const std::shared_ptr<Arrivals>& arrivals() const noexcept { return arrivals_; }
 
  private:
   explicit Workspace(size_t num_bytes) noexcept : num_bytes_(num_bytes) {}
-  Status allocate(const Wish& wish);
+  Status allocate(const Communicator& communicator, const Wish& wish);
+  Offer offer() const noexcept;
   Status map(std::span<const Offer> offers, int own_rank, int device);
   Status import(int rank, const Offer& offer, int device);
 
@@ -56,6 +62,7 @@ class Workspace {
   std::optional<SharedMemory> own_;  // until all are mapped
   FileDescriptor shared_;            // so long, too
   std::vector<SharedMemory> parts_;  // by rank
+  std::shared_ptr<Arrivals> arrivals_;
 };
 
 }  // namespace axon

@@ -309,6 +309,7 @@ const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds
     most_workspace_bytes_ = num_bytes - 1;
     return nullptr;
   }
+  group_->watch(made->arrivals());
   workspaces_.push_back(std::move(made));
   return workspaces_.back().get();
 }
@@ -321,14 +322,14 @@ void CudaSide::meet(const Meeting& meeting, c10::Stream stream) {
   num_launched_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void CudaSide::tell(int peer, int piece) {
-  check(group_->tell(peer, piece, view_of(own_stream_)));
+void CudaSide::tell(const Workspace& workspace, int peer, int piece) {
+  check(workspace.arrivals()->tell(peer, piece, view_of(own_stream_)));
 }
 
-void CudaSide::await(int piece) {
+void CudaSide::await(const Workspace& workspace, int piece) {
   const std::lock_guard lock(mutex_);
   note_use(own_stream_);
-  check(group_->await(piece, view_of(own_stream_)));
+  check(group_->await(*workspace.arrivals(), piece, view_of(own_stream_)));
 }
 
 void CudaSide::give_up() noexcept {

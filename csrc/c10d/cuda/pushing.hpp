@@ -39,10 +39,10 @@ class Pushing {
     copy(workspace_->at(static_cast<int>(peer)) + offset, rows);
   }
   // Tells the peer that it has this piece of what it gets: each once.
-  void tell(size_t peer, int piece) { side_.tell(static_cast<int>(peer), piece); }
+  void tell(size_t peer, int piece) { side_.tell(*workspace_, static_cast<int>(peer), piece); }
   // What the group's stream is given later finds this piece of all peers in the workspace. Comes behind the last
   // tell(), and on the host behind what is to run meanwhile: with CUDA_DEVICE_MAX_CONNECTIONS=1 all streams may wait.
-  void await(int piece) { side_.await(piece); }
+  void await(int piece) { side_.await(*workspace_, piece); }
   void copy_out(const at::Tensor& source, const at::Tensor& target) {
     copy(static_cast<std::byte*>(target.data_ptr()), source);
   }

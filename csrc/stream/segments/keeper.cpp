@@ -15,7 +15,7 @@ static constexpr std::chrono::seconds kLongestStop{2};
 // called, before the first task, so it runs after stop().
 Keeper& Keeper::instance() {
   static Keeper* const keeper = [] {
-    auto* made = new Keeper;
+    auto* made = new Keeper("axon-segments");
     std::atexit([] { instance().stop(); });
     return made;
   }();
@@ -61,7 +61,7 @@ std::optional<std::chrono::milliseconds> Keeper::pause_after(Clock::duration sin
 }
 
 void Keeper::run() {
-  pthread_setname_np(pthread_self(), "axon-segments");
+  pthread_setname_np(pthread_self(), thread_name_);
   std::unique_lock lock(mutex_);
   Liveliness liveliness = Liveliness::kIdle;
   do {

@@ -37,7 +37,7 @@ class Keeper {
   // The process's own: it ends before CUDA does.
   static Keeper& instance();
 
-  Keeper() = default;
+  explicit Keeper(const char* thread_name = "axon-keeper") noexcept : thread_name_(thread_name) {}
   ~Keeper();
 
   // Starts the thread with the first one.
@@ -54,6 +54,7 @@ class Keeper {
   void run();
   bool is_over(std::unique_lock<std::mutex>& lock, Liveliness liveliness);
 
+  const char* const thread_name_;
   // That the thread runs in: a fork has inherited all but the thread, perhaps with the lock taken. Relaxed: a process
   // sees what it has written itself, or its parent.
   std::atomic<int> process_{0};

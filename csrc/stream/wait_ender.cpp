@@ -1,0 +1,54 @@
+#include "stream/wait_ender.hpp"
+
+#include <mutex>
+#include <vector>
+
+#include "stream/segments/keeper.hpp"
+
+namespace axon {
+
+// All of the process. The process's own keeper would not do: it calls CUDA.
+struct WaitEnder::Registry {
+  Keeper keeper{"axon-waits"};
+  std::mutex mutex;
+  std::vector<const WaitEnder*> all;
+
+  // Never destroyed: streams may wait to the process's end.
+  static Registry& instance() {
+    static Registry* const registry = [] {
+      auto* made = new Registry;
+      made->keeper.keep([made] { return made->store(); });
+      return made;
+    }();
+    return *registry;
+  }
+
+  Liveliness store() {
+    const std::lock_guard lock(mutex);
+    Liveliness liveliness = Liveliness::kIdle;
+    for (const WaitEnder* each : all) {
+      if (!each->has_begun_.load(std::memory_order_relaxed)) continue;
+      for (uint32_t& word : each->words_) std::atomic_ref(word).store(1, std::memory_order_relaxed);
+      liveliness = Liveliness::kHasty;
+    }
+    return liveliness;
+  }
+};
+
+WaitEnder::WaitEnder(std::span<uint32_t> words) : words_(words) {
+  Registry& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  registry.all.push_back(this);
+}
+
+WaitEnder::~WaitEnder() {
+  Registry& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  std::erase(registry.all, this);
+}
+
+void WaitEnder::begin() noexcept {
+  if (!has_begun_.exchange(true, std::memory_order_relaxed)) Registry::instance().keeper.wake();
+}
+
+}  // namespace axon

@@ -1,0 +1,34 @@
+// Ends the waits of streams for words in the host's memory, whatever else the process's threads are stuck in: a thread
+// of its own stores 1 into all of them again and again, since a stream takes the words of one wait and comes to the
+// next.
+//
+//   WaitEnder ender(words);
+//   ender.begin();              // until it is destroyed
+//
+// It never calls CUDA: a thread that launches into a full queue, behind such a wait, holds the driver's locks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+namespace axon {
+
+class WaitEnder {
+ public:
+  explicit WaitEnder(std::span<uint32_t> words);
+  ~WaitEnder();
+  WaitEnder(const WaitEnder&) = delete;
+  WaitEnder& operator=(const WaitEnder&) = delete;
+
+  // Any thread; does not block. Idempotent.
+  void begin() noexcept;
+
+ private:
+  struct Registry;
+
+  const std::span<uint32_t> words_;
+  std::atomic<bool> has_begun_{false};  // relaxed: publishes nothing else
+};
+
+}  // namespace axon
