@@ -13,12 +13,14 @@
 // build without CUDA has a CudaSide too (without_cuda/), whose constructor throws.
 #pragma once
 
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -65,11 +67,15 @@ class CudaSide {
   // Memory of all ranks for it, at least so large, or null where they are to do without: alike on all ranks, which call
   // it in the order of their collectives. Blocks the host when it is made, or made larger.
   const Workspace* workspace(size_t num_bytes, std::chrono::milliseconds timeout);
-  // Where asynchronous collectives run.
+  // Where asynchronous collectives run, and where what is told is sent.
   c10::Stream side_stream() const noexcept { return own_stream_; }
+  // Where what peers tell is awaited.
+  c10::Stream awaiting_stream();
+  // Work of `later` from here on waits for all that `earlier` has now.
+  void order(c10::Stream earlier, c10::Stream later);
   // A barrier of all ranks' streams. Throws if the group is broken.
   void meet(const Meeting& meeting, c10::Stream stream);
-  // On the side stream, behind a barrier: Arrivals::tell(), await().
+  // On the side stream and on the awaiting one, behind a barrier: Arrivals::tell(), await().
   void tell(const Workspace& workspace, int peer, int piece);
   void await(const Workspace& workspace, int piece);
   // A schedule has failed with its communication half done.
@@ -100,6 +106,7 @@ class CudaSide {
 
   void check_health();
   void note_fault();
+  void put_in_order(c10::Stream earlier, c10::Stream later);
   static void clear_shelf() noexcept;
   c10::Stream current_stream() const;
   c10::Stream stream_for(const Ways& ways, c10::Stream of_collectives);
@@ -116,9 +123,11 @@ class CudaSide {
   const std::shared_ptr<Communicator> communicator_;
   const at::Device device_;
   const c10::Stream own_stream_;
-  std::mutex mutex_;  // calls of several threads are put in one order
+  std::mutex mutex_;              // calls of several threads are put in one order
+  c10::Event passed_{at::kCUDA};  // of put_in_order(): a wait is for what was recorded before it
   std::map<Edge, c10::Stream> edge_streams_;
-  std::vector<c10::Stream> used_streams_;  // each once
+  std::vector<c10::Stream> used_streams_;       // each once
+  std::optional<c10::Stream> awaiting_stream_;  // made at first use: torch has few
   std::unique_ptr<DeviceGroup> group_;
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // the last one is used; the smaller ones may be, still
   size_t most_workspace_bytes_;                         // larger ones are not to be had

@@ -207,7 +207,8 @@ Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
   const DeviceTeam team = team_for(reach, meeting.timeout);
   return launch_in_order(stream, [&] {
     return exchange_lines(
-        team, {.operation = meeting.operation, .dtype = meeting.dtype, .announced_bytes = meeting.num_bytes}, stream);
+        team, {.operation = meeting.operation, .dtype = meeting.dtype, .announced = meeting.announcement.bits()},
+        stream);
   });
 }
 

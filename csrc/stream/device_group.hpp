@@ -36,6 +36,7 @@
 #include "comm/companion.hpp"
 #include "cuda/stream.hpp"
 #include "device/direct_collectives.hpp"
+#include "stream/announcement.hpp"
 #include "stream/arena.hpp"
 #include "stream/arrivals.hpp"
 #include "stream/edges.hpp"
@@ -47,7 +48,7 @@ namespace axon {
 struct Meeting {
   DeviceOperation operation{};
   DataType dtype{};
-  size_t num_bytes = 0;  // of all ranks together
+  Announcement announcement{};
   std::chrono::milliseconds timeout{0};
 };
 

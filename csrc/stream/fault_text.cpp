@@ -4,6 +4,8 @@
 #include <atomic>
 #include <string>
 
+#include "stream/announcement.hpp"
+
 namespace axon {
 
 static const char* name_of(DeviceOperation operation) noexcept {
@@ -16,12 +18,20 @@ static const char* name_of(DeviceOperation operation) noexcept {
   return index < kNames.size() ? kNames[index] : "something unknown";
 }
 
+static std::string amount_of(const DeviceDescriptor& call) {
+  const auto operation = static_cast<DeviceOperation>(call.operation);
+  if (operation == DeviceOperation::kAllGatherMatmul || operation == DeviceOperation::kMatmulReduceScatter) {
+    const Announcement announced = Announcement::from_bits(call.num_bytes);
+    return std::to_string(announced.num_mib) + " MiB in all, digest of sizes " + std::to_string(announced.digest);
+  }
+  return std::to_string(call.num_bytes / size_of(static_cast<DataType>(call.dtype))) + " elements";
+}
+
 static std::string describe(const DeviceDescriptor& call, uint32_t tag) {
   const auto operation = static_cast<DeviceOperation>(call.operation);
   std::string text = name_of(operation);
   if (operation == DeviceOperation::kBarrier) return text;
-  const auto dtype = static_cast<DataType>(call.dtype);
-  text += std::string(" (") + name_of(dtype) + ", " + std::to_string(call.num_bytes / size_of(dtype)) + " elements";
+  text += std::string(" (") + name_of(static_cast<DataType>(call.dtype)) + ", " + amount_of(call);
   const auto reduction = static_cast<Reduction>(call.reduction);
   if (reduction != Reduction::kNone) text += std::string(", ") + name_of(reduction);
   if (call.root != kNoRoot) text += ", root " + std::to_string(call.root);

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -27,13 +28,16 @@ TIMEOUT_S = 1.5
 ROWS, DEPTH, WIDTH = 8192, 8192, 8192  # of a rank: products of milliseconds, in several pieces
 
 
-def _launch(name: str, rows: int = ROWS, group: dist.ProcessGroup | None = None) -> Callable[[], Tensor]:
+def _launch(
+    name: str, sizes: Sequence[int] | None = None, group: dist.ProcessGroup | None = None
+) -> Callable[[], Tensor]:
+    sizes = [ROWS] * dist.get_world_size(group) if sizes is None else list(sizes)
     weight = torch.ones(DEPTH, WIDTH, dtype=torch.bfloat16)
     if name == "all_gather_matmul":
-        x = torch.ones(rows, DEPTH, dtype=torch.bfloat16)
-        return lambda: all_gather_matmul(x, weight, group=group, return_gathered=False)[1]
-    x = torch.ones(rows * dist.get_world_size(group), DEPTH, dtype=torch.bfloat16)
-    return lambda: matmul_reduce_scatter(x, weight, group=group)
+        x = torch.ones(sizes[dist.get_rank(group)], DEPTH, dtype=torch.bfloat16)
+        return lambda: all_gather_matmul(x, weight, sizes=sizes, group=group, return_gathered=False)[1]
+    x = torch.ones(sum(sizes), DEPTH, dtype=torch.bfloat16)
+    return lambda: matmul_reduce_scatter(x, weight, sizes=sizes, group=group)
 
 
 _each_operation = pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter"])
@@ -122,12 +126,19 @@ def test_abort_frees_streams(name: str, two_ranks: RankPool) -> None:
         assert seconds < NOTICE_S
 
 
-def _disagree(name: str) -> str:
+# What each of two ranks takes for both ranks' rows.
+_BELIEFS = {
+    "total": ((ROWS // 2, ROWS // 2), (ROWS // 4, ROWS // 4)),
+    "division": ((ROWS // 2, ROWS // 2), (ROWS // 4, 3 * ROWS // 4)),
+}
+
+
+def _disagree(name: str, about: str) -> str:
     group = dist.new_group(timeout=timedelta(seconds=20))
     _launch(name, group=group)()
     meet()
     started = time.monotonic()
-    launch = _launch(name, rows=(ROWS // 2, ROWS // 4)[dist.get_rank()], group=group)
+    launch = _launch(name, _BELIEFS[about][dist.get_rank()], group)
     message = eventual_failure(launch)
     assert time.monotonic() - started < NOTICE_S
     works()
@@ -136,7 +147,9 @@ def _disagree(name: str) -> str:
 
 
 @_each_operation
-def test_ranks_that_disagree_are_told(name: str, two_ranks: RankPool) -> None:
-    for message in two_ranks.run(_disagree, name):
+@pytest.mark.parametrize("about", _BELIEFS)
+def test_ranks_that_disagree_are_told(name: str, about: str, two_ranks: RankPool) -> None:
+    for message in two_ranks.run(_disagree, name, about):
         assert "mismatch" in message
-        assert name in message
+        sides = re.findall(rf"called {name} \(bfloat16, (\d+ MiB in all, digest of sizes \d+)\)", message)
+        assert len(set(sides)) == 2

@@ -1,7 +1,6 @@
 #include "c10d/cuda_side.hpp"
 
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -40,13 +39,6 @@ c10::impl::VirtualGuardImpl torch_cuda() {
 
 StreamView view_of(c10::Stream stream) {
   return StreamView(static_cast<cudaStream_t>(stream.native_handle()));
-}
-
-// Work of `later` from here on waits for all that `earlier` has now.
-void order(c10::Stream earlier, c10::Stream later) {
-  c10::Event passed(at::kCUDA);
-  passed.record(earlier);
-  passed.block(later);
 }
 
 Status copy_to_self(const Part& part, StreamView stream) {
@@ -156,7 +148,7 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   const PartList parts = work.parts();
   const Ways ways = choose(parts, captured);
   const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? own_stream_ : current);
-  if (stream != current) order(current, stream);
+  if (stream != current) put_in_order(current, stream);
   const c10::StreamGuard on_stream(stream);
   const AxonWork::Place place{.stream = stream, .captured = captured};
   try {
@@ -260,9 +252,9 @@ void CudaSide::launch(const PartList& parts, const AxonWork::Place& place) {
   }
   if (messages.empty()) return;
   if (place.captured) others.clear();  // nothing outside of a graph may be waited for within
-  for (const c10::Stream other : others) order(other, stream);
+  for (const c10::Stream other : others) put_in_order(other, stream);
   check(group_->launch_batch({messages.data(), messages.size()}, view_of(stream)));
-  for (const c10::Stream other : others) order(stream, other);
+  for (const c10::Stream other : others) put_in_order(stream, other);
 }
 
 void CudaSide::stage(Part& part, c10::Stream stream) {
@@ -280,9 +272,9 @@ void CudaSide::stage(Part& part, c10::Stream stream) {
 // The gates of the sends to one peer open in the order of the calls: on the stream of that edge.
 void CudaSide::open_gate(Part& part, c10::Stream stream) {
   const c10::Stream copying = part.direction == Direction::kSend ? stream_of(part, Way::kHost) : stream;
-  if (copying != stream) order(stream, copying);
+  if (copying != stream) put_in_order(stream, copying);
   check(part.staging->copy_in(view_of(copying)));
-  if (copying != stream) order(copying, stream);
+  if (copying != stream) put_in_order(copying, stream);
   part.gate = &part.staging->gate();
 }
 
@@ -322,14 +314,33 @@ void CudaSide::meet(const Meeting& meeting, c10::Stream stream) {
   num_launched_.fetch_add(1, std::memory_order_relaxed);
 }
 
+c10::Stream CudaSide::awaiting_stream() {
+  const std::lock_guard lock(mutex_);
+  if (!awaiting_stream_) {
+    awaiting_stream_ = torch_cuda().getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
+    note_use(*awaiting_stream_);
+  }
+  return *awaiting_stream_;
+}
+
+void CudaSide::order(c10::Stream earlier, c10::Stream later) {
+  const std::lock_guard lock(mutex_);
+  put_in_order(earlier, later);
+}
+
+// With the lock.
+void CudaSide::put_in_order(c10::Stream earlier, c10::Stream later) {
+  passed_.record(earlier);
+  passed_.block(later);
+}
+
 void CudaSide::tell(const Workspace& workspace, int peer, int piece) {
   check(workspace.arrivals()->tell(peer, piece, view_of(own_stream_)));
 }
 
 void CudaSide::await(const Workspace& workspace, int piece) {
   const std::lock_guard lock(mutex_);
-  note_use(own_stream_);
-  check(group_->await(*workspace.arrivals(), piece, view_of(own_stream_)));
+  check(group_->await(*workspace.arrivals(), piece, view_of(*awaiting_stream_)));
 }
 
 void CudaSide::give_up() noexcept {

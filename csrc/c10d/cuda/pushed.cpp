@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 
-#include "c10d/cuda/cutting.hpp"
 #include "c10d/cuda/pushing.hpp"
 
 namespace axon {
@@ -24,24 +23,35 @@ size_t row_bytes(const at::Tensor& rows) {
   return static_cast<size_t>(rows.size(1)) * rows.element_size();
 }
 
-// A product of fewer rows does not fill the device well.
-constexpr int64_t kRowsOfPiece = 1024;
-constexpr int64_t kMostPieces = 4;
-static_assert(kMostPieces <= kMaxPieces);
+// By how a product is cut, cuBLAS takes other kernels, whose last tiles leave more multiprocessors idle or fewer.
+// Pieces of 4096 rows were fastest, or no slower, at all shapes measured (benchmarks/results/overlap_2xh200.jsonl).
+constexpr int64_t kRowsOfPiece = 4096;
 
-using Pieces = c10::SmallVector<RowRange, kMostPieces>;
+using Pieces = c10::SmallVector<RowRange, 8>;
 
-// In a group of two there is one peer: one piece is on its way while the next one is multiplied. What a rank sends in
-// pieces its peer awaits in the same ones.
-Pieces cut(RowRange block, size_t num_ranks) {
-  if (num_ranks > 2 || block.num_rows < 2 * kRowsOfPiece) return {block};
-  const int64_t num_pieces = std::min(block.num_rows / kRowsOfPiece, kMostPieces);
-  const int64_t num_rows = rows_of_piece(block.num_rows, num_pieces);
-  Pieces pieces;
-  for (int64_t begin = 0; begin < block.num_rows; begin += num_rows) {
-    pieces.push_back({.begin = block.begin + begin, .num_rows = std::min(num_rows, block.num_rows - begin)});
+// One or more, of whole tiles, but the last.
+Pieces cut(int64_t num_rows, int64_t num_pieces) {
+  static constexpr int64_t kRowsOfTile = 256;
+  const int64_t num_tiles = (num_rows + kRowsOfTile - 1) / kRowsOfTile;
+  const int64_t most_rows = (num_tiles + num_pieces - 1) / num_pieces * kRowsOfTile;
+  Pieces pieces{{.begin = 0, .num_rows = std::min(most_rows, num_rows)}};
+  for (int64_t begin = most_rows; begin < num_rows; begin += most_rows) {
+    pieces.push_back({.begin = begin, .num_rows = std::min(most_rows, num_rows - begin)});
   }
   return pieces;
+}
+
+Pieces cut_for_products(int64_t num_rows) {
+  return cut(num_rows, std::max<int64_t>(1, (num_rows + kRowsOfPiece / 2) / kRowsOfPiece));
+}
+
+// What a rank sends in pieces its peer awaits in the same ones. In a group of two there is one peer: one piece is on
+// its way while the next one is multiplied, so there are two at least, unless they would not fill the device.
+Pieces cut_for_pushes(int64_t num_rows, size_t num_ranks) {
+  static constexpr int64_t kFewestRows = 1024, kFewestPieces = 2, kMostPieces = 4;
+  static_assert(kMostPieces <= kMaxPieces);
+  if (num_ranks > 2 || num_rows < kFewestRows) return cut(num_rows, 1);
+  return cut(num_rows, std::clamp(num_rows / kRowsOfPiece, kFewestPieces, kMostPieces));
 }
 
 // In the accumulation type of the elements, rounded once.
@@ -68,6 +78,7 @@ class Scattering {
   void add_own(Pushing& pushing);
   void sum_all(Pushing& pushing);
   size_t bytes_a_row() const { return row_bytes(output_); }
+  Pieces cut(int64_t num_rows) const { return cut_for_pushes(num_rows, rows_.num_ranks()); }
   // Of the own rows: each rank's partial result, in the workspace.
   at::Tensor slots(const Pushing& pushing) const;
 
@@ -84,10 +95,13 @@ Scattering::Scattering(const MatmulReduceScatter& call) : call_(call), rows_(cal
 }
 
 Pushing::Plan Scattering::plan() const {
+  std::vector<int64_t> shared = rows_.begins();
+  shared.push_back(weight_.num_columns());
   return {.operation = DeviceOperation::kMatmulReduceScatter,
           .dtype = output_.scalar_type(),
           .num_bytes = static_cast<size_t>(rows_.all().num_rows) * bytes_a_row(),
-          .workspace_bytes = rows_.num_ranks() * static_cast<size_t>(rows_.most_rows()) * bytes_a_row()};
+          .workspace_bytes = rows_.num_ranks() * static_cast<size_t>(rows_.most_rows()) * bytes_a_row(),
+          .shared = std::move(shared)};
 }
 
 at::Tensor Scattering::run(Pushing& pushing) {
@@ -103,15 +117,15 @@ void Scattering::push_partials(Pushing& pushing) {
   for (size_t distance = 1; distance < rows_.num_ranks(); ++distance) {
     const size_t peer = (rows_.rank() + distance) % rows_.num_ranks();
     const RowRange block = rows_.of(peer);
-    size_t offset = rows_.rank() * static_cast<size_t>(block.num_rows) * bytes_a_row();
+    const auto first_row = static_cast<int64_t>(rows_.rank()) * block.num_rows;
+    const at::Tensor& partial = partials_.emplace_back(weight_.empty_output(block.num_rows));
     int number = 0;
-    for (const RowRange piece : cut(block, rows_.num_ranks())) {
-      const at::Tensor& partial = partials_.emplace_back(weight_.empty_output(piece.num_rows));
-      multiply(call_.x.slice(piece), weight_, partial);
-      partials_.size() == 1 ? pushing.begin() : pushing.follow_current();
-      pushing.push(peer, offset, partial);
+    for (const RowRange piece : cut(block.num_rows)) {
+      const at::Tensor part = slice_rows(partial, piece);
+      multiply(call_.x.slice(piece.behind(block.begin)), weight_, part);
+      distance == 1 && number == 0 ? pushing.begin() : pushing.follow_current();
+      pushing.push(peer, static_cast<size_t>(first_row + piece.begin) * bytes_a_row(), part);
       pushing.tell(peer, number++);
-      offset += partial.nbytes();
     }
   }
 }
@@ -121,29 +135,23 @@ at::Tensor Scattering::slots(const Pushing& pushing) const {
   return pushing.tensor(0, {num_ranks, output_.size(0), output_.size(1)}, output_.options());
 }
 
-// What has come from the one peer is copied into the output, beside the products, and the own products are added there.
 void Scattering::add_own(Pushing& pushing) {
   const RowRange own = rows_.own();
-  const auto part_of = [&](const at::Tensor& tensor, RowRange piece) {
-    return tensor.narrow(0, piece.begin - own.begin, piece.num_rows);
-  };
   const at::Tensor theirs = slots(pushing)[static_cast<int64_t>(1 - rows_.rank())];
   const double factor = call_.reduction == c10d::ReduceOp::AVG ? 0.5 : 1;
   int number = 0;
-  for (const RowRange piece : cut(own, rows_.num_ranks())) {
+  for (const RowRange piece : cut(own.num_rows)) {
     pushing.await(number++);
-    pushing.copy_out(part_of(theirs, piece), part_of(output_, piece));
-    pushing.block_current();
-    multiply_and_add(call_.x.slice(piece), weight_, factor, part_of(output_, piece));
+    multiply_and_add(call_.x.slice(piece.behind(own.begin)), weight_, slice_rows(theirs, piece), factor,
+                     slice_rows(output_, piece));
   }
 }
 
 void Scattering::sum_all(Pushing& pushing) {
   const at::Tensor all = slots(pushing);
   multiply(call_.x.slice(rows_.own()), weight_, all[static_cast<int64_t>(rows_.rank())]);
-  const size_t num_pieces = cut(rows_.own(), rows_.num_ranks()).size();
-  for (size_t piece = 0; piece < num_pieces; ++piece) pushing.await(static_cast<int>(piece));
-  pushing.block_current();
+  const auto num_pieces = static_cast<int>(cut(rows_.own().num_rows).size());
+  for (int piece = 0; piece < num_pieces; ++piece) pushing.await(piece);
   sum(all, call_.reduction, output_);
 }
 
@@ -157,20 +165,23 @@ std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call) {
   const size_t num_bytes = static_cast<size_t>(num_rows) * row_bytes(x.values);
   const size_t begin_of_scales = aligned(num_bytes);
   const size_t scale_bytes = x.has_scale_a_row() ? static_cast<size_t>(num_rows) * sizeof(float) : 0;
+  std::vector<int64_t> shared = rows.begins();
+  shared.insert(shared.end(), {x.values.size(1), x.has_scale_a_row()});
   std::optional<Pushing> pushing = Pushing::open(call.backend, x.values.device(),
                                                  {.operation = DeviceOperation::kAllGatherMatmul,
                                                   .dtype = x.values.scalar_type(),
                                                   .num_bytes = num_bytes,
-                                                  .workspace_bytes = begin_of_scales + scale_bytes});
+                                                  .workspace_bytes = begin_of_scales + scale_bytes,
+                                                  .shared = std::move(shared)});
   if (!pushing) return std::nullopt;
   Rows all{.values = pushing->tensor(0, {num_rows, x.values.size(1)}, x.values.options()), .scales = x.scales};
   if (x.has_scale_a_row()) all.scales = pushing->tensor(begin_of_scales, {num_rows, 1}, x.scales.options());
-  AllGatherMatmul cut_call = call;
-  GatheringProducts products(cut_call);
-  for (size_t i = 0; i < cut_call.weights.size(); ++i) {
-    Weight& weight = cut_call.weights[i];
-    weight.rows_at_once = fastest_rows_at_once(x, weight, products.output_rows(i, rows.own()));
-  }
+  GatheringProducts products(call);
+  const auto multiply = [&](const Rows& part, RowRange range) {
+    for (const RowRange piece : cut_for_products(range.num_rows)) {
+      products.multiply(part.slice(piece), piece.behind(range.begin));
+    }
+  };
   const size_t first_row = static_cast<size_t>(rows.own().begin);
   pushing->begin();
   for (size_t distance = 1; distance < rows.num_ranks(); ++distance) {
@@ -179,13 +190,13 @@ std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call) {
     if (x.has_scale_a_row()) pushing->push(peer, begin_of_scales + first_row * sizeof(float), x.scales);
     pushing->tell(peer, 0);
   }
-  if (call.returns_gathered) pushing->copy_out(x.values, products.gathered_rows(rows.own()));
-  products.multiply(x, rows.own());
+  if (call.returns_gathered) pushing->copy_pushed(x.values, products.gathered_rows(rows.own()));
+  multiply(x, rows.own());
   pushing->await(0);
-  pushing->block_current();
   for (const RowRange range : rows.others()) {
-    if (call.returns_gathered) pushing->copy_out(all.slice(range).values, products.gathered_rows(range));
-    products.multiply(all.slice(range), range);
+    const Rows part = all.slice(range);
+    if (call.returns_gathered) pushing->copy_awaited(part.values, products.gathered_rows(range));
+    multiply(part, range);
   }
   pushing->join();
   return std::move(products).finish();

@@ -1,7 +1,6 @@
 #include "c10d/cuda/pushing.hpp"
 
 #include <ATen/ATen.h>
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
@@ -23,7 +22,7 @@ std::optional<Pushing> Pushing::open(AxonBackend& backend, at::Device device, co
   if (workspace == nullptr) return std::nullopt;
   const Meeting meeting{.operation = plan.operation,
                         .dtype = to_data_type(plan.dtype),
-                        .num_bytes = plan.num_bytes,
+                        .announcement = Announcement::of(plan.num_bytes, plan.shared),
                         .timeout = backend.timeout()};
   return Pushing(side, workspace, meeting, backend.getRank());
 }
@@ -34,7 +33,8 @@ Pushing::Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meet
       meeting_(meeting),
       rank_(rank),
       current_(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(side.device())),
-      pushing_(side.side_stream()) {}
+      pushing_(side.side_stream()),
+      awaiting_(side.awaiting_stream()) {}
 
 Pushing::~Pushing() {
   if (!is_open_) return;
@@ -50,10 +50,17 @@ void Pushing::begin() {
   side_.meet(meeting_, current_);
   is_open_ = true;
   follow_current();
+  side_.order(current_, awaiting_);
+}
+
+void Pushing::await(int piece) {
+  side_.await(*workspace_, piece);
+  side_.order(awaiting_, current_);
 }
 
 void Pushing::join() {
-  block_current();
+  side_.order(pushing_, current_);
+  side_.order(awaiting_, current_);
   is_open_ = false;
 }
 
@@ -64,15 +71,9 @@ at::Tensor Pushing::tensor(size_t offset, at::IntArrayRef sizes, const at::Tenso
       .make_tensor();
 }
 
-void Pushing::order(c10::Stream earlier, c10::Stream later) {
-  c10::Event passed(at::kCUDA);
-  passed.record(earlier);
-  passed.block(later);
-}
-
-void Pushing::copy(std::byte* target, const at::Tensor& source) {
-  const StreamView stream(static_cast<cudaStream_t>(pushing_.native_handle()));
-  const Status copied = copy_async(target, source.const_data_ptr(), source.nbytes(), stream);
+void Pushing::copy(void* target, const at::Tensor& source, c10::Stream stream) {
+  const StreamView view(static_cast<cudaStream_t>(stream.native_handle()));
+  const Status copied = copy_async(target, source.const_data_ptr(), source.nbytes(), view);
   if (!copied.ok()) throw_failure(copied);
 }
 

@@ -1,15 +1,16 @@
-// One matrix product's use of the group's stream and of the ranks' workspaces.
+// One matrix product's use of the group's streams, one that pushes and one that awaits, and of the ranks' workspaces.
 //
 //   std::optional<Pushing> pushing = Pushing::open(backend, device, plan);   // none: communicate first
 //   pushing->begin();
 //   pushing->push(peer, offset, rows); pushing->tell(peer, 0);               // to every peer
-//   pushing->await(0); pushing->block_current();                             // all peers' are in this rank's workspace
+//   pushing->await(0);                                                       // all peers' are in this rank's workspace
 //   pushing->join();
 #pragma once
 
 #include <c10/core/Stream.h>
 
 #include <optional>
+#include <vector>
 
 #include "c10d/backend.hpp"
 #include "stream/device_group.hpp"
@@ -22,8 +23,9 @@ class Pushing {
   struct Plan {
     DeviceOperation operation{};
     at::ScalarType dtype{};
-    size_t num_bytes = 0;        // moved by all ranks together
-    size_t workspace_bytes = 0;  // of a rank
+    size_t num_bytes = 0;         // moved by all ranks together
+    size_t workspace_bytes = 0;   // of a rank
+    std::vector<int64_t> shared;  // what else is the same on all ranks
   };
 
   static std::optional<Pushing> open(AxonBackend& backend, at::Device device, const Plan& plan);
@@ -34,21 +36,19 @@ class Pushing {
   // On the current stream: behind it all ranks have come here, and nobody uses the workspaces any more.
   void begin();
   // What is pushed from here on is there when the current stream has come this far.
-  void follow_current() { order(current_, pushing_); }
+  void follow_current() { side_.order(current_, pushing_); }
   void push(size_t peer, size_t offset, const at::Tensor& rows) {
-    copy(workspace_->at(static_cast<int>(peer)) + offset, rows);
+    copy(workspace_->at(static_cast<int>(peer)) + offset, rows, pushing_);
   }
   // Tells the peer that it has this piece of what it gets: each once.
   void tell(size_t peer, int piece) { side_.tell(*workspace_, static_cast<int>(peer), piece); }
-  // What the group's stream is given later finds this piece of all peers in the workspace. Comes behind the last
-  // tell(), and on the host behind what is to run meanwhile: with CUDA_DEVICE_MAX_CONNECTIONS=1 all streams may wait.
-  void await(int piece) { side_.await(*workspace_, piece); }
-  void copy_out(const at::Tensor& source, const at::Tensor& target) {
-    copy(static_cast<std::byte*>(target.data_ptr()), source);
-  }
-  // The current stream goes on behind all that the group's stream has been given so far.
-  void block_current() { order(pushing_, current_); }
-  // The same, at the end: tensors are the caller's again.
+  // The current stream goes on once this piece of all peers is in the workspace. On the host this comes behind the last
+  // tell(), and behind what is to run meanwhile: with CUDA_DEVICE_MAX_CONNECTIONS=1 all streams may wait.
+  void await(int piece);
+  // Beside the current stream: of what has been pushed, behind that, and of what has been awaited.
+  void copy_pushed(const at::Tensor& rows, const at::Tensor& target) { copy(target.data_ptr(), rows, pushing_); }
+  void copy_awaited(const at::Tensor& rows, const at::Tensor& target) { copy(target.data_ptr(), rows, awaiting_); }
+  // The current stream goes on behind all that: tensors are the caller's again.
   void join();
 
   // A part of this rank's workspace.
@@ -56,8 +56,7 @@ class Pushing {
 
  private:
   Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank);
-  static void order(c10::Stream earlier, c10::Stream later);
-  void copy(std::byte* target, const at::Tensor& source);
+  static void copy(void* target, const at::Tensor& source, c10::Stream stream);
 
   CudaSide& side_;
   const Workspace* workspace_;
@@ -65,6 +64,7 @@ class Pushing {
   int rank_;
   c10::Stream current_;
   c10::Stream pushing_;
+  c10::Stream awaiting_;  // of its own: pieces come while others are pushed
   bool is_open_ = false;  // between begin() and join()
 };
 

@@ -1,6 +1,7 @@
 #include "c10d/fused/products.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/ops/as_strided_native.h>
 
 #include <algorithm>
 #include <numeric>
@@ -22,9 +23,15 @@ int64_t RowPartition::most_rows() const noexcept {
   return most;
 }
 
+at::Tensor slice_rows(const at::Tensor& matrix, RowRange range) {
+  const std::array<int64_t, 2> sizes{range.num_rows, matrix.size(1)};
+  return at::native::as_strided_tensorimpl(matrix, sizes, matrix.strides(),
+                                           matrix.storage_offset() + range.begin * matrix.stride(0));
+}
+
 Rows Rows::slice(RowRange range) const {
-  Rows part{.values = values.narrow(0, range.begin, range.num_rows), .scales = scales};
-  if (has_scale_a_row()) part.scales = scales.narrow(0, range.begin, range.num_rows);
+  Rows part{.values = slice_rows(values, range), .scales = scales};
+  if (has_scale_a_row()) part.scales = slice_rows(scales, range);
   return part;
 }
 
@@ -36,13 +43,7 @@ at::Tensor Weight::empty_output(int64_t num_rows) const {
   return at::empty({num_rows, num_columns()}, values.options().dtype(output_type));
 }
 
-int64_t rows_of_piece(int64_t num_rows, int64_t num_pieces) {
-  static constexpr int64_t kRowsOfTile = 256;
-  const int64_t num_tiles = (num_rows + kRowsOfTile - 1) / kRowsOfTile;
-  return (num_tiles + num_pieces - 1) / num_pieces * kRowsOfTile;
-}
-
-static void multiply_at_once(const Rows& x, const Weight& weight, at::Tensor output) {
+void multiply(const Rows& x, const Weight& weight, at::Tensor output) {
   if (output.numel() == 0) return;
   if (weight.scale.defined()) {
     at::_scaled_mm_out(output, x.values, weight.values, x.scales, weight.scale, weight.bias, /*scale_result=*/{},
@@ -54,17 +55,8 @@ static void multiply_at_once(const Rows& x, const Weight& weight, at::Tensor out
   }
 }
 
-void multiply(const Rows& x, const Weight& weight, at::Tensor output) {
-  const int64_t num_rows = output.size(0), most = weight.rows_at_once;
-  if (most == 0) return multiply_at_once(x, weight, output);
-  for (int64_t begin = 0; begin < num_rows; begin += most) {
-    const RowRange piece{.begin = begin, .num_rows = std::min(most, num_rows - begin)};
-    multiply_at_once(x.slice(piece), weight, output.narrow(0, piece.begin, piece.num_rows));
-  }
-}
-
-void multiply_and_add(const Rows& x, const Weight& weight, double factor, at::Tensor output) {
-  if (output.numel() != 0) output.addmm_(x.values, weight.values, factor, factor);
+void multiply_and_add(const Rows& x, const Weight& weight, const at::Tensor& other, double factor, at::Tensor output) {
+  if (output.numel() != 0) at::addmm_out(output, other, x.values, weight.values, factor, factor);
 }
 
 }  // namespace axon

@@ -12,7 +12,12 @@ namespace axon {
 struct RowRange {
   int64_t begin = 0;
   int64_t num_rows = 0;
+
+  RowRange behind(int64_t row) const noexcept { return {.begin = row + begin, .num_rows = num_rows}; }
 };
+
+// A view, without the dispatcher's detour: products in pieces make many.
+at::Tensor slice_rows(const at::Tensor& matrix, RowRange range);
 
 // Which rows of the whole are each rank's: consecutive ones, in rank order.
 class RowPartition {
@@ -27,13 +32,15 @@ class RowPartition {
   RowRange all() const noexcept { return between(0, num_ranks()); }
   bool is_even() const noexcept;
   int64_t most_rows() const noexcept;
+  // Of each rank, then the end.
+  const std::vector<int64_t>& begins() const noexcept { return begins_; }
 
  private:
   RowRange between(size_t first, size_t last) const noexcept {
     return {.begin = begins_[first], .num_rows = begins_[last] - begins_[first]};
   }
 
-  std::vector<int64_t> begins_;  // of each rank, then the end
+  std::vector<int64_t> begins_;
   size_t rank_;
 };
 
@@ -55,19 +62,15 @@ struct Weight {
   at::Tensor scale;                // float8: [1, N] or one element; else undefined
   bool use_fast_accum = false;     // float8
   at::ScalarType output_type{};
-  int64_t rows_at_once = 0;  // a product of more rows is done in pieces; 0: is not
 
   int64_t num_columns() const { return values.size(1); }
   // Not yet written, on the device of the factors.
   at::Tensor empty_output(int64_t num_rows) const;
 };
 
-// Of each of so many pieces, or fewer, but the last: whole tiles of a product.
-int64_t rows_of_piece(int64_t num_rows, int64_t num_pieces);
-
 // output [m, N], contiguous, becomes x · weight + bias. Enqueued on the current stream, where there is one.
 void multiply(const Rows& x, const Weight& weight, at::Tensor output);
-// output becomes factor · (output + x · weight), rounded once. Neither has a scale, the weight no bias.
-void multiply_and_add(const Rows& x, const Weight& weight, double factor, at::Tensor output);
+// output becomes factor · (other + x · weight), rounded once. Neither has a scale, the weight no bias.
+void multiply_and_add(const Rows& x, const Weight& weight, const at::Tensor& other, double factor, at::Tensor output);
 
 }  // namespace axon

@@ -1,10 +1,11 @@
 // Schedules for CUDA tensors whose data copy engines move beside the products: from this rank's memory into the peers'
-// workspaces, on a stream of the group's. Nothing is returned, and nothing has been done, where the ranks are to
+// workspaces, on streams of the group's. Nothing is returned, and nothing has been done, where the ranks are to
 // communicate first: too little to move, no workspace so large, or GPUs that do not reach each other. All ranks decide
 // alike: by what all of them know.
 //
-//   current stream   meet │ own rows × weights ················ │ the others' × weights
-//   group's stream        │ push to each peer, tell it │ await ─┘ copies for the caller
+//   current stream    meet │ own rows × weights ············ │ the others' × weights
+//   pushing stream         │ push to each peer, tell it │ copy for the caller
+//   awaiting stream        │ await ························· ┘ copy for the caller
 //
 // Behind the meeting, a kernel, nobody uses the workspaces any more. That data has come is told by words which streams
 // write and wait for: a kernel would find no room beside a product.

@@ -14,8 +14,7 @@ namespace {
 TensorList split(const at::Tensor& tensor, const RowPartition& rows) {
   TensorList parts;
   for (size_t rank = 0; rank < rows.num_ranks(); ++rank) {
-    const RowRange range = rows.of(rank);
-    parts.push_back(tensor.narrow(0, range.begin, range.num_rows));
+    parts.push_back(slice_rows(tensor, rows.of(rank)));
   }
   return parts;
 }

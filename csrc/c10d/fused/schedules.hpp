@@ -29,11 +29,9 @@ class GatheringProducts {
   // Of the rows, which are these of the whole, with all weights.
   void multiply(const Rows& rows, RowRange range);
   // The product with one of the weights.
-  at::Tensor output_rows(size_t weight, RowRange range) const {
-    return outputs_[weight].narrow(0, range.begin, range.num_rows);
-  }
+  at::Tensor output_rows(size_t weight, RowRange range) const { return slice_rows(outputs_[weight], range); }
   // Where the caller gets these rows of x.
-  at::Tensor gathered_rows(RowRange range) const { return gathered_.narrow(0, range.begin, range.num_rows); }
+  at::Tensor gathered_rows(RowRange range) const { return slice_rows(gathered_, range); }
   GatheredProducts finish() && { return {.gathered = std::move(gathered_), .outputs = std::move(outputs_)}; }
 
  private:

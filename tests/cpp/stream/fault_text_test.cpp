@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
+
+#include "stream/announcement.hpp"
 
 namespace axon {
 namespace {
@@ -42,15 +45,22 @@ TEST(FaultText, a_mismatch_names_both_sides) {
             "mismatched operations: rank 1 called barrier, rank 2 called all_reduce (float32, 2 elements, MAX)");
 }
 
-TEST(FaultText, products_are_told_apart_by_what_they_move) {
+TEST(FaultText, products_are_told_apart_by_what_they_move_and_share) {
+  const auto announced = [](uint64_t num_bytes, int64_t rows) {
+    return Announcement::of(num_bytes, std::array<int64_t, 2>{rows, 100}).bits();
+  };
+  const auto digest = [](uint64_t bits) { return std::to_string(Announcement::from_bits(bits).digest); };
+  const uint64_t mine = announced(uint64_t{32} << 20, 40), others = announced(uint64_t{32} << 20, 60);
   TeamMailbox mailbox{};
   mailbox.report.code = FaultCode::kMismatch;
   mailbox.report.peer = 1;
-  mailbox.report.ours = descriptor(DeviceOperation::kAllGatherMatmul, Reduction::kNone, 8);
-  mailbox.report.theirs = descriptor(DeviceOperation::kMatmulReduceScatter, Reduction::kNone, 16);
+  mailbox.report.ours = descriptor(DeviceOperation::kAllGatherMatmul, Reduction::kNone, mine);
+  mailbox.report.theirs = descriptor(DeviceOperation::kMatmulReduceScatter, Reduction::kNone, others);
+  EXPECT_NE(digest(mine), digest(others));
   EXPECT_EQ(fault_in(mailbox, 0).message(),
-            "mismatched operations: rank 1 called matmul_reduce_scatter (float32, 4 elements), "
-            "rank 0 called all_gather_matmul (float32, 2 elements)");
+            "mismatched operations: rank 1 called matmul_reduce_scatter (float32, 32 MiB in all, digest of sizes " +
+                digest(others) + "), rank 0 called all_gather_matmul (float32, 32 MiB in all, digest of sizes " +
+                digest(mine) + ")");
 }
 
 TEST(FaultText, messages_are_told_apart_by_their_tags) {

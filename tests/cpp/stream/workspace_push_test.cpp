@@ -16,7 +16,9 @@ constexpr size_t kNumBytes = 4 * kLength;
 constexpr int kNumPieces = 4;
 
 Meeting meeting_of(size_t num_bytes) {
-  return {.operation = DeviceOperation::kAllGatherMatmul, .dtype = DataType::kInt32, .num_bytes = num_bytes};
+  return {.operation = DeviceOperation::kAllGatherMatmul,
+          .dtype = DataType::kInt32,
+          .announcement = Announcement::of(num_bytes, {})};
 }
 
 std::unique_ptr<Workspace> make_workspace(DeviceProcess& self, Party& party) {
@@ -98,14 +100,14 @@ TEST_P(DeviceGroupTest, ranks_that_meet_for_other_sizes_are_told_and_wait_for_no
     Party party = self.form("unlike");
     meet_all(party);
     const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
-    require(party.group->meet(meeting_of(self.rank() == 0 ? 4096 : 8192), self.stream()));
+    require(party.group->meet(meeting_of(self.rank() == 0 ? 1 << 20 : 2 << 20), self.stream()));
     for (int piece = 0; piece < kNumPieces; ++piece)
       require(party.group->await(*workspace->arrivals(), piece, self.stream()));
     require(self.stream().synchronize());
     const Status fault = party.group->fault();
     ASSERT_FALSE(fault.ok());
     EXPECT_EQ(fault.code(), ErrorCode::kMismatch) << fault.message();
-    for (const char* call : {"all_gather_matmul (int32, 1024 elements)", "all_gather_matmul (int32, 2048 elements)"}) {
+    for (const char* call : {"all_gather_matmul (int32, 1 MiB in all", "all_gather_matmul (int32, 2 MiB in all"}) {
       EXPECT_NE(fault.message().find(call), std::string::npos) << fault.message();
     }
     self.barrier();
