@@ -24,7 +24,7 @@ size_t row_bytes(const at::Tensor& rows) {
 }
 
 // By how a product is cut, cuBLAS takes other kernels, whose last tiles leave more multiprocessors idle or fewer.
-// Pieces of 4096 rows were fastest, or no slower, at all shapes measured (benchmarks/results/overlap_2xh200.jsonl).
+// Pieces of 4096 rows were fastest, or no slower, at all shapes measured (benchmarks/results/pieces_2xh200.jsonl).
 constexpr int64_t kRowsOfPiece = 4096;
 
 using Pieces = c10::SmallVector<RowRange, 8>;
