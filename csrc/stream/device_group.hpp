@@ -38,9 +38,9 @@
 #include "device/direct_collectives.hpp"
 #include "stream/announcement.hpp"
 #include "stream/arena.hpp"
-#include "stream/arrivals.hpp"
 #include "stream/edges.hpp"
 #include "stream/stream_order.hpp"
+#include "stream/workspace/arrivals.hpp"
 
 namespace axon {
 

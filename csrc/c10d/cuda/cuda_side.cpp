@@ -17,7 +17,7 @@
 #include "stream/arena.hpp"
 #include "stream/device_group.hpp"
 #include "stream/staging.hpp"
-#include "stream/workspace.hpp"
+#include "stream/workspace/workspace.hpp"
 
 namespace axon {
 

@@ -14,7 +14,7 @@
 
 #include "c10d/backend.hpp"
 #include "stream/device_group.hpp"
-#include "stream/workspace.hpp"
+#include "stream/workspace/workspace.hpp"
 
 namespace axon {
 

@@ -1,7 +1,7 @@
 // What copy engines push behind a meeting, between processes.
 #include "cuda/memory.hpp"
 #include "stream/device_calls.hpp"
-#include "stream/workspace.hpp"
+#include "stream/workspace/workspace.hpp"
 
 namespace axon::testing {
 namespace {

@@ -17,7 +17,7 @@
 #include "base/file_descriptor.hpp"
 #include "comm/communicator.hpp"
 #include "cuda/shared_memory.hpp"
-#include "stream/arrivals.hpp"
+#include "stream/workspace/arrivals.hpp"
 
 namespace axon {
 

@@ -1,4 +1,4 @@
-#include "stream/shared_page.hpp"
+#include "stream/workspace/shared_page.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "stream/wait_ender.hpp"
+#include "stream/workspace/wait_ender.hpp"
 
 #include <mutex>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "stream/arrivals.hpp"
+#include "stream/workspace/arrivals.hpp"
 
 #include <map>
 #include <mutex>

@@ -1,5 +1,5 @@
 // The ranks' conversation. Without a GPU nobody has memory to offer; with one, the ranks of this process share it.
-#include "stream/workspace.hpp"
+#include "stream/workspace/workspace.hpp"
 
 #include <gtest/gtest.h>
 

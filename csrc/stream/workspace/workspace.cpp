@@ -1,4 +1,4 @@
-#include "stream/workspace.hpp"
+#include "stream/workspace/workspace.hpp"
 
 #include <unistd.h>
 

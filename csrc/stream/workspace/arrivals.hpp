@@ -18,8 +18,8 @@
 #include "base/status.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
-#include "stream/shared_page.hpp"
-#include "stream/wait_ender.hpp"
+#include "stream/workspace/shared_page.hpp"
+#include "stream/workspace/wait_ender.hpp"
 
 namespace axon {
 

@@ -1,5 +1,5 @@
 // Two ranks' words in one process, which maps their pages twice as two processes would.
-#include "stream/arrivals.hpp"
+#include "stream/workspace/arrivals.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
