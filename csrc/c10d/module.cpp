@@ -7,6 +7,7 @@
 
 #include "base/config.hpp"
 #include "c10d/backend.hpp"
+#include "c10d/signals.hpp"
 #include "comm/engine.hpp"
 
 namespace axon {
@@ -103,6 +104,12 @@ py::dict path_to(AxonBackend& backend, int rank) {
   return row;
 }
 
+// For exit: whoever waits for anything finds it ended.
+void shut_down() noexcept {
+  note_end_of_python();
+  Engine::shut_down_instance();
+}
+
 py::object mem_allocator(AxonBackend&) {
   check_registered_memory("mem_allocator", at::kCUDA);
   return py::module_::import("torch_axon._memory").attr("allocator")();
@@ -133,6 +140,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::call_guard<py::gil_scoped_release>());
 
   module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
-  module.def("shut_down", [] { axon::Engine::shut_down_instance(); }, py::call_guard<py::gil_scoped_release>());
+  module.def("shut_down", &axon::shut_down, py::call_guard<py::gil_scoped_release>());
   module.def("settings", &axon::settings);
 }

@@ -1,8 +1,28 @@
 #include "c10d/signals.hpp"
 
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
 
 namespace axon {
+
+// How long exit handlers that run after ours may take, or may wait for a thread whose wait has ended.
+static constexpr std::chrono::seconds kLongestHandlers{2};
+static constexpr std::chrono::milliseconds kLookInterval{1};
+
+static std::atomic<unsigned long> ending_thread{0};  // the one that runs exit handlers; 0: Python does not end yet
+
+static bool ends_python_elsewhere() noexcept {
+  const unsigned long ending = ending_thread.load(std::memory_order_relaxed);
+  return ending != 0 && ending != PyThread_get_thread_ident();
+}
+
+void note_end_of_python() noexcept {
+  ending_thread.store(PyThread_get_thread_ident(), std::memory_order_relaxed);
+}
 
 static bool python_is_ending() noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -13,7 +33,18 @@ static bool python_is_ending() noexcept {
 }
 
 bool has_python() noexcept {
-  return Py_IsInitialized() != 0 && !python_is_ending();
+  return Py_IsInitialized() != 0 && !python_is_ending() && !ends_python_elsewhere();
+}
+
+void stay_behind_if_python_ends() noexcept {
+  if (!ends_python_elsewhere()) [[likely]]
+    return;
+  const auto deadline = std::chrono::steady_clock::now() + kLongestHandlers;
+  while (!python_is_ending()) {
+    if (std::chrono::steady_clock::now() >= deadline) return;
+    std::this_thread::sleep_for(kLookInterval);
+  }
+  while (true) pause();
 }
 
 void check_signals() {

@@ -129,6 +129,7 @@ bool AxonWork::wait(std::chrono::milliseconds timeout) {
     }
     completed_.wait(false, std::memory_order_acquire);  // another thread may be copying outputs back
   }
+  stay_behind_if_python_ends();
   if (failure_) rethrow_here(failure_);
   return true;
 }
