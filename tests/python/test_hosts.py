@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -16,8 +17,15 @@ ADDRESSES = ("10.213.77.1", "10.213.77.2")
 TIMEOUT_S = 3.0
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+def _ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def _await_link(host: int) -> None:
+    """The kernel calls a new link up as much as a second after it carries data, unless asked; UCX takes none before."""
+    deadline = time.monotonic() + 10
+    while "state UP" not in _ip("-n", _name(host), "link", "show", "eth0"):
+        assert time.monotonic() < deadline, "the link between the namespaces does not come up"
 
 
 def _reason_against() -> str:
@@ -51,6 +59,8 @@ def hosts() -> Iterator[list[list[str]]]:
             _ip("-n", _name(host), "address", "add", f"{address}/24", "dev", "eth0")
             _ip("-n", _name(host), "link", "set", "eth0", "up")
             _ip("-n", _name(host), "link", "set", "lo", "up")
+        for host in (0, 1):
+            _await_link(host)
         yield [["ip", "netns", "exec", _name(host)] for host in (0, 1)]
     finally:
         for name in made:
