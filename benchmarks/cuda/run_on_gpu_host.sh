@@ -3,14 +3,14 @@
 #
 #   benchmarks/cuda/run_on_gpu_host.sh BUNDLE RESULTS [STEP…]
 #
-# BUNDLE holds the wheels of torch_axon and libucx, a file `commit` that names what was built, and in bin/ the C++ tests
-# (*_test) and benchmarks (*_bench), linked statically against cudart so that they run where they were not built;
-# UCX they find in its wheel.
+# BUNDLE holds the wheels of torch_axon, libucx and expecttest (for the steps upstream_*), a file `commit` that names what
+# was built, and in bin/ the C++ tests (*_test) and benchmarks (*_bench), linked statically against cudart so that they run
+# where they were not built; UCX they find in its wheel.
 # Without STEPs all run, in the order of the table below, until DEADLINE (default 520) seconds are over. Each step has a
 # deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
 #
-#   TORTURE=100000 sets the operations of the step torture, SIZES and OPERATIONS those of the benchmark, SHAPES those of
-#   overlap.
+#   TORTURE=100000 sets the operations of the step torture, JOBS how many of upstream's tests run at a time, SIZES and
+#   OPERATIONS those of the benchmark, SHAPES those of overlap.
 set -u
 bundle=$(realpath "$1")
 mkdir -p "$2"
@@ -68,6 +68,10 @@ python_tests() { # python_tests SELECTION FILE…: on GPUs only
   python3 -m pytest -p no:cacheprovider -m gpu -k "$selection" --tb=short "${@/#/$tests/}"
 }
 
+upstream() { # upstream RANKS: PyTorch's own tests of backends
+  python3 "$tests/../upstream/report.py" --gpus "$1" --jobs "${JOBS:-4}" --results "$results"
+}
+
 bench() { # bench RANKS eager|graph
   local graph=()
   [[ $2 == graph ]] && graph=(--graph)
@@ -107,7 +111,7 @@ kernels() { # kernels RANKS
   python3 "$here/table.py" "$results/kernels.jsonl"
 }
 
-export -f all_of sanitize python_tests bench costs host beside overlap llama kernels
+export -f all_of sanitize python_tests upstream bench costs host beside overlap llama kernels
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$scratch/site" "$bundle"/*.whl || exit 1
@@ -130,6 +134,7 @@ all_steps() {
     test_tensor_parallel.py
   step training 180 python_tests "$few" test_cuda_training.py test_training.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
+  step upstream_2 500 upstream 2
   step bench_2_graph 200 bench 2 graph
   step bench_2_eager 200 bench 2 eager
   step costs_2 100 costs 2
@@ -150,6 +155,7 @@ all_steps() {
     test_point_to_point.py test_cuda_graphs.py test_torture.py
   step bench_tests 200 python_tests test test_bench.py
   if ((num_gpus >= 4)); then
+    step upstream_4 500 upstream 4
     step bench_4_graph 200 bench 4 graph
     step bench_4_eager 200 bench 4 eager
     step costs_4 100 costs 4

@@ -1,10 +1,27 @@
-"""The lists of upstream's tests: names, one a line; after a colon the reason where there is one."""
+"""What is expected of upstream's tests. In the lists: names, one a line; after a colon the reason where there is one.
+
+On GPUs, whose number opens and closes gates, what passed in the committed results has to pass again.
+"""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Names, and of what cannot pass the reasons. `is_complete`: nothing else passes."""
+
+    to_pass: set[str]
+    not_to_pass: dict[str, str]
+    is_complete: bool
 
 
 def read(list_name: str) -> dict[str, str]:
@@ -20,3 +37,17 @@ def must_pass() -> list[str]:
 
 def cannot_pass() -> dict[str, str]:
     return read("cannot_pass")
+
+
+def results_name(torch_version: str, num_gpus: int) -> str:
+    minor = ".".join(torch_version.split(".")[:2])
+    return f"torch-{minor}-{num_gpus}-gpus.jsonl" if num_gpus else f"torch-{minor}.jsonl"
+
+
+def expected(num_gpus: int) -> Expected:
+    if num_gpus == 0:
+        return Expected(set(must_pass()), cannot_pass(), is_complete=True)
+    committed = RESULTS / results_name(torch.__version__, num_gpus)
+    rows = [json.loads(line) for line in committed.read_text().splitlines()] if committed.exists() else []
+    passed = {row["name"] for row in rows if row["outcome"] == "passed"}
+    return Expected(passed, read("cannot_pass_on_gpus"), is_complete=False)

@@ -1,28 +1,36 @@
 """Runs tests of upstream's suite, one JSON line each: {"name", "outcome", "seconds", "detail"}.
 
 python tests/upstream/run.py test_broadcast test_barrier
-python tests/upstream/run.py --all
-python tests/upstream/run.py -           # names from standard input, one a line, answered one by one
+python tests/upstream/run.py --share 1/1        # all; 2/3: the second third of them
+python tests/upstream/run.py -                  # names from standard input, one a line, answered one by one
+python tests/upstream/run.py --gpus 2 …         # over two ranks with a GPU each, not four ranks on CPUs
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
 import time
 import unittest
 from collections.abc import Iterable
-
-import suite
-from torch.testing._internal import common_distributed
-
-# Upstream allows 300 s, for ranks that import torch first.
-common_distributed.TIMEOUT_DEFAULT = 60
-common_distributed.TIMEOUT_OVERRIDE = {}
+from types import ModuleType
 
 
-def run(name: str) -> dict[str, object]:
+def _import_suite(num_gpus: int) -> ModuleType:
+    if num_gpus:
+        os.environ.update(BACKEND="nccl", WORLD_SIZE=str(num_gpus))
+    import suite
+    from torch.testing._internal import common_distributed
+
+    # Upstream allows 300 s, for ranks that import torch first.
+    common_distributed.TIMEOUT_DEFAULT = 60
+    common_distributed.TIMEOUT_OVERRIDE = {}
+    return suite
+
+
+def run(suite: ModuleType, name: str) -> dict[str, object]:
     result = unittest.TestResult()
     started = time.monotonic()
     unittest.TestSuite([suite.TestAxon(name)]).run(result)
@@ -40,17 +48,24 @@ def _outcome(result: unittest.TestResult) -> str:
     return "skipped" if result.skipped else "passed"
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Runs tests of upstream's suite.")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--share", help="K/N: every Nth test, from the Kth on")
+    parser.add_argument("--gpus", type=int, default=0, help="ranks, with a GPU each; 0: four ranks on CPUs")
+    arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the ranks print what they like
-    names: Iterable[str] = arguments
-    if arguments == ["--all"]:
-        names = suite.all_names()
-    elif arguments == ["-"]:
+    suite = _import_suite(arguments.gpus)
+    names: Iterable[str] = arguments.names
+    if arguments.share:
+        first, step = map(int, arguments.share.split("/"))
+        names = suite.all_names()[first - 1 :: step]
+    elif names == ["-"]:
         names = iter(sys.stdin.readline, "")
     for name in names:
-        print(json.dumps(run(name.strip())), file=answers, flush=True)
+        print(json.dumps(run(suite, name.strip())), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,12 +1,16 @@
-"""PyTorch's own tests of backends, as its wheel ships them, for the backend under test and four ranks on CPUs.
+"""PyTorch's own tests of backends, as its wheel ships them, for the backend under test.
 
-Importing this module opens gates that name built-in backends ("Only gloo supports …") and gives `TestAxon`. Ranks are
-forked from the importing process, which must not use torch.distributed itself: upstream spawns interpreters instead,
-which takes ten times as long.
+Importing this module gives `TestAxon`: over four ranks on CPUs, once gates that name built-in backends ("Only gloo
+supports …") have been opened. With BACKEND=nccl and WORLD_SIZE in the environment: over as many ranks on a GPU each,
+through the gates of NCCL, in whose place the backend under test stands.
+
+Ranks are forked from the importing process, which must use neither torch.distributed nor CUDA itself: upstream spawns
+interpreters instead, which takes ten times as long.
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import re
@@ -14,20 +18,29 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-BACKEND = os.environ.get("AXON_TEST_BACKEND", "axon")
-os.environ.update(BACKEND=BACKEND, WORLD_SIZE="4", INIT_METHOD="file://", CUDA_VISIBLE_DEVICES="")
+TESTED = os.environ.get("AXON_TEST_BACKEND", "axon")
+ON_GPUS = os.environ.get("BACKEND") == "nccl"
+if ON_GPUS:
+    # Otherwise torch asks CUDA itself whether there are GPUs, and a process that has done so must not fork.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    # Upstream deals all GPUs that it sees out to the ranks; in a group of ours each has one.
+    num_ranks = int(os.environ["WORLD_SIZE"])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num_ranks))))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:num_ranks])
+else:
+    os.environ.update(BACKEND=TESTED, WORLD_SIZE="4", CUDA_VISIBLE_DEVICES="")
+os.environ["INIT_METHOD"] = "file://"
 
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 from torch.testing._internal import common_distributed, common_utils  # noqa: E402
 
-if BACKEND == "axon":
+if TESTED == "axon":
     import torch_axon  # noqa: F401
 
 _BUILT_INS_ONLY = re.compile(
     "only (gloo|mpi|nccl and gloo)|get_future is only|GLOO Batch|requires backend|not supported by gloo", re.IGNORECASE
 )
-# What these need is a GPU, or NCCL itself.
-_DEVICE_ONLY = re.compile("'nccl'|cuda|gpu|only nccl|nccl only", re.IGNORECASE)
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -47,12 +60,30 @@ def _open_gates() -> None:
 
     common_utils.skip_but_pass_in_sandcastle_if = skip_unless_opened_if
     common_utils.skip_but_pass_in_sandcastle = skip_unless_opened
-    common_distributed.skip_if_small_worldsize = lambda function: function  # four ranks are enough for every one
     for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
-        common_distributed.DistTestCases.backend_feature[feature].add(BACKEND)
+        common_distributed.DistTestCases.backend_feature[feature].add(TESTED)
 
 
-_open_gates()
+def _stand_in_for_nccl() -> None:
+    """From here on whoever asks for a group over "nccl" gets one over the backend under test."""
+    for name in ("init_process_group", "new_group"):
+        original = getattr(dist, name)
+
+        def call(*args: Any, original: Callable[..., Any] = original, **kwargs: Any) -> Any:
+            renamed = {key: _stand_in(value) for key, value in kwargs.items()}
+            return original(*map(_stand_in, args), **renamed)
+
+        for module in (dist, dist.distributed_c10d):
+            setattr(module, name, functools.wraps(original)(call))
+
+
+def _stand_in(argument: Any) -> Any:
+    return TESTED if isinstance(argument, str) and argument == "nccl" else argument
+
+
+_stand_in_for_nccl() if ON_GPUS else _open_gates()
+if int(os.environ["WORLD_SIZE"]) >= 4:  # enough for every one of them, though upstream asks for eight
+    common_distributed.skip_if_small_worldsize = lambda function: function
 
 from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
@@ -66,7 +97,7 @@ class TestAxon(distributed_test.TestDistBackend, distributed_test.DistributedTes
 
     def _test_accumulate_gradients_no_sync(self, **arguments: Any) -> None:
         """Upstream's body makes its model for backends that it knows only."""
-        with mock.patch.object(distributed_test, "BACKEND", "gloo"):
+        with mock.patch.object(distributed_test, "BACKEND", "nccl" if ON_GPUS else "gloo"):
             super()._test_accumulate_gradients_no_sync(**arguments)
 
 
