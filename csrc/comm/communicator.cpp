@@ -105,6 +105,8 @@ void Communicator::begin(Operation& operation) noexcept {
 
 void Communicator::on_run_over(Operation& operation) noexcept {
   operation.unlink();
+  const bool leaves = operation.direction == Direction::kCollective && operation.exchange_->failure().ok();
+  if (leaves) inbox_->leave(operation.sequence_);
   engine_.over_.push_back(operation);
 }
 
@@ -181,7 +183,7 @@ void Communicator::notify_others(const Status& reason) noexcept {
 
 void Communicator::send_control(OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept {
   if (destination == rank()) return;
-  const MessageHeader header{.group = team_.group,
+  const MessageHeader header{.key = team_.keys[static_cast<size_t>(destination)],
                              .source = static_cast<uint32_t>(rank()),
                              .destination = static_cast<uint32_t>(destination),
                              .sequence = latest_.sequence,
@@ -191,7 +193,8 @@ void Communicator::send_control(OperationKind kind, int destination, uint32_t sl
 }
 
 static std::string text_of(const Payload& payload) {
-  return {reinterpret_cast<const char*>(payload.bytes), payload.bytes == nullptr ? 0 : payload.num_bytes};
+  if (payload.bytes == nullptr) return {};
+  return {reinterpret_cast<const char*>(payload.bytes), std::min(payload.num_bytes, kLongestNotice)};
 }
 
 void Communicator::on_control(const MessageHeader& header, const Payload& payload) noexcept {
@@ -238,6 +241,15 @@ void Communicator::on_overflow(Status reason) noexcept {
   if (!aborted_.ok()) return;
   notify_others(reason);
   end(std::move(reason));
+}
+
+// Not once the collectives have failed: of those that this rank was told to end others may still be sending, and they
+// are told why, rather than that a message was refused.
+bool Communicator::has_ended(uint32_t sequence) noexcept {
+  const auto is_it = [&](const Operation& operation) {
+    return operation.direction == Direction::kCollective && operation.sequence_ == sequence;
+  };
+  return failure_.ok() && aborted_.ok() && running_.find(is_it) == nullptr;
 }
 
 // What has come last from each of the other ranks, as far as it tells where they are.

@@ -89,6 +89,7 @@ class Communicator final : public InboxListener {
   // InboxListener
   void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override;
   void on_overflow(Status reason) noexcept override;
+  bool has_ended(uint32_t sequence) noexcept override;
 
   // All below: the holder of the progress token only.
   void begin(Operation& operation) noexcept;

@@ -7,6 +7,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "base/log.hpp"
 #include "base/trace.hpp"
 
 namespace axon {
@@ -35,8 +36,7 @@ struct ControlSend : Completion {
 
 Engine::Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOverrides overrides)
     : transport_(std::move(transport)),
-      card_{
-          .join_nonce = 0, .process = {random_number(), random_number()}, .host = host, .pid = getpid(), .address = {}},
+      card_{.key = 0, .process = {random_number(), random_number()}, .host = host, .pid = getpid(), .address = {}},
       overrides_(std::move(overrides)),
       messenger_(*transport_, *this),
       doorbell_(transport_->event_fd()) {
@@ -49,26 +49,36 @@ Engine::~Engine() {
   shut_down();
 }
 
-PeerCard Engine::make_card() const {
+PeerCard Engine::make_card() {
   PeerCard card = card_;
-  card.join_nonce = random_number();
+  card.key = random_number();
+  progress_->exclusively([&] { messenger_.expect(card.key); });
   return card;
 }
 
 Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specification) {
   return progress_->exclusively([&]() -> Result<std::unique_ptr<Communicator>> {
     if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
-    Team team{.group = combine_nonces(specification.cards), .rank = specification.rank, .peers = {}};
+    if (!messenger_.expects(specification.cards[static_cast<size_t>(specification.rank)].key)) {
+      return Status(ErrorCode::kInvalidArgument, "the card of rank " + std::to_string(specification.rank) +
+                                                     ", this process, is not one that it has made");
+    }
+    Team team{.rank = specification.rank, .peers = {}, .keys = {}};
     for (const PeerCard& card : specification.cards) {
       Result<PeerId> peer = meet(card);
       if (!peer.ok()) return std::move(peer.status());
       team.peers.push_back(peer.value());
+      team.keys.push_back(card.key);
     }
     auto communicator = std::make_unique<Communicator>(*this, std::move(specification.name), std::move(team));
     communicators_.push_back(communicator.get());
     messenger_.attach(*communicator->inbox_);
     return communicator;
   });
+}
+
+uint64_t Engine::num_refused() {
+  return progress_->exclusively([this] { return messenger_.num_refused(); });
 }
 
 // The peer of this process, met now or in an earlier group.
@@ -220,12 +230,9 @@ void Engine::send_control(PeerId peer, const MessageHeader& header, const std::s
 }
 
 void Engine::on_control(const MessageHeader& header, const Payload& payload) noexcept {
-  const auto found = std::find_if(communicators_.begin(), communicators_.end(), [&](const Communicator* communicator) {
-    return communicator->team_.group == header.group &&
-           static_cast<uint32_t>(communicator->team_.rank) == header.destination;
-  });
-  const bool known = found != communicators_.end() && header.source < (*found)->team_.peers.size();
-  if (known) (*found)->on_control(header, payload);
+  const auto found = std::ranges::find_if(
+      communicators_, [&](const Communicator* communicator) { return communicator->team_.own_key() == header.key; });
+  if (found != communicators_.end()) (*found)->on_control(header, payload);
   if (payload.rendezvous != nullptr) transport_->refuse(payload.rendezvous);
 }
 
@@ -269,6 +276,9 @@ void Engine::shut_down() noexcept {
     while (!communicators_.empty()) communicators_.back()->leave();
     transport_->flush(kFlushTimeoutMs);
     messenger_.discard_strangers();
+    if (const uint64_t refused = messenger_.num_refused(); refused != 0) {
+      log::info("messages refused, as from no member of a group or repeated: " + std::to_string(refused));
+    }
     transport_.reset();
     while (Operation* operation = restless_.pop_front()) {  // nobody moves their memory any more
       operation->exchange_.reset();

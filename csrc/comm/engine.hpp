@@ -44,11 +44,14 @@ class Engine final : private ControlHandler, private Driver {
   // Ends the process's engine, if it has one. For exit.
   static void shut_down_instance() noexcept;
 
-  // A fresh card for each group to join.
-  PeerCard make_card() const;
+  // A fresh card for each group to join. From here on messages for that group are kept until it is formed.
+  PeerCard make_card();
 
   // All ranks' cards are there: nobody is asked or waited for.
   Result<std::unique_ptr<Communicator>> form(GroupSpecification specification);
+
+  // Messages from outside all groups, or that came twice; see Messenger.
+  uint64_t num_refused();
 
   // This process is a fork of the engine's own: the memory is there, the thread and the connections are not.
   bool is_forked() const noexcept;
@@ -96,7 +99,7 @@ class Engine final : private ControlHandler, private Driver {
   void release_rested() noexcept;
 
   std::unique_ptr<Transport> transport_;  // none once shut down
-  PeerCard card_;                         // this process's, but for the nonce
+  PeerCard card_;                         // this process's, but for the key
   const AlgorithmOverrides overrides_;
   Messenger messenger_;
   Doorbell doorbell_;

@@ -20,7 +20,7 @@ namespace {
 struct Prefix {
   std::array<char, 4> magic{'a', 'x', 'o', 'n'};
   uint32_t wire_version = kWireVersion;
-  uint64_t join_nonce = 0;
+  uint64_t key = 0;
   std::array<uint64_t, 2> process{};
   uint64_t host = 0;
   int32_t pid = 0;
@@ -42,7 +42,7 @@ uint64_t inode_of(const char* path) noexcept {
 
 std::vector<uint8_t> PeerCard::encode() const {
   Prefix prefix;
-  prefix.join_nonce = join_nonce;
+  prefix.key = key;
   prefix.process = process;
   prefix.host = host;
   prefix.pid = pid;
@@ -71,7 +71,7 @@ Result<PeerCard> PeerCard::decode(std::span<const uint8_t> blob) {
                   std::to_string(prefix.address_num_bytes));
   }
   PeerCard card;
-  card.join_nonce = prefix.join_nonce;
+  card.key = prefix.key;
   card.process = prefix.process;
   card.host = prefix.host;
   card.pid = prefix.pid;
@@ -96,12 +96,6 @@ uint64_t random_number() {
     throw std::system_error(errno, std::generic_category(), "getrandom");
   }
   return number;
-}
-
-uint64_t combine_nonces(std::span<const PeerCard> cards) noexcept {
-  uint64_t hash = cards.size();
-  for (const PeerCard& card : cards) hash = mix(hash, card.join_nonce);
-  return hash;
 }
 
 }  // namespace axon

@@ -12,7 +12,7 @@
 namespace axon {
 
 struct PeerCard {
-  uint64_t join_nonce = 0;            // fresh for every group formed; all ranks' nonces make the group's id
+  uint64_t key = 0;                   // random, fresh for every group formed: messages to this rank have to name it
   std::array<uint64_t, 2> process{};  // random, for the life of the process: the same peer in every group
   uint64_t host = 0;                  // equal for processes that can share memory: kernel and namespaces
   int32_t pid = 0;                    // in that pid namespace
@@ -25,8 +25,6 @@ struct PeerCard {
 
 // Equal in two processes exactly if they share kernel and pid, network and ipc namespace.
 uint64_t this_host();
-// The id of the group that these ranks form: all nonces of this joining, in rank order.
-uint64_t combine_nonces(std::span<const PeerCard> cards) noexcept;
 // From the kernel's source of randomness.
 uint64_t random_number();
 

@@ -72,7 +72,6 @@ Request& Exchange::make_request(Batch& batch, PeerId peer, Buffer buffer) noexce
   request->batch = &batch;
   request->peer = peer;
   request->buffer = buffer;
-  request->header.group = inbox_.team().group;
   request->header.sequence = sequence_;
   request->header.fingerprint = fingerprint_;
   live_.push_back(*request);
@@ -82,6 +81,7 @@ Request& Exchange::make_request(Batch& batch, PeerId peer, Buffer buffer) noexce
 void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept {
   const PeerId peer = inbox_.team().peers[message.peer];
   Request& request = make_request(batch, peer, {const_cast<std::byte*>(buffer.data), buffer.num_bytes, buffer.kind});
+  request.header.key = inbox_.team().keys[message.peer];
   request.header.source = static_cast<uint32_t>(rank());
   request.header.destination = static_cast<uint32_t>(message.peer);
   request.header.slot = message.slot;

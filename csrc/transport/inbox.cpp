@@ -46,6 +46,16 @@ void Inbox::enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept {
   if (differing != nullptr) listener_.on_mismatch(differing->header, fingerprint);
 }
 
+void Inbox::leave(uint32_t sequence) noexcept {
+  IntrusiveList<Unexpected>& list = unexpected_[bucket_of(sequence)];
+  const auto is_left = [&](const Unexpected& message) { return message.header.sequence == sequence; };
+  while (Unexpected* message = list.find(is_left)) {
+    num_unexpected_bytes_ -= message->num_bytes_held();
+    refuse(message->payload);
+    release_copy(pool_, *message);
+  }
+}
+
 bool Inbox::post(Request& receive) noexcept {
   const bool point_to_point = receive.header.fingerprint.operation == OperationKind::kPointToPoint;
   const size_t bucket = bucket_of(receive.header.sequence);
@@ -55,8 +65,6 @@ bool Inbox::post(Request& receive) noexcept {
 }
 
 void Inbox::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  if (header.source >= team_.peers.size()) return drop(payload);
-  latest_[header.source] = header;
   if (header.fingerprint.operation == OperationKind::kPointToPoint) {
     on_point_to_point(header, payload);
   } else {
@@ -65,16 +73,13 @@ void Inbox::on_message(const MessageHeader& header, const Payload& payload) noex
 }
 
 void Inbox::on_collective(const MessageHeader& header, const Payload& payload) noexcept {
-  if (!agrees(header)) {
-    drop(payload);
-    return;
-  }
+  if (!agrees(header)) return drop(payload);
   const size_t bucket = bucket_of(header.sequence);
   Request* receive = posted_[bucket].find([&](const Request& posted) { return is_for(posted, header); });
-  if (receive == nullptr) {
-    hold(unexpected_[bucket], header, payload);
-    return;
-  }
+  const bool entered = !is_later(header.sequence, latest_entered_);
+  if (receive == nullptr && entered && listener_.has_ended(header.sequence)) return refuse(payload);
+  latest_[header.source] = header;
+  if (receive == nullptr) return hold(unexpected_[bucket], header, payload);
   static_cast<InboxNode*>(receive)->unlink();
   receive->exchange->deliver(*receive, header, payload);
 }
@@ -91,13 +96,18 @@ bool Inbox::agrees(const MessageHeader& header) noexcept {
 
 void Inbox::on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
   uint32_t& next = arrived_[header.source];
-  if (header.sequence != next) {
-    hold(early_, header, payload);
-    return;
-  }
+  if (header.sequence != next && is_repeated(header)) return refuse(payload);
+  latest_[header.source] = header;
+  if (header.sequence != next) return hold(early_, header, payload);
   ++next;
   serve_point_to_point(header, payload);
   if (!early_.empty()) serve_early(header.source);
+}
+
+bool Inbox::is_repeated(const MessageHeader& header) noexcept {
+  return is_later(arrived_[header.source], header.sequence) || early_.find([&](const Unexpected& held) {
+    return held.header.source == header.source && held.header.sequence == header.sequence;
+  }) != nullptr;
 }
 
 void Inbox::serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
@@ -146,6 +156,11 @@ bool Inbox::serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexce
   receive.exchange->deliver(receive, message->header, message->payload);
   release_copy(pool_, *message);
   return true;
+}
+
+void Inbox::refuse(const Payload& payload) noexcept {
+  ++num_refused_;
+  drop(payload);
 }
 
 void Inbox::drop(const Payload& payload) noexcept {

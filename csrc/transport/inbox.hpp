@@ -39,6 +39,8 @@ class InboxListener {
   virtual void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept = 0;
   // More has come, without anybody waiting for it, than may be kept: messages are lost.
   virtual void on_overflow(Status reason) noexcept = 0;
+  // Whether a collective that has been entered came to a good end, so that nobody sends for it any more.
+  virtual bool has_ended(uint32_t sequence) noexcept = 0;
 
  protected:
   ~InboxListener() = default;
@@ -59,10 +61,17 @@ class Inbox {
   // This rank starts the collective `sequence`: compared with what other ranks have already sent for it.
   void enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept;
 
+  // The collective came to a good end: what is left of it has come twice.
+  void leave(uint32_t sequence) noexcept;
+
   // Posts a receive (true), or serves it at once from what has already come (false; the request may be gone then).
   bool post(Request& receive) noexcept;
 
+  // From a rank of the team, to this one.
   void on_message(const MessageHeader& header, const Payload& payload) noexcept;
+
+  // Messages that had come before.
+  uint64_t num_refused() const noexcept { return num_refused_; }
 
   // Messages for it are lost, here or before they came here.
   void overflow(Status reason) noexcept { listener_.on_overflow(std::move(reason)); }
@@ -92,8 +101,10 @@ class Inbox {
   void serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
   void serve_early(uint32_t source) noexcept;
   bool agrees(const MessageHeader& header) noexcept;
+  bool is_repeated(const MessageHeader& header) noexcept;
   void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
   bool serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept;
+  void refuse(const Payload& payload) noexcept;
   void drop(const Payload& payload) noexcept;
 
   Transport& transport_;
@@ -106,6 +117,7 @@ class Inbox {
   std::array<Entered, kNumEntered> entered_;  // the latest, by sequence
   uint32_t latest_entered_ = 0;
   size_t num_unexpected_bytes_ = 0;
+  uint64_t num_refused_ = 0;
 
   IntrusiveList<Request, InInbox> posted_point_to_point_;
   IntrusiveList<Unexpected> unexpected_point_to_point_;

@@ -12,7 +12,7 @@
 namespace axon {
 
 // Bumped by any change to this file; compared when peers meet.
-inline constexpr uint32_t kWireVersion = 2;
+inline constexpr uint32_t kWireVersion = 3;
 
 enum class OperationKind : uint8_t {
   kBroadcast = 1,
@@ -45,7 +45,7 @@ struct Fingerprint {
 };
 
 struct MessageHeader {
-  uint64_t group = 0;        // which process group, by its incarnation's id
+  uint64_t key = 0;          // the destination's in that group: from its peer card, which only members read
   uint32_t source = 0;       // rank in that group
   uint32_t destination = 0;  // rank in that group
   uint32_t sequence = 0;  // collectives: the group's operation count; point to point: count from source to destination

@@ -54,18 +54,18 @@ void Messenger::discard_strangers() noexcept {
 }
 
 void Messenger::attach(Inbox& inbox) {
-  const Address address{inbox.team().group, static_cast<uint32_t>(inbox.team().rank)};
-  inboxes_.emplace(address, &inbox);
+  const uint64_t key = inbox.team().own_key();
+  inboxes_.emplace(key, &inbox);
   for (Unexpected* message = strangers_.front(); message != nullptr;) {
     Unexpected* next = strangers_.next(*message);
-    if (address == Address{message->header.group, message->header.destination}) {
+    if (message->header.key == key) {
       deliver(inbox, message->header, message->payload);
       --num_strangers_;
       release_copy(block_pool_, *message);
     }
     message = next;
   }
-  if (overflowed_.contains(address)) {
+  if (overflowed_.contains(key)) {
     inbox.overflow(Status(ErrorCode::kResourceExhausted,
                           "messages that came before this rank had formed the group have been dropped: it kept " +
                               std::to_string(kMostStrangers) + " for groups to come, and more came"));
@@ -73,8 +73,10 @@ void Messenger::attach(Inbox& inbox) {
 }
 
 void Messenger::detach(Inbox& inbox) noexcept {
-  const Address address{inbox.team().group, static_cast<uint32_t>(inbox.team().rank)};
-  if (inboxes_.erase(address) != 0) retired_.add(address);
+  const uint64_t key = inbox.team().own_key();
+  if (inboxes_.erase(key) == 0) return;
+  retired_.add(key);
+  num_refused_ += inbox.num_refused();
 }
 
 unsigned Messenger::progress() noexcept {
@@ -88,7 +90,7 @@ void Messenger::run_ready() noexcept {
 }
 
 void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  const auto found = inboxes_.find(Address{header.group, header.destination});
+  const auto found = inboxes_.find(header.key);
   if (found != inboxes_.end()) {
     deliver(*found->second, header, payload);
   } else {
@@ -97,6 +99,10 @@ void Messenger::on_message(const MessageHeader& header, const Payload& payload) 
 }
 
 void Messenger::deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept {
+  const Team& team = inbox.team();
+  const bool between_members =
+      header.destination == static_cast<uint32_t>(team.rank) && header.source < team.peers.size();
+  if (!between_members) return refuse(header, payload);
   is_control(header) ? control_.on_control(header, payload) : inbox.on_message(header, payload);
 }
 
@@ -111,24 +117,39 @@ void Messenger::mark_lost(PeerId peer) {
   transport_.drop_peer(peer);
 }
 
-// The group is either gone (dropped), or this process has not formed it yet (kept, up to a bound). A question how far
-// it is would be answered too late.
+// The group is gone (dropped), or this process has not formed it yet (kept, up to a bound), or there is none. A
+// question how far it is would be answered too late.
 void Messenger::hold_stranger(const MessageHeader& header, const Payload& payload) noexcept {
-  const Address address{header.group, header.destination};
+  if (retired_.contains(header.key)) return drop(payload);
+  if (!expected_.contains(header.key)) return refuse(header, payload);
   const bool is_question = is_control(header) && header.fingerprint.operation != OperationKind::kFailureNotice;
-  if (is_question || retired_.contains(address)) return drop(payload);
+  if (is_question) return drop(payload);
   if (num_strangers_ < kMostStrangers) {
     strangers_.push_back(hold_copy(block_pool_, header, payload));
     ++num_strangers_;
     return;
   }
   drop(payload);
-  if (overflowed_.contains(address)) return;
-  overflowed_.add(address);
+  if (overflowed_.contains(header.key)) return;
+  overflowed_.add(header.key);
   log::warn("more than " + std::to_string(kMostStrangers) +
             " messages have come for groups that this process has not formed yet. The latest are dropped, and their "
             "group, in which this process is rank " +
             std::to_string(header.destination) + ", will fail here when it is formed");
+}
+
+void Messenger::refuse(const MessageHeader& header, const Payload& payload) noexcept {
+  if (num_refused_++ == 0) {
+    log::warn("refused a message from no member of a group, as rank " + std::to_string(header.source) + " to rank " +
+              std::to_string(header.destination) + "; more of them will be refused silently");
+  }
+  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+}
+
+uint64_t Messenger::num_refused() const noexcept {
+  uint64_t total = num_refused_;
+  for (const auto& [key, inbox] : inboxes_) total += inbox->num_refused();
+  return total;
 }
 
 void Messenger::drop(const Payload& payload) noexcept {

@@ -1,5 +1,8 @@
 // The engine's post office: hands what a transport delivers to the inbox it is for, and wakes the coroutines whose
 // messages have moved. One an engine; used only by the holder of the progress token.
+//
+// An inbox is addressed by its key, which the group's store alone tells: whatever names another one is not from a
+// member, and is refused, whoever has reached our port.
 #pragma once
 
 #include <algorithm>
@@ -48,6 +51,10 @@ class Messenger final : public Receiver {
   BlockPool& block_pool() noexcept { return block_pool_; }
   ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
 
+  // This key is given out now: what comes for it before its inbox is attached is kept, up to a bound.
+  void expect(uint64_t key) noexcept { expected_.add(key); }
+  bool expects(uint64_t key) const noexcept { return expected_.contains(key); }
+
   // From here on the inbox gets its group's messages, and the handler its control messages, those first that came
   // before it was there. If some of them could not be kept, the inbox is told.
   void attach(Inbox& inbox);
@@ -69,37 +76,33 @@ class Messenger final : public Receiver {
   // Keeps a request whose operation is gone but which the transport may still tell done.
   void adopt(Request& orphan) noexcept { orphans_.push_back(orphan); }
 
-  // Messages dropped because no group of this process wanted them.
+  // Messages for groups that are gone, or not formed yet and more than may be kept.
   uint64_t num_dropped() const noexcept { return num_dropped_; }
+  // Messages that no member of a group can have sent now: with a key of none, between other ranks, or repeated.
+  uint64_t num_refused() const noexcept;
 
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
   void on_peer_lost(PeerId peer, Status reason) noexcept override;
 
  private:
-  // A group and a rank in it: two ranks of one group may live in one process.
-  using Address = std::pair<uint64_t, uint32_t>;
-  struct AddressHash {
-    size_t operator()(const Address& address) const noexcept {
-      return address.first ^ (address.second * 0x9E3779B97F4A7C15u);
-    }
-  };
-  // The latest groups that something happened to; the oldest are forgotten.
+  // The latest keys that something happened to; the oldest are forgotten.
   class Recent {
    public:
-    void add(Address address) noexcept { ring_[num_added_++ % ring_.size()] = address; }
-    bool contains(Address address) const noexcept {
+    void add(uint64_t key) noexcept { ring_[num_added_++ % ring_.size()] = key; }
+    bool contains(uint64_t key) const noexcept {
       const auto end = ring_.begin() + std::min<size_t>(num_added_, ring_.size());
-      return std::find(ring_.begin(), end, address) != end;
+      return std::find(ring_.begin(), end, key) != end;
     }
 
    private:
-    std::array<Address, 1024> ring_{};
+    std::array<uint64_t, 1024> ring_{};
     size_t num_added_ = 0;
   };
   static constexpr size_t kMostStrangers = 4096;
 
   void deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept;
   void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
+  void refuse(const MessageHeader& header, const Payload& payload) noexcept;
   void drop(const Payload& payload) noexcept;
 
   Transport& transport_;
@@ -108,13 +111,15 @@ class Messenger final : public Receiver {
   ScratchPool scratch_pool_;
   IntrusiveList<Wakeable> ready_;
   IntrusiveList<Request, InExchange> orphans_;
-  std::unordered_map<Address, Inbox*, AddressHash> inboxes_;
-  IntrusiveList<Unexpected> strangers_;  // for groups that this process has not formed yet
+  std::unordered_map<uint64_t, Inbox*> inboxes_;  // by key
+  IntrusiveList<Unexpected> strangers_;           // for groups that this process has not formed yet
   size_t num_strangers_ = 0;
+  Recent expected_;         // given out
   Recent retired_;          // gone
   Recent overflowed_;       // not formed yet, and some of their strangers could not be kept
   std::vector<bool> lost_;  // by peer
   uint64_t num_dropped_ = 0;
+  uint64_t num_refused_ = 0;  // by the messenger, and by inboxes that are gone
 };
 
 }  // namespace axon

@@ -9,11 +9,12 @@
 namespace axon {
 
 struct Team {
-  uint64_t group = 0;  // the incarnation's id, equal on all ranks
   int rank = 0;
-  std::vector<PeerId> peers;  // by rank; this rank's own entry leads back to this process
+  std::vector<PeerId> peers;   // by rank; this rank's own entry leads back to this process
+  std::vector<uint64_t> keys;  // by rank: what a message to it has to name
 
   int size() const noexcept { return static_cast<int>(peers.size()); }
+  uint64_t own_key() const noexcept { return keys[static_cast<size_t>(rank)]; }
 };
 
 }  // namespace axon

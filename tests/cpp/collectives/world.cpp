@@ -27,7 +27,6 @@ FaultPlan delays_of_seed(uint64_t seed) {
 
 struct World::Rank final : ControlHandler, InboxListener {
   Rank(World& owner, int rank) : world(owner), transport(owner.fabric_.make_transport()), messenger(transport, *this) {
-    team.group = 1;
     team.rank = rank;
   }
 
@@ -35,6 +34,7 @@ struct World::Rank final : ControlHandler, InboxListener {
   void join(const std::vector<std::unique_ptr<Rank>>& ranks) {
     for (const auto& other : ranks) {
       team.peers.push_back(transport.add_peer(other->transport.address(), true).value());
+      team.keys.push_back(static_cast<uint64_t>(other->team.rank) + 1);
     }
     inbox.emplace(transport, messenger.block_pool(), team, *this);
     messenger.attach(*inbox);
@@ -50,6 +50,8 @@ struct World::Rank final : ControlHandler, InboxListener {
     world.mismatches_.push_back({team.rank, theirs.fingerprint.operation, ours.operation});
     if (exchange) exchange->fail({ErrorCode::kMismatch, "mismatch"});
   }
+
+  bool has_ended(uint32_t) noexcept override { return is_done() && exchange->failure().ok(); }
 
   bool is_done() const noexcept { return task && task->done(); }
 

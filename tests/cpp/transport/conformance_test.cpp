@@ -61,7 +61,7 @@ TEST_P(TransportConformance, names_each_lane_to_a_peer_once) {
 
 TEST_P(TransportConformance, headers_arrive_as_they_were_sent) {
   const PeerId peer = to_second();
-  const MessageHeader header{.group = UINT64_MAX - 1,
+  const MessageHeader header{.key = UINT64_MAX - 1,
                              .source = 3,
                              .destination = 4,
                              .sequence = UINT32_MAX,

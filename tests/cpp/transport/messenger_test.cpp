@@ -57,8 +57,10 @@ class RecordingListener final : public InboxListener {
     mismatches.push_back({theirs.sequence, ours});
   }
   void on_overflow(Status reason) noexcept override { overflows.push_back(reason.message()); }
+  bool has_ended(uint32_t sequence) noexcept override { return std::ranges::count(ended, sequence) != 0; }
   std::vector<std::pair<uint32_t, Fingerprint>> mismatches;
   std::vector<std::string> overflows;
+  std::vector<uint32_t> ended;
 };
 
 constexpr Fingerprint kReduce{
@@ -92,10 +94,12 @@ class Receive {
 
 class MessengerTest : public testing::Test {
  protected:
-  static constexpr uint64_t kGroup = 77;
+  static constexpr uint64_t kKey = 77;
+
+  MessengerTest() { messenger_.expect(kKey); }
 
   MessageHeader header(Fingerprint fingerprint, uint32_t source, uint32_t sequence, uint32_t slot) const {
-    return {.group = kGroup,
+    return {.key = kKey,
             .source = source,
             .destination = 0,
             .sequence = sequence,
@@ -114,7 +118,7 @@ class MessengerTest : public testing::Test {
   NoControl control_;
   RecordingListener listener_;
   Messenger messenger_{transport_, control_};
-  Team team_{.group = kGroup, .rank = 0, .peers = {0, 1, 2}};
+  Team team_{.rank = 0, .peers = {0, 1, 2}, .keys = {kKey, 78, 79}};
   Inbox inbox_{transport_, messenger_.block_pool(), team_, listener_};
 };
 
@@ -271,18 +275,63 @@ TEST_F(AttachedTest, lost_peer_fails_receives_but_not_what_has_already_come) {
   EXPECT_EQ(hopeless.status().code(), ErrorCode::kPeerLost);
 }
 
-TEST_F(AttachedTest, foreign_ranks_groups_and_control_change_nothing_here) {
+TEST_F(AttachedTest, foreign_keys_and_ranks_are_refused_and_counted_and_change_nothing) {
   Receive receiving = receive(kMessage, 0, {.peer = 1});
-  arrive(header(kMessage, 99, 0, 0), 1);
-  MessageHeader elsewhere = header(kMessage, 1, 0, 0);
-  elsewhere.group = 1;
-  arrive(elsewhere, 1);
-  elsewhere = header(kMessage, 1, 0, 0);
-  elsewhere.destination = 2;
-  arrive(elsewhere, 1);
-  arrive(header({.operation = OperationKind::kProgressQuery}, 1, 0, 0), 1);
+  testing::internal::CaptureStderr();
+  for (const Fingerprint& fingerprint : {kMessage, Fingerprint{.operation = OperationKind::kFailureNotice}}) {
+    MessageHeader foreign = header(fingerprint, 1, 0, 0);
+    foreign.key = 1;
+    arrive(foreign, 1);
+    arrive(header(fingerprint, 3, 0, 0), 1);
+    foreign = header(fingerprint, 1, 0, 0);
+    foreign.destination = 2;
+    arrive(foreign, 1);
+  }
+  int32_t waiting = 5;
+  messenger_.on_message(header(kMessage, 99, 0, 0), {.num_bytes = sizeof waiting, .rendezvous = &waiting});
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(messenger_.num_refused(), 7u);
+  EXPECT_EQ(transport_.num_refused, 1);
+  EXPECT_EQ(std::ranges::count(logged, '\n'), 1) << logged;
   EXPECT_FALSE(receiving.done());
+  EXPECT_TRUE(control_.kinds.empty());
+  EXPECT_EQ(inbox_.latest_from(1), nullptr);
+}
+
+TEST_F(AttachedTest, control_of_a_member_is_handed_over) {
+  arrive(header({.operation = OperationKind::kProgressQuery}, 1, 0, 0), 1);
   EXPECT_EQ(control_.kinds, std::vector<OperationKind>{OperationKind::kProgressQuery});
+}
+
+TEST_F(AttachedTest, repeated_messages_between_two_ranks_are_refused) {
+  Receive first = receive(kMessage, 0, {.peer = 1});
+  arrive(header(kMessage, 1, 0, 0), 10);
+  arrive(header(kMessage, 1, 0, 0), 11);
+  arrive(header(kMessage, 1, 2, 0), 30);
+  arrive(header(kMessage, 1, 2, 0), 31);
+  Receive second = receive(kMessage, 0, {.peer = 1});
+  Receive third = receive(kMessage, 0, {.peer = 1});
+  EXPECT_FALSE(second.done());
+  arrive(header(kMessage, 1, 1, 0), 20);
+  EXPECT_EQ((std::array{first.value, second.value, third.value}), (std::array{10, 20, 30}));
+  EXPECT_EQ(messenger_.num_refused(), 2u);
+}
+
+TEST_F(AttachedTest, message_for_a_collective_that_has_ended_is_refused) {
+  inbox_.enter(1, kReduce);
+  arrive(header(kReduce, 1, 1, 0), 10);
+  Receive served = receive(kReduce, 1, {.peer = 1});
+  arrive(header(kReduce, 1, 1, 0), 11);
+  EXPECT_EQ(messenger_.num_refused(), 0u);  // it might be for a receive to come
+  inbox_.leave(1);
+  listener_.ended = {1};
+  EXPECT_EQ(messenger_.num_refused(), 1u);
+  int32_t waiting = 12;
+  messenger_.on_message(header(kReduce, 1, 1, 0), {.num_bytes = sizeof waiting, .rendezvous = &waiting});
+  EXPECT_EQ(messenger_.num_refused(), 2u);
+  EXPECT_EQ(transport_.num_refused, 1);
+  EXPECT_EQ(served.value, 10);
+  EXPECT_TRUE(listener_.mismatches.empty());
 }
 
 TEST_F(AttachedTest, more_than_an_inbox_may_hold_is_told) {
@@ -329,6 +378,20 @@ TEST_F(MessengerTest, failure_notice_for_a_group_not_formed_yet_waits_for_it_but
   EXPECT_EQ(control_.kinds.size(), 1u);
 }
 
+TEST_F(MessengerTest, message_with_a_key_never_given_out_is_not_kept) {
+  MessageHeader foreign = header(kMessage, 1, 0, 0);
+  foreign.key = 1;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 5000; ++i) arrive(foreign, 0);
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(messenger_.num_refused(), 5000u);
+  EXPECT_EQ(messenger_.num_dropped(), 0u);
+  arrive(header(kMessage, 1, 0, 0), 11);
+  messenger_.attach(inbox_);
+  EXPECT_EQ(receive(kMessage, 0, {.peer = 1}).value, 11);
+  messenger_.detach(inbox_);
+}
+
 TEST_F(MessengerTest, strangers_are_bounded_and_the_group_that_lost_some_is_told) {
   testing::internal::CaptureStderr();
   for (uint32_t i = 0; i < 5000; ++i) arrive(header(kMessage, 1, i, 0), 0);
@@ -346,7 +409,8 @@ TEST_F(MessengerTest, strangers_are_bounded_and_the_group_that_lost_some_is_told
 TEST_F(MessengerTest, group_whose_strangers_were_all_kept_is_whole) {
   arrive(header(kMessage, 1, 0, 0), 11);
   MessageHeader elsewhere = header(kMessage, 1, 0, 0);
-  elsewhere.group = 1;
+  elsewhere.key = 1;
+  messenger_.expect(elsewhere.key);
   testing::internal::CaptureStderr();
   for (int i = 0; i < 5000; ++i) arrive(elsewhere, 0);
   testing::internal::GetCapturedStderr();

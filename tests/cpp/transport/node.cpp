@@ -45,7 +45,7 @@ PeerId Node::meet(Node& other, bool same_host) {
 Transfer& Node::send(PeerId peer, Bytes bytes, uint32_t sequence) {
   Transfer& transfer = sends.emplace_back();
   transfer.bytes = std::move(bytes);
-  const MessageHeader header{.group = 7, .source = 1, .destination = 2, .sequence = sequence, .fingerprint = {}};
+  const MessageHeader header{.key = 7, .source = 1, .destination = 2, .sequence = sequence, .fingerprint = {}};
   auto sent = transport_->send(peer, header, {transfer.bytes.data(), transfer.bytes.size()}, transfer);
   if (sent) transfer.tell(std::move(*sent));
   return transfer;

@@ -10,7 +10,7 @@ namespace axon {
 namespace {
 
 TEST(Wire, message_header_bytes) {
-  const MessageHeader header{.group = 0x0807060504030201,
+  const MessageHeader header{.key = 0x0807060504030201,
                              .source = 0x0C0B0A09,
                              .destination = 0x100F0E0D,
                              .sequence = 0x14131211,
@@ -25,7 +25,7 @@ TEST(Wire, message_header_bytes) {
                                        15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   2,    12,  1,  0x1C,
                                        0xFF, 0xFF, 0xFF, 0xFF, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::memcmp(&header, golden.data(), golden.size()), 0);
-  EXPECT_EQ(kWireVersion, 2u);
+  EXPECT_EQ(kWireVersion, 3u);
 }
 
 TEST(Wire, enumerations_keep_their_values) {
