@@ -1,16 +1,18 @@
 # One command a task; each sets up what it needs: a virtual environment from the hashed locks, then the build.
 #
-#   make demo | test | test-upstream | check | docs | format | bench | wheel | sanitize | lock | clean
+#   make demo | test | test-upstream | check | docs | format | bench | wheel | sanitize | fuzz | lock | clean
 #
 #   PYTHON=python3.12  VENV=folder      interpreter, and the folder of the environment made with it
 #   TORCH=2.15                          another torch of requirements/torch-*.txt, in an environment of its own
 #   AXON_CUDA=0                         no device code, no nvcc
 #   AXON_UCX_ROOT=/opt/ucx              your own UCX instead of the libucx wheel
+#   FUZZ_RUNS=10000000                  inputs that make fuzz gives each target
 TORCH ?= 2.11
 PYTHON ?= python3
 VENV ?= .venv$(if $(filter-out 2.11,$(TORCH)),-torch-$(TORCH))
 JOBS ?= $(shell nproc)
 AXON_CUDA ?= 1
+FUZZ_RUNS ?= 1000000
 
 BIN := $(abspath $(VENV))/bin
 CUDA := $(VENV)/cuda
@@ -29,7 +31,7 @@ export AXON_CUDA_ROOT ?= $(abspath $(CUDA))/nvidia/cu13
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-upstream check docs format bench wheel sanitize lock clean build host
+.PHONY: demo test test-upstream check docs format bench wheel sanitize fuzz lock clean build host
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.editable
@@ -77,6 +79,12 @@ sanitize: $(VENV)/.installed
 	  $(BIN)/cmake --build --preset $$preset && $(CTEST) --test-dir build/$$preset || exit 1; \
 	done
 
+# Every parser of what comes from outside; the committed inputs run in `make test`, too.
+fuzz: $(VENV)/.installed
+	@$(BIN)/cmake --preset fuzz -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
+	@$(BIN)/cmake --build --preset fuzz
+	@$(BIN)/python tools/fuzz.py build/fuzz --runs $(FUZZ_RUNS)
+
 # Keeps what is pinned as long as the .in files allow it; UPGRADE=--upgrade moves everything to the newest.
 lock: $(VENV)/.installed
 	@$(LOCK) --python-version 3.10 requirements/cuda.in -o requirements/cuda.txt
@@ -113,5 +121,5 @@ $(CUDA)/.installed: requirements/cuda.txt | $(VENV)/.installed
 
 host:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.10 or newer, or make PYTHON=…"; exit 1; }
-	@$(PYTHON) tools/check_host.py $(if $(filter 1,$(TESTS)),--tests) \
+	@$(PYTHON) tools/check_host.py $(if $(filter 1,$(TESTS)),--tests) $(if $(filter fuzz,$(MAKECMDGOALS)),--fuzz) \
 	  $(if $(filter-out file,$(origin PYTHON)),--environment $(VENV))

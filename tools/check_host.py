@@ -1,6 +1,7 @@
-"""What the build needs from the host: Python, its headers and venv, g++; for the tests also GoogleTest and ip.
+"""What the build needs from the host: Python, its headers and venv, g++; for the tests also GoogleTest and ip,
+for fuzzing clang and its runtime.
 
-    python3 tools/check_host.py [--tests] [--environment FOLDER]
+    python3 tools/check_host.py [--tests] [--fuzz] [--environment FOLDER]
 
 Installs missing Debian packages when run as root, else names them. Runs on Python 3.6, to say that it is too old.
 """
@@ -23,7 +24,15 @@ def dotted(version: "tuple[int, int]") -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def missing_packages(for_tests: bool) -> "list[str]":
+def has_fuzzer() -> bool:
+    clang = shutil.which("clang++")
+    if clang is None:
+        return False
+    command = [clang, "--print-file-name=libclang_rt.fuzzer-x86_64.a"]
+    return os.path.exists(subprocess.check_output(command).decode().strip())
+
+
+def missing_packages(for_tests: bool, for_fuzzing: bool = False) -> "list[str]":
     """Debian packages for what is not there."""
     python = "python" + dotted(sys.version_info[:2])
     python_header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
@@ -34,7 +43,8 @@ def missing_packages(for_tests: bool) -> "list[str]":
         "libgtest-dev": not for_tests or os.path.exists("/usr/include/gtest/gtest.h"),
         "iproute2": not for_tests or shutil.which("ip", path=os.environ["PATH"] + ":/usr/sbin:/sbin") is not None,
     }
-    return [package for package in present if not present[package]]
+    missing = [package for package in present if not present[package]]
+    return missing + (["clang", "libclang-rt-dev"] if for_fuzzing and not has_fuzzer() else [])
 
 
 def install(packages: "list[str]") -> None:
@@ -74,11 +84,12 @@ def check_environment(folder: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Checks what the build needs from the host.")
     parser.add_argument("--tests", action="store_true", help="also what the tests need")
+    parser.add_argument("--fuzz", action="store_true", help="also what fuzzing needs")
     parser.add_argument("--environment", default="", help="virtual environment that must be of this Python")
     arguments = parser.parse_args()
     check_python()
     check_environment(arguments.environment)
-    packages = missing_packages(arguments.tests)
+    packages = missing_packages(arguments.tests, arguments.fuzz)
     if packages:
         install(packages)
     if gxx_version() < MINIMUM_GXX:

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <numeric>
+#include <tuple>
 
 #include "base/log.hpp"
 
@@ -111,10 +112,14 @@ const Setting* nearest(std::string_view name) noexcept {
     const std::string_view other = setting.name;
     return std::pair(distance(name, other), std::max(name.size(), other.size()) - std::min(name.size(), other.size()));
   };
-  const auto* best = std::ranges::min_element(kSettings, {}, difference);
   // Half of what follows the prefix may differ; beyond that it is another word.
   const size_t tolerated = (name.size() - std::min(name.size(), kPrefix.size()) + 1) / 2;
-  return difference(*best).first <= tolerated ? best : nullptr;
+  const Setting* best = nullptr;
+  std::pair least(tolerated + 1, size_t{0});
+  for (const Setting& setting : kSettings) {
+    if (const auto found = difference(setting); found < least) std::tie(best, least) = std::pair(&setting, found);
+  }
+  return best;
 }
 
 std::vector<std::string> unknown_names() {

@@ -75,7 +75,7 @@ class Operation : public ListNode<Operation>, private Deliverable {
  private:
   friend class Communicator;
   friend class Engine;
-  friend class Task<Status>::promise_type;
+  friend struct Task<Status>::promise_type;
 
   // The whole life of the operation on the wire.
   Task<Status> run();

@@ -88,8 +88,9 @@ void Inbox::on_collective(const MessageHeader& header, const Payload& payload) n
 bool Inbox::agrees(const MessageHeader& header) noexcept {
   if (is_later(header.sequence, latest_entered_)) return true;
   const Entered& ours = entered_[header.sequence % kNumEntered];
-  if (ours.sequence == header.sequence && ours.fingerprint == header.fingerprint) return true;
-  if (is_later(ours.sequence, header.sequence)) return true;  // forgotten here; its receive compares, if there is one
+  const bool known = ours.sequence == header.sequence && ours.fingerprint.operation != OperationKind{};
+  if (!known || ours.fingerprint == header.fingerprint)
+    return true;  // forgotten: its receive compares, if there is one
   listener_.on_mismatch(header, ours.fingerprint);
   return false;
 }

@@ -90,8 +90,8 @@ class Inbox {
   static constexpr size_t kNumEntered = 256;
 
   struct Entered {
-    uint32_t sequence = UINT32_MAX;
-    Fingerprint fingerprint;
+    uint32_t sequence = 0;
+    Fingerprint fingerprint;  // of no operation: nothing has been entered
   };
 
   static size_t bucket_of(uint32_t sequence) noexcept { return sequence % kNumBuckets; }

@@ -21,9 +21,15 @@ def test_only_tests_need_google_test(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "libgtest-dev" not in check_host.missing_packages(for_tests=False)
 
 
+def test_only_fuzzing_needs_clang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    assert "clang" in check_host.missing_packages(for_tests=False, for_fuzzing=True)
+    assert "clang" not in check_host.missing_packages(for_tests=True)
+
+
 def test_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_host, "gxx_version", lambda: 10)
-    monkeypatch.setattr(check_host, "missing_packages", lambda for_tests: [])
+    monkeypatch.setattr(check_host, "missing_packages", lambda *_: [])
     with pytest.raises(SystemExit, match=r"g\+\+ 11 or newer is needed"):
         check_host.main()
 

@@ -158,6 +158,14 @@ TEST_F(AttachedTest, differing_fingerprint_is_told_whichever_side_is_first) {
   EXPECT_EQ(listener_.mismatches[1].first, 2u);
 }
 
+TEST_F(AttachedTest, message_for_a_collective_that_was_never_entered_is_no_mismatch) {
+  inbox_.enter(1, kReduce);
+  listener_.ended = {0, UINT32_MAX};
+  for (const uint32_t sequence : listener_.ended) arrive(header(kReduce, 1, sequence, 0), 1);
+  EXPECT_TRUE(listener_.mismatches.empty());
+  EXPECT_EQ(messenger_.num_refused(), 2u);
+}
+
 TEST_F(AttachedTest, collective_that_hundreds_have_followed_still_gets_its_message_and_is_compared) {
   inbox_.enter(1, kReduce);
   inbox_.enter(2, kReduce);

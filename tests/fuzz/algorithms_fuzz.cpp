@@ -1,0 +1,28 @@
+// AXON_ALGO: what is taken overrides the operations that it names, and written anew is taken the same.
+#include <string>
+
+#include "collectives/selector.hpp"
+#include "fuzz.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  using namespace axon;
+  const std::string text(data, data + num_bytes);
+  Result<AlgorithmOverrides> parsed = AlgorithmOverrides::parse(text);
+  if (!parsed.ok()) {
+    CHECK(parsed.status().code() == ErrorCode::kInvalidArgument);
+    return 0;
+  }
+  std::string rewritten;
+  for (const AlgorithmRow& row : registered_algorithms()) {
+    if (parsed.value().of(row.kind) != &row) continue;
+    CHECK(text.find(row.name) != std::string::npos && text.find(name_of(row.kind)) != std::string::npos);
+    rewritten += std::string(name_of(row.kind)) + "=" + std::string(row.name) + ";";
+  }
+  Result<AlgorithmOverrides> again = AlgorithmOverrides::parse(rewritten);
+  CHECK(again.ok());
+  for (const AlgorithmRow& row : registered_algorithms()) {
+    CHECK(again.value().of(row.kind) == parsed.value().of(row.kind));
+    CHECK(select(row.kind, 4, num_bytes, parsed.value()).kind == row.kind);
+  }
+  return 0;
+}

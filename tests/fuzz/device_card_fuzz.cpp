@@ -1,0 +1,19 @@
+// Cards of GPUs, as letters bring them: one that is taken says exactly what its bytes say, and its block is in its
+// arena.
+#include "stream/device_card.hpp"
+
+#include <algorithm>
+
+#include "fuzz.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  using namespace axon;
+  const auto bytes = std::as_bytes(std::span(data, num_bytes));
+  Result<DeviceCard> decoded = DeviceCard::decode(bytes);
+  if (!decoded.ok()) return 0;
+  const DeviceCard& card = decoded.value();
+  CHECK(std::ranges::equal(card.encode(), bytes));
+  CHECK(card.block.num_bytes <= card.arena_num_bytes);
+  CHECK(card.block.offset <= card.arena_num_bytes - card.block.num_bytes);
+  return 0;
+}

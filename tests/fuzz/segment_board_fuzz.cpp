@@ -1,0 +1,50 @@
+// A peer's list of segments, read from its memory while it may write anything there at any time.
+#include "fuzz.hpp"
+#include "stream/segments/board.hpp"
+
+namespace axon {
+namespace {
+
+// Each read brings what the input has next.
+class ChangingMemory final : public PeerMemory {
+ public:
+  explicit ChangingMemory(Input& input) noexcept : input_(input) {}
+
+  Status read(uint64_t, std::span<std::byte> bytes) const override {
+    if (input_.is_over()) return {ErrorCode::kPeerLost, "gone"};
+    for (std::byte& byte : bytes) byte = input_.take<std::byte>();
+    return Status();
+  }
+
+ private:
+  Input& input_;
+};
+
+void check(std::span<const std::byte> bytes) {
+  Result<std::vector<SegmentRecord>> records = decode_records(bytes);
+  if (!records.ok()) return;
+  for (const SegmentRecord& record : records.value()) {
+    CHECK(record.number != 0 && record.number <= kLastSegment);
+    uint64_t num_bytes = record.pieces.empty() ? record.num_bytes : 0;
+    for (const SegmentPiece& piece : record.pieces) num_bytes += piece.num_bytes;
+    CHECK(num_bytes == record.num_bytes && num_bytes <= kMostSegmentBytes);
+  }
+  Result<std::vector<SegmentRecord>> again = decode_records(encode(records.value()));
+  CHECK(again.ok() && again.value() == records.value());
+}
+
+}  // namespace
+}  // namespace axon
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  using namespace axon;
+  Input input(data, num_bytes);
+  if (input.take<uint8_t>() % 2 == 0) {
+    check(std::as_bytes(input.rest()));
+    return 0;
+  }
+  const ChangingMemory memory(input);
+  Result<std::optional<BoardContent>> content = read_board(memory, {.address = 4096, .incarnation = 0});
+  if (content.ok() && content.value()) check(content.value()->bytes);
+  return 0;
+}
