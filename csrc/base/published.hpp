@@ -2,14 +2,13 @@
 // stores more than the copy and waits for nobody; a reader tries again where a value came meanwhile.
 #pragma once
 
-#include <sched.h>
-
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <tuple>
 #include <type_traits>
+
+#include "base/sync.hpp"
 
 namespace axon {
 
@@ -31,7 +30,7 @@ class Published {
 
   // Any thread. A publisher that has lost its core within a copy is given one.
   T read() const noexcept {
-    for (;; sched_yield()) {
+    for (;; sync::yield()) {
       const uint64_t version = version_.load(std::memory_order_acquire);
       if (version % 2 != 0) continue;
       Words words;
@@ -46,8 +45,8 @@ class Published {
  private:
   using Words = std::array<uint64_t, (sizeof(T) + 7) / 8>;
 
-  std::atomic<uint64_t> version_{0};  // odd: being published
-  std::array<std::atomic<uint64_t>, std::tuple_size_v<Words>> words_{};
+  sync::atomic<uint64_t> version_{0};  // odd: being published
+  std::array<sync::atomic<uint64_t>, std::tuple_size_v<Words>> words_{};
 };
 
 }  // namespace axon

@@ -98,23 +98,15 @@ Result<PeerId> Engine::meet(const PeerCard& card) {
 }
 
 void Engine::submit(Operation& operation) noexcept {
-  Deliverable* top = submitted_.load(std::memory_order_relaxed);
-  do {
-    operation.next = top;
-  } while (!submitted_.compare_exchange_weak(top, &operation));
+  submitted_.push(operation);
   progress_->pump();
   if (!operation.finished()) progress_->wake();
 }
 
 size_t Engine::begin_submitted() noexcept {
-  if (submitted_.load(std::memory_order_relaxed) == nullptr) return 0;
-  Deliverable* in_order = nullptr;
-  for (Deliverable* latest = submitted_.exchange(nullptr); latest != nullptr;) {
-    in_order = std::exchange(latest, std::exchange(latest->next, in_order));
-  }
   size_t num_begun = 0;
-  for (; in_order != nullptr; ++num_begun) {
-    auto& operation = static_cast<Operation&>(*std::exchange(in_order, in_order->next));
+  for (Deliverable* item = submitted_.take_all(); item != nullptr; ++num_begun) {
+    auto& operation = static_cast<Operation&>(*std::exchange(item, item->next));
     ++num_running_;
     operation.communicator_->begin(operation);
   }

@@ -79,7 +79,7 @@ class Engine final : private ControlHandler, private Driver {
   // Driver
   unsigned drive() noexcept override;
   void tick(Clock::time_point now) noexcept override;
-  bool has_submissions() const noexcept override { return submitted_.load() != nullptr; }
+  bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override { return num_running_ != 0; }
   bool has_gated() const noexcept override { return !gated_.empty(); }
   bool arm() noexcept override { return transport_->arm(); }
@@ -108,11 +108,11 @@ class Engine final : private ControlHandler, private Driver {
   std::map<ProcessId, PeerId> peer_of_;
   std::vector<Communicator*> communicators_;
 
-  std::atomic<Deliverable*> submitted_{nullptr};  // a stack; pushed by any thread, taken whole by the holder
-  std::vector<Operation*> gated_;                 // begun, in order, waiting for their inputs
-  IntrusiveList<Operation> over_;                 // run to the end, not yet finished
-  IntrusiveList<Operation> restless_;             // finished, but the transport still has their memory
-  Deliverable* outbox_ = nullptr;                 // in order; outbox_end_ is its last
+  Submissions submitted_;              // by any thread, taken by the holder
+  std::vector<Operation*> gated_;      // begun, in order, waiting for their inputs
+  IntrusiveList<Operation> over_;      // run to the end, not yet finished
+  IntrusiveList<Operation> restless_;  // finished, but the transport still has their memory
+  Deliverable* outbox_ = nullptr;      // in order; outbox_end_ is its last
   Deliverable* outbox_end_ = nullptr;
   size_t num_running_ = 0;
   Clock::time_point next_tick_{};

@@ -90,8 +90,8 @@ class Operation : public ListNode<Operation>, private Deliverable {
   std::optional<Task<Status>> task_;
   Status status_;
   int source_ = -1;
-  bool released_ = false;              // nothing moves any more; set before the outbox tells it
-  std::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
+  bool released_ = false;               // nothing moves any more; set before the outbox tells it
+  sync::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
 };
 
 }  // namespace axon

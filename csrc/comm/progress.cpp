@@ -1,42 +1,19 @@
 #include "comm/progress.hpp"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/trace.hpp"
+#include "comm/pace.hpp"
 
 namespace axon {
 
-using std::chrono::microseconds;
-using std::chrono::milliseconds;
+using namespace pace;
 
-// How long a waiter drives although nothing moves, before it leaves that to the background thread. A sleeping waiter is
-// woken over two hand-overs (some 50 µs): spin for as long as a peer's own work between two collectives usually takes.
-static constexpr milliseconds kPatience{4};
-// Rounds that move nothing before a waiter offers its core to others: ranks may outnumber cores.
-static constexpr unsigned kRoundsBeforeYield = 64;
-static constexpr unsigned kRoundsBetweenClockReads = 32;
-// So many idle rounds that take so long have given the core to others: there are too few. Who sleeps is then served
-// before who spins, so the waiter leaves the driving to the background thread and its naps.
-static constexpr microseconds kContended{500};
-
-// The background thread: drives without pause for so long after something moved …
-static constexpr microseconds kHot{100};
-// … then naps, and only after so long dares to make senders pay for its wake-up.
-static constexpr milliseconds kWarm{5};
-static constexpr microseconds kShortNap{50};
-static constexpr microseconds kLongNap{500};
-static constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
-static constexpr milliseconds kDeepSleepIdle{1000};
 // So much of a trace is missing where a process is killed.
 static constexpr milliseconds kTraceInterval{10};
-
-static void relax() noexcept {
-  __builtin_ia32_pause();
-}
 
 Progress::Progress(Driver& driver, Doorbell& doorbell)
     : driver_(driver), doorbell_(doorbell), thread_([this] { run_in_background(); }) {}
@@ -60,7 +37,7 @@ bool Progress::try_acquire() noexcept {
 bool Progress::try_acquire_patiently() noexcept {
   for (unsigned i = 0; i < kRoundsBeforeYield; ++i) {
     if (num_contenders_.load() == 0 && try_acquire()) return true;
-    relax();
+    sync::relax();
   }
   return false;
 }
@@ -119,7 +96,7 @@ void Progress::sleep_until(Clock::time_point deadline, Condition condition) noex
   num_sleepers_.fetch_sub(1);
 }
 
-bool Progress::wait(const std::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
   while (!finished.load()) {
     if (!try_acquire_patiently()) {
       sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
@@ -140,7 +117,7 @@ bool Progress::wait(const std::atomic<bool>& finished, Clock::time_point deadlin
   return finished.load();
 }
 
-Progress::Pause Progress::spin(const std::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
   Clock::time_point looked_at = Clock::now();
   Clock::time_point busy_at = looked_at;
   unsigned num_idle = 0;
@@ -149,9 +126,9 @@ Progress::Pause Progress::spin(const std::atomic<bool>& finished, Clock::time_po
       num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
       num_idle = 0;
     } else if (++num_idle > kRoundsBeforeYield) {
-      sched_yield();
+      sync::yield();
     } else {
-      relax();
+      sync::relax();
     }
     if (driver_.has_outbox() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kMakeWay;
     if (round % kRoundsBetweenClockReads == 0) {
@@ -188,7 +165,7 @@ void Progress::run_in_background() noexcept {
     release();
     background_is_away_.store(false);
     if (pause.count() == 0) {
-      sched_yield();
+      sync::yield();
     } else {
       nap(deep ? Sleep::kDeep : Sleep::kLight, pause);
     }

@@ -12,23 +12,16 @@
 //      looks at the count afterwards.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <span>
-#include <thread>
 
+#include "base/sync.hpp"
 #include "comm/doorbell.hpp"
+#include "comm/submissions.hpp"
 
 namespace axon {
 
-using Clock = std::chrono::steady_clock;
-
-// What a driver hands over to be told after the token has been released; linked in a chain.
-struct Deliverable {
-  Deliverable* next = nullptr;
-};
+using Clock = sync::Clock;
 
 // What the holder of the token does. All but deliver() are called with the token held.
 class Driver {
@@ -72,7 +65,7 @@ class Progress {
   void wake() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which deliver() sets (true), or the deadline (false).
-  bool wait(const std::atomic<bool>& finished, Clock::time_point deadline) noexcept;
+  bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
 
   // Runs `action` as holder of the token. Not from inside another one.
   template <typename Action>
@@ -94,7 +87,7 @@ class Progress {
   void release() noexcept;
   void release_once() noexcept;
   void notify() noexcept;
-  Pause spin(const std::atomic<bool>& finished, Clock::time_point deadline) noexcept;
+  Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
   template <typename Condition>
   void sleep_until(Clock::time_point deadline, Condition condition) noexcept;
 
@@ -106,22 +99,22 @@ class Progress {
   Driver& driver_;
   Doorbell& doorbell_;
 
-  std::atomic<bool> token_{false};               // true: held
-  std::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): holders that only spin make way
-  std::atomic<uint32_t> num_sleepers_{0};        // threads on the condition variable
-  std::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any holder
-  std::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
-  std::atomic<bool> background_is_away_{false};  // in a callback, or at the trace's file, and so does not drive
-  std::atomic<bool> stopping_{false};
-  std::mutex mutex_;                 // guards nothing but the sleep itself
-  std::condition_variable changed_;  // token released, or operation finished
+  sync::atomic<bool> token_{false};               // true: held
+  sync::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): holders that only spin make way
+  sync::atomic<uint32_t> num_sleepers_{0};        // threads on the condition variable
+  sync::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any holder
+  sync::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
+  sync::atomic<bool> background_is_away_{false};  // in a callback, or at the trace's file, and so does not drive
+  sync::atomic<bool> stopping_{false};
+  sync::mutex mutex_;                 // guards nothing but the sleep itself
+  sync::condition_variable changed_;  // token released, or operation finished
 
   // Background thread only.
   uint64_t seen_busy_rounds_ = 0;
   Clock::time_point busy_at_{};
   Clock::time_point traced_at_{};
 
-  std::thread thread_;  // last: starts when all else is there
+  sync::thread thread_;  // last: starts when all else is there
 };
 
 }  // namespace axon

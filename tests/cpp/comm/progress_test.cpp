@@ -30,16 +30,11 @@ struct Job : Deliverable {
 
 class JobDriver final : public Driver {
  public:
-  void submit(Job& job) {
-    Deliverable* top = submitted_.load();
-    do {
-      job.next = top;
-    } while (!submitted_.compare_exchange_weak(top, &job));
-  }
+  void submit(Job& job) { submitted_.push(job); }
 
   unsigned drive() noexcept override {
     EXPECT_FALSE(inside_.exchange(true)) << "two threads hold the token";
-    for (Deliverable* job = submitted_.exchange(nullptr); job != nullptr; job = job->next) {
+    for (Deliverable* job = submitted_.take_all(); job != nullptr; job = job->next) {
       running_.push_back(static_cast<Job*>(job));
     }
     const unsigned num_moved = frozen ? 0 : static_cast<unsigned>(running_.size());
@@ -55,7 +50,7 @@ class JobDriver final : public Driver {
     return num_moved;
   }
   void tick(Clock::time_point) noexcept override { num_ticks.fetch_add(1); }
-  bool has_submissions() const noexcept override { return submitted_.load() != nullptr; }
+  bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override { return !running_.empty(); }
   bool has_gated() const noexcept override { return false; }
   bool arm() noexcept override { return true; }
@@ -74,7 +69,7 @@ class JobDriver final : public Driver {
   std::atomic<int> ended{-1};
 
  private:
-  std::atomic<Deliverable*> submitted_{nullptr};
+  Submissions submitted_;
   std::atomic<bool> inside_{false};
   std::vector<Job*> running_;
   Deliverable* outbox_ = nullptr;

@@ -1,0 +1,30 @@
+// How long those who drive the engine spin, nap and sleep. tests/model has a file of this name with fewer rounds.
+#pragma once
+
+#include <chrono>
+
+namespace axon::pace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// How long a waiter drives although nothing moves, before it leaves that to the background thread. A sleeping waiter is
+// woken over two hand-overs (some 50 µs): spin for as long as a peer's own work between two collectives usually takes.
+inline constexpr milliseconds kPatience{4};
+// Rounds that move nothing before a waiter offers its core to others: ranks may outnumber cores.
+inline constexpr unsigned kRoundsBeforeYield = 64;
+inline constexpr unsigned kRoundsBetweenClockReads = 32;
+// So many idle rounds that take so long have given the core to others: there are too few. Who sleeps is then served
+// before who spins, so the waiter leaves the driving to the background thread and its naps.
+inline constexpr microseconds kContended{500};
+
+// The background thread: drives without pause for so long after something moved …
+inline constexpr microseconds kHot{100};
+// … then naps, and only after so long dares to make senders pay for its wake-up.
+inline constexpr milliseconds kWarm{5};
+inline constexpr microseconds kShortNap{50};
+inline constexpr microseconds kLongNap{500};
+inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
+inline constexpr milliseconds kDeepSleepIdle{1000};
+
+}  // namespace axon::pace

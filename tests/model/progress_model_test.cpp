@@ -1,0 +1,235 @@
+// The progress token, the queue before it and the completion behind it, in every interleaving: nobody but the holder
+// drives, what is submitted is finished, and nobody sleeps longer than a nap while there is something to do.
+//
+// Built again with a fault sown into the engine's own code (AXON_SEEDED), where the same programs have to find it.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "comm/progress.hpp"
+#include "scheduler.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+enum class Ends : uint8_t { kAtOnce, kByMessage, kByDeadline };
+
+struct Job : Deliverable {
+  explicit Job(Ends how) : ends(how) {}
+  const Ends ends;
+  sync::atomic<bool> finished{false};
+};
+
+class JobDriver final : public Driver {
+ public:
+  explicit JobDriver(Doorbell& doorbell) : doorbell_(doorbell) {}
+
+  void submit(Job& job) { submitted_.push(job); }
+
+  // From the network, on any thread.
+  void bring_message() {
+    model::point();
+    has_message_ = true;
+    if (std::exchange(armed_, false)) doorbell_.signal();
+  }
+
+  // For threads that come when the background thread is about to fall asleep.
+  void block_until_armed() const {
+    model::block_until([this] { return was_armed_; }, model::kNever);
+  }
+
+  unsigned drive() noexcept override {
+    model::check(!driven_, "one thread drives at a time");
+    driven_ = true;
+    model::point();
+    for (Deliverable* item = submitted_.take_all(); item != nullptr;) {
+      running_.push_back(static_cast<Job*>(std::exchange(item, item->next)));
+    }
+    const size_t num_over = end_if(
+        [this](const Job& job) { return job.ends == Ends::kAtOnce || (job.ends == Ends::kByMessage && has_message_); });
+    driven_ = false;
+    return static_cast<unsigned>(num_over);
+  }
+  void tick(Clock::time_point) noexcept override {
+    end_if([](const Job& job) { return job.ends == Ends::kByDeadline; });
+  }
+  bool has_submissions() const noexcept override { return !submitted_.empty(); }
+  bool has_running() const noexcept override { return !running_.empty(); }
+  bool has_gated() const noexcept override { return false; }
+  bool arm() noexcept override {
+    armed_ = true;
+    was_armed_ = true;
+    return true;
+  }
+  void on_process_ended(PeerId) noexcept override {}
+  Deliverable* take_outbox() noexcept override { return std::exchange(outbox_, nullptr); }
+  bool has_outbox() const noexcept override { return outbox_ != nullptr; }
+  void deliver(Deliverable* chain) noexcept override {
+    while (chain != nullptr) {
+      auto& job = static_cast<Job&>(*std::exchange(chain, chain->next));
+      model::check(!job.finished.load(), "a job is finished once");
+      job.finished.store(true);
+    }
+  }
+
+ private:
+  template <typename Predicate>
+  size_t end_if(Predicate is_over) {
+    return std::erase_if(running_, [&](Job* job) {
+      if (!is_over(*job)) return false;
+      job->next = std::exchange(outbox_, job);
+      return true;
+    });
+  }
+
+  Doorbell& doorbell_;
+  Submissions submitted_;
+  std::vector<Job*> running_;
+  Deliverable* outbox_ = nullptr;
+  bool has_message_ = false;
+  bool armed_ = false;
+  bool was_armed_ = false;
+  bool driven_ = false;
+};
+
+struct World {
+  Doorbell doorbell;
+  JobDriver driver{doorbell};
+  Progress progress{driver, doorbell};
+
+  // As Engine::submit does.
+  void start(Job& job) {
+    driver.submit(job);
+    progress.pump();
+    if (!job.finished.load()) progress.wake();
+  }
+  void run(Ends how) {
+    Job job(how);
+    start(job);
+    model::check(progress.wait(job.finished, Clock::time_point(model::kNever)), "the wait ends well");
+  }
+  // The background thread alone finishes it.
+  void start_only(Ends how) {
+    Job job(how);
+    start(job);
+    model::block_until([&] { return job.finished.peek(); }, model::kNever);
+  }
+};
+
+void two_threads_run_a_job_each() {
+  World world;
+  sync::thread other([&] { world.run(Ends::kAtOnce); });
+  world.run(Ends::kAtOnce);
+  other.join();
+}
+
+void one_waits_for_a_message() {
+  World world;
+  sync::thread network([&] { world.driver.bring_message(); });
+  world.run(Ends::kByMessage);
+  network.join();
+}
+
+void two_wait_for_a_message() {
+  World world;
+  sync::thread other([&] { world.run(Ends::kByMessage); });
+  sync::thread network([&] { world.driver.bring_message(); });
+  world.run(Ends::kByMessage);
+  other.join();
+  network.join();
+}
+
+void nobody_waits() {
+  World world;
+  sync::thread network([&] { world.driver.bring_message(); });
+  world.start_only(Ends::kByMessage);
+  network.join();
+}
+
+void started_as_the_background_sleeps() {
+  World world;
+  world.driver.block_until_armed();
+  world.start_only(Ends::kAtOnce);
+}
+
+void two_started_as_the_background_sleeps() {
+  World world;
+  sync::thread other([&] {
+    world.driver.block_until_armed();
+    world.start_only(Ends::kAtOnce);
+  });
+  world.driver.block_until_armed();
+  world.start_only(Ends::kAtOnce);
+  other.join();
+}
+
+void deadline_of_what_starts_as_the_background_sleeps() {
+  World world;
+  world.driver.block_until_armed();
+  world.start_only(Ends::kByDeadline);
+}
+
+void exclusive_action_beside_a_waiter() {
+  World world;
+  sync::thread other([&] {
+    world.progress.exclusively([&] { world.driver.drive(); });
+    world.driver.bring_message();
+  });
+  world.run(Ends::kByMessage);
+  other.join();
+}
+
+struct Program {
+  const char* name;
+  void (*run)();
+  model::Limits limits;
+};
+
+constexpr model::Limits kThree{.most_deviations = 3, .most_time = 1s};
+constexpr model::Limits kFour{.most_deviations = 4, .most_time = 1s};
+constexpr model::Limits kFourWithSleeps{.most_deviations = 4, .most_time = 100s};  // of 10 s, between which it looks
+
+constexpr Program kPrograms[] = {
+    {"two_threads_run_a_job_each", two_threads_run_a_job_each, kThree},
+    {"one_waits_for_a_message", one_waits_for_a_message, kFour},
+    {"two_wait_for_a_message", two_wait_for_a_message, kThree},
+    {"nobody_waits", nobody_waits, kFour},
+    {"started_as_the_background_sleeps", started_as_the_background_sleeps, kFour},
+    {"two_started_as_the_background_sleeps", two_started_as_the_background_sleeps, kThree},
+    {"deadline_of_what_starts_as_the_background_sleeps", deadline_of_what_starts_as_the_background_sleeps,
+     kFourWithSleeps},
+    {"exclusive_action_beside_a_waiter", exclusive_action_beside_a_waiter, kThree},
+};
+
+#ifndef AXON_SEEDED
+
+class ProgressModel : public testing::TestWithParam<Program> {};
+
+TEST_P(ProgressModel, has_no_bad_schedule) {
+  const model::Report report = model::explore(GetParam().limits, GetParam().run);
+  EXPECT_EQ(report.failure, "") << "schedule " << testing::PrintToString(report.schedule);
+  EXPECT_GT(report.num_schedules, 1000u);
+  std::printf("%s: %lu schedules\n", GetParam().name, report.num_schedules);
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, ProgressModel, testing::ValuesIn(kPrograms),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+#else
+
+TEST(SeededFault, is_found) {
+  for (const Program& program : kPrograms) {
+    const model::Report report = model::explore(program.limits, program.run);
+    if (report.failure.empty()) continue;
+    std::printf("%s, schedule %lu: %s\n", program.name, report.num_schedules, report.failure.c_str());
+    return;
+  }
+  FAIL() << "no program has found it";
+}
+
+#endif
+
+}  // namespace
+}  // namespace axon
