@@ -1,4 +1,7 @@
-"""A rank that dies or stops: those who wait for it learn who it was, clean up and go on without it."""
+"""A rank that dies or stops: those who wait for it learn who it was, clean up and go on without it.
+
+More of that on CPUs: tests/fault.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from devices import on_cpu_and_gpu
+from devices import on, on_cpu_and_gpu
 from pool import BACKEND, RankPool
 from reference import eventual_failure, failure, same_bits
 
@@ -55,8 +58,18 @@ def _die_while(how: str, store_of_survivors: str) -> tuple[str, float] | None:
     return message, seconds
 
 
+@on("cuda")
+@pytest.mark.parametrize("how", ["idle", "receiving"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_rank_that_is_killed_before_others_call_it_is_named(how: str, size: int, fresh_ranks, tmp_path) -> None:
+    results = fresh_ranks(size).run(_die_while, how, str(tmp_path / "store"), dying=[size - 1], timeout_s=40)
+    for message, seconds in results[:-1]:
+        assert f"rank {size - 1}" in message
+        assert seconds < NOTICE_S
+
+
 @on_cpu_and_gpu
-@pytest.mark.parametrize("how", ["waiting", "streaming", "idle", "receiving"])
+@pytest.mark.parametrize("how", ["waiting", "streaming"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_killed_rank_is_named_and_the_survivors_regroup(
     how: str, size: int, device: str, fresh_ranks, tmp_path
@@ -81,7 +94,7 @@ def _watch_stopped() -> str:
     return message
 
 
-@on_cpu_and_gpu
+@on("cuda")
 def test_a_stopped_rank_is_named_within_the_timeout(fresh_ranks) -> None:
     ranks: RankPool = fresh_ranks(2)
     ranks.start(_watch_stopped)

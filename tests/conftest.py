@@ -12,6 +12,8 @@ _MEETINGS = {1: "hash", 2: "file", 3: "tcp", 4: "file"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--torture-operations", type=int, help="how many operations test_torture.py draws")
+    parser.addoption("--all-faults", action="store_true", help="all of tests/fault, not a part of what takes a timeout")
+    parser.addoption("--fault-rounds", type=int, default=12, help="how often tests/fault lets a rank fail again")
     parser.addoption("--torture-seed", type=int, help="and from what; by default another one each time")
 
 
