@@ -24,15 +24,25 @@ struct FaultPlan {
   int longest_delay = 8;  // at most for so many of its receiver's progress() calls
   double reorder = 0;     // a message is put anywhere among those that wait
 
-  // The n-th send of the whole fabric fails, counted from 1. 0: none.
+  // The n-th send or fetch of the whole fabric fails, counted from 1: at once, or told so in a later progress(). 0:
+  // none.
   uint64_t failing_send = 0;
+  uint64_t failing_fetch = 0;
+  bool fails_late = false;
+
+  // The message of the n-th send, counted from 1, is held back for so many of its receiver's progress() calls.
+  struct Hold {
+    uint64_t send;
+    uint64_t num_rounds;
+  };
+  std::vector<Hold> holds{};
 
   // A process dies at its n-th step, counted from 1. A step: it sends, fetches, refuses or is about to get a message.
   struct Kill {
     uint32_t process;
     uint64_t step;
   };
-  std::vector<Kill> kills;
+  std::vector<Kill> kills{};
 };
 
 // For the failing test's output: all that it takes to run it again.

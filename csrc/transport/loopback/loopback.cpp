@@ -46,6 +46,11 @@ uint64_t LoopbackFabric::num_steps(uint32_t process) const {
   return mailboxes_[process].num_steps;
 }
 
+uint64_t LoopbackFabric::num_fetches() const {
+  const std::lock_guard lock(mutex_);
+  return num_fetches_;
+}
+
 uint64_t LoopbackFabric::num_sends() const {
   const std::lock_guard lock(mutex_);
   return num_sends_;

@@ -36,6 +36,7 @@ class LoopbackFabric {
   // How far it has come: to kill it at each of its steps, run once without faults and then once a step.
   uint64_t num_steps(uint32_t process) const;
   uint64_t num_sends() const;
+  uint64_t num_fetches() const;
 
  private:
   friend class LoopbackTransport;
@@ -48,6 +49,7 @@ class LoopbackFabric {
   mutable std::mutex mutex_;       // guards all below, and what lies in the mailboxes; never held in a callback
   std::deque<Mailbox> mailboxes_;  // by process
   uint64_t num_sends_ = 0;
+  uint64_t num_fetches_ = 0;
 };
 
 }  // namespace axon

@@ -15,6 +15,10 @@ static std::string name_of(uint32_t process) {
   return "process " + std::to_string(process);
 }
 
+static Status failure(const char* what, uint64_t number) {
+  return {ErrorCode::kTransport, std::string(what) + " " + std::to_string(number) + " was to fail"};
+}
+
 LoopbackTransport::LoopbackTransport(LoopbackFabric& fabric, Mailbox& mailbox, uint32_t process)
     : fabric_(fabric), mailbox_(mailbox), process_(process) {}
 
@@ -56,19 +60,18 @@ std::optional<Status> LoopbackTransport::send(PeerId peer, const MessageHeader& 
   {
     const std::lock_guard lock(fabric_.mutex_);
     if (!step()) return std::nullopt;
-    if (++fabric_.num_sends_ == plan.failing_send) {
-      return Status(ErrorCode::kTransport, "send " + std::to_string(fabric_.num_sends_) + " was to fail");
-    }
+    const Outgoing message{peer, header, payload, &completion, ++fabric_.num_sends_};
+    if (message.number == plan.failing_send && !plan.fails_late) return failure("send", message.number);
     if (peers_[peer].dropped) {
       return Status(ErrorCode::kPeerLost, name_of(peers_[peer].process) + " has been given up");
     }
-    const Outgoing message{peer, header, payload, &completion};
-    if (mailbox_.chance(plan.pending)) {
+    if (message.number == plan.failing_send || mailbox_.chance(plan.pending)) {
       outgoing_.push_back(message);
       return std::nullopt;
     }
     // To itself at once, from within send(), as UCX does.
-    const bool at_once = peers_[peer].process == process_ && eager && plan.delay == 0 && plan.reorder == 0;
+    const bool in_order = plan.delay == 0 && plan.reorder == 0 && plan.holds.empty();
+    const bool at_once = peers_[peer].process == process_ && eager && in_order;
     if (!at_once) return post(message);
   }
   receiver_->on_message(header, {.bytes = payload.data, .num_bytes = payload.num_bytes});
@@ -92,7 +95,7 @@ std::optional<Status> LoopbackTransport::post(const Outgoing& message) {
     ++mailbox_.num_unfetched;
     arriving.waiting = std::make_unique<WaitingSend>(WaitingSend{process_, payload, message.completion});
   }
-  target.put({.content = std::move(arriving)}, fabric_.plan_);
+  target.put({.content = std::move(arriving)}, fabric_.plan_, message.number);
   return eager ? std::optional(Status()) : std::nullopt;
 }
 
@@ -101,11 +104,20 @@ std::optional<Status> LoopbackTransport::fetch(void* rendezvous, Buffer into, Co
   if (!step()) return std::nullopt;
   auto held = mailbox_.held.extract(rendezvous);
   if (held.empty()) return Status(ErrorCode::kInternal, "fetch of a message that nobody holds");
-  if (mailbox_.chance(fabric_.plan_.pending)) {
-    fetching_.push_back({std::move(held.mapped()), into, &completion});
+  const FaultPlan& plan = fabric_.plan_;
+  Fetching fetching{std::move(held.mapped()), into, &completion, ++fabric_.num_fetches_};
+  const bool fails_late = fetching.number == plan.failing_fetch && plan.fails_late;
+  if (fails_late || mailbox_.chance(plan.pending)) {
+    fetching_.push_back(std::move(fetching));
     return std::nullopt;
   }
-  return copy(*held.mapped(), into);
+  return finish(fetching);
+}
+
+Status LoopbackTransport::finish(const Fetching& fetching) {
+  if (fetching.number != fabric_.plan_.failing_fetch) return copy(*fetching.waiting, fetching.into);
+  end(*fetching.waiting, failure("fetch", fetching.number));
+  return failure("fetch", fetching.number);
 }
 
 Status LoopbackTransport::copy(const WaitingSend& waiting, Buffer into) {
@@ -151,13 +163,17 @@ unsigned LoopbackTransport::progress() noexcept {
 
 void LoopbackTransport::post_outgoing(Ended& ended) {
   for (const Outgoing& message : std::exchange(outgoing_, {})) {
+    if (message.number == fabric_.plan_.failing_send) {
+      ended.push_back({message.completion, failure("send", message.number)});
+      continue;
+    }
     if (auto posted = post(message)) ended.push_back({message.completion, std::move(*posted)});
   }
 }
 
 void LoopbackTransport::do_fetches(Ended& ended) {
   for (const Fetching& fetching : std::exchange(fetching_, {})) {
-    ended.push_back({fetching.completion, copy(*fetching.waiting, fetching.into)});
+    ended.push_back({fetching.completion, finish(fetching)});
   }
 }
 

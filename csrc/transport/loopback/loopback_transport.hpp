@@ -38,17 +38,20 @@ class LoopbackTransport final : public Transport {
     MessageHeader header;
     ConstBuffer payload;
     Completion* completion;
+    uint64_t number;  // of all sends of the fabric
   };
   struct Fetching {
     std::unique_ptr<WaitingSend> waiting;
     Buffer into;
     Completion* completion;
+    uint64_t number;
   };
   using Ended = std::vector<EndedTransfer>;
 
   // All of these: the fabric's mutex is held.
   bool step();
   std::optional<Status> post(const Outgoing& message);
+  Status finish(const Fetching& fetching);
   Status copy(const WaitingSend& waiting, Buffer into);
   void end(const WaitingSend& waiting, Status status);
   void post_outgoing(Ended& ended);

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -23,12 +24,14 @@ bool Mailbox::chance(double probability) {
   return probability > 0 && std::uniform_real_distribution<>(0, 1)(random) < probability;
 }
 
-void Mailbox::put(Parcel parcel, const FaultPlan& plan) {
+void Mailbox::put(Parcel parcel, const FaultPlan& plan, uint64_t number) {
   if (dead || closed) return;
   auto place = parcels.end();
   if (std::holds_alternative<ArrivingMessage>(parcel.content)) {
     parcel.due = num_rounds;
     if (chance(plan.delay)) parcel.due += random() % static_cast<uint64_t>(plan.longest_delay + 1);
+    const auto hold = std::ranges::find(plan.holds, number, &FaultPlan::Hold::send);
+    if (hold != plan.holds.end()) parcel.due += hold->num_rounds;
     if (chance(plan.reorder)) place = parcels.begin() + static_cast<ptrdiff_t>(random() % (parcels.size() + 1));
   }
   parcels.insert(place, std::move(parcel));

@@ -49,8 +49,8 @@ struct Mailbox {
   Mailbox& operator=(const Mailbox&) = delete;
 
   bool chance(double probability);
-  // Puts a parcel in, wherever the plan wants it, and wakes a sleeper.
-  void put(Parcel parcel, const FaultPlan& plan);
+  // Puts a parcel in, wherever the plan wants it, and wakes a sleeper. `number`: of the send, if it is a message.
+  void put(Parcel parcel, const FaultPlan& plan, uint64_t number = 0);
   void ring();
   void silence();
   std::deque<Parcel> take_due(size_t at_most);

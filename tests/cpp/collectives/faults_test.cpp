@@ -1,4 +1,4 @@
-// Every algorithm with a send that fails, and with a rank that dies, at each of its steps: whoever ends well has the
+// Every algorithm with a transport that fails, delays, reorders or dies at each of its steps: whoever ends well has the
 // right result, and nobody is stuck once all have been told.
 #include <gtest/gtest.h>
 
@@ -9,51 +9,65 @@
 namespace axon {
 namespace {
 
-constexpr int kNumRanks = 5;
+struct FaultCase {
+  AlgorithmRow row;
+  int num_ranks;
+};
 
-class FaultsTest : public testing::TestWithParam<AlgorithmRow> {
+class FaultsTest : public testing::TestWithParam<FaultCase> {
  protected:
-  static OperationCase operation() {
-    OperationCase operation = uniform_case(GetParam().kind, kNumRanks, 700);
-    operation.root = 1;
-    return operation;
-  }
-
-  struct Counts {
+  struct Outcome {
     uint64_t num_sends = 0;
+    uint64_t num_fetches = 0;
     std::vector<uint64_t> num_steps{};  // by rank
+    bool all_ok = true;
   };
 
-  static Counts run(const FaultPlan& plan) {
+  int num_ranks() const { return GetParam().num_ranks; }
+  // Between messages that are paired with each other: all pairs up to four ranks, some of them beyond.
+  uint64_t stride() const { return num_ranks() <= 4 ? 1 : 7; }
+
+  // Some messages are eager, others wait to be fetched.
+  Outcome run(const FaultPlan& plan) const {
     SCOPED_TRACE(to_string(plan));
-    Operands operands(operation(), kNumRanks);  // outlives the world, whose transports may still read it
-    World world(kNumRanks, plan);
-    const std::vector<Status> statuses = world.run(operands.calls(GetParam()));
-    Counts counts{.num_sends = world.num_sends()};
-    for (int rank = 0; rank < kNumRanks; ++rank) {
-      if (statuses[static_cast<size_t>(rank)].ok()) operands.expect_right(rank);
-      counts.num_steps.push_back(world.num_steps(rank));
+    OperationCase operation = uniform_case(GetParam().row.kind, num_ranks(), 700);
+    operation.root = 1;
+    Operands operands(operation, num_ranks());  // outlives the world, whose transports may still read it
+    World world(num_ranks(), plan);
+    const std::vector<Status> statuses = world.run(operands.calls(GetParam().row));
+    Outcome outcome{.num_sends = world.num_sends(), .num_fetches = world.num_fetches()};
+    for (int rank = 0; rank < num_ranks(); ++rank) {
+      const bool ok = statuses[static_cast<size_t>(rank)].ok();
+      if (ok) operands.expect_right(rank);
+      outcome.all_ok &= ok;
+      outcome.num_steps.push_back(world.num_steps(rank));
     }
-    return counts;
+    return outcome;
   }
 };
 
-TEST_P(FaultsTest, survives_any_failing_send) {
+TEST_P(FaultsTest, survives_any_failing_send_and_fetch) {
   for (const uint64_t seed : {0, 1}) {
-    const uint64_t num_sends = run(delays_of_seed(seed)).num_sends;
-    ASSERT_GT(num_sends, 0u);
-    for (uint64_t send = 1; send <= num_sends; ++send) {
+    const Outcome unharmed = run(delays_of_seed(seed));
+    ASSERT_TRUE(unharmed.all_ok);
+    for (const bool late : {false, true}) {
       FaultPlan plan = delays_of_seed(seed);
-      plan.failing_send = send;
-      run(plan);
+      plan.fails_late = late;
+      for (plan.failing_send = 1; plan.failing_send <= unharmed.num_sends; ++plan.failing_send) {
+        EXPECT_FALSE(run(plan).all_ok) << to_string(plan);
+      }
+      plan.failing_send = 0;
+      for (plan.failing_fetch = 1; plan.failing_fetch <= unharmed.num_fetches; ++plan.failing_fetch) {
+        EXPECT_FALSE(run(plan).all_ok) << to_string(plan);
+      }
     }
   }
 }
 
 TEST_P(FaultsTest, survives_the_death_of_any_rank_at_any_step) {
   for (const uint64_t seed : {0, 1}) {
-    const Counts unharmed = run(delays_of_seed(seed));
-    for (int victim = 0; victim < kNumRanks; ++victim) {
+    const Outcome unharmed = run(delays_of_seed(seed));
+    for (int victim = 0; victim < num_ranks(); ++victim) {
       for (uint64_t step = 1; step <= unharmed.num_steps[static_cast<size_t>(victim)]; ++step) {
         FaultPlan plan = delays_of_seed(seed);
         plan.kills = {{static_cast<uint32_t>(victim), step}};
@@ -63,10 +77,53 @@ TEST_P(FaultsTest, survives_the_death_of_any_rank_at_any_step) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registered, FaultsTest,
-                         testing::ValuesIn(registered_algorithms().begin(), registered_algorithms().end()),
-                         [](const testing::TestParamInfo<AlgorithmRow>& info) {
-                           return std::string(name_of(info.param.kind)) + "_" + std::string(info.param.name);
+// One message comes after all that can go on without it, and a second one at any time before or after.
+TEST_P(FaultsTest, is_right_whichever_two_messages_come_late) {
+  static constexpr uint64_t kLast = 15;  // rounds; the world gives up after some more in which nothing moves
+  const uint64_t num_sends = run(delays_of_seed(0)).num_sends;
+  for (uint64_t last = 1; last <= num_sends; last += stride()) {
+    for (uint64_t other = 1; other <= num_sends; ++other) {
+      for (const uint64_t num_rounds : {1, 2, 4}) {
+        FaultPlan plan = delays_of_seed(0);
+        plan.holds = {{.send = last, .num_rounds = kLast}};
+        if (other != last) plan.holds.push_back({.send = other, .num_rounds = num_rounds});
+        ASSERT_TRUE(run(plan).all_ok) << to_string(plan);
+        if (other == last) break;
+      }
+    }
+  }
+}
+
+// A message that comes late, and a send that fails.
+TEST_P(FaultsTest, survives_a_failing_send_whichever_message_comes_late) {
+  const uint64_t num_sends = run(delays_of_seed(0)).num_sends;
+  for (uint64_t late = 1; late <= num_sends; late += stride()) {
+    for (uint64_t failing = 1; failing <= num_sends; ++failing) {
+      FaultPlan plan = delays_of_seed(0);
+      plan.holds = {{.send = late, .num_rounds = 3}};
+      plan.failing_send = failing;
+      EXPECT_FALSE(run(plan).all_ok) << to_string(plan);
+    }
+  }
+}
+
+TEST_P(FaultsTest, is_right_under_any_seed) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) ASSERT_TRUE(run(delays_of_seed(seed)).all_ok) << "seed " << seed;
+}
+
+std::vector<FaultCase> fault_cases() {
+  std::vector<FaultCase> cases;
+  for (const AlgorithmRow& row : registered_algorithms()) {
+    for (const int num_ranks : {2, 3, 4, 5}) cases.push_back({row, num_ranks});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Registered, FaultsTest, testing::ValuesIn(fault_cases()),
+                         [](const testing::TestParamInfo<FaultCase>& info) {
+                           const FaultCase& fault = info.param;
+                           return std::string(name_of(fault.row.kind)) + "_" + std::string(fault.row.name) + "_" +
+                                  std::to_string(fault.num_ranks) + "_ranks";
                          });
 
 // Two ranks that call different things at the same sequence number: rank 0's inbox or rank 1's finds out, whoever of

@@ -42,6 +42,7 @@ class World {
 
   bool is_alive(int rank) const { return !fabric_.is_dead(static_cast<uint32_t>(rank)); }
   uint64_t num_sends() const { return fabric_.num_sends(); }
+  uint64_t num_fetches() const { return fabric_.num_fetches(); }
   uint64_t num_steps(int rank) const { return fabric_.num_steps(static_cast<uint32_t>(rank)); }
   const std::vector<Mismatch>& mismatches() const noexcept { return mismatches_; }
 

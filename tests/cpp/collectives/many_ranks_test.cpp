@@ -1,0 +1,65 @@
+// 1,024 ranks in this process: small operations are right, in a number of steps that grows as the logarithm.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "collectives/operands.hpp"
+#include "collectives/selector.hpp"
+#include "collectives/world.hpp"
+
+namespace axon {
+namespace {
+
+struct Size {
+  OperationKind kind;
+  size_t num_elements;  // float32; of each rank's block in all_gather
+};
+
+class ManyRanksTest : public testing::TestWithParam<Size> {
+ protected:
+  static const AlgorithmRow& algorithm(int num_ranks) {
+    const size_t num_blocks = GetParam().kind == OperationKind::kAllGather ? static_cast<size_t>(num_ranks) : 1;
+    return select(GetParam().kind, num_ranks, GetParam().num_elements * num_blocks * sizeof(float), {});
+  }
+
+  // The most that a rank sends and gets.
+  static uint64_t run(int num_ranks, uint64_t seed) {
+    const AlgorithmRow& row = algorithm(num_ranks);
+    Operands operands(uniform_case(row.kind, num_ranks, GetParam().num_elements), num_ranks);
+    FaultPlan plan = delays_of_seed(seed);
+    plan.largest_eager_num_bytes = size_t{64} << 10;  // as over UCX: a step is a message, sent or got
+    World world(num_ranks, plan);
+    uint64_t most_steps = 0;
+    for (const Status& status : world.run(operands.calls(row))) EXPECT_TRUE(status.ok()) << status.message();
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      operands.expect_right(rank);
+      most_steps = std::max(most_steps, world.num_steps(rank));
+    }
+    return most_steps;
+  }
+};
+
+TEST_P(ManyRanksTest, right_where_messages_are_late_and_out_of_order) {
+  run(1024, 1);
+}
+
+TEST_P(ManyRanksTest, right_in_a_logarithm_of_steps) {
+  for (const int num_ranks : {16, 64, 256, 1000, 1024}) {
+    const auto rounds = static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(num_ranks) - 1));
+    const uint64_t most_steps = run(num_ranks, 0);
+    // A message sent and one got in each round, and two more rounds where the ranks are no power of two.
+    EXPECT_LE(most_steps, 2 * rounds + 4) << num_ranks << " ranks, " << algorithm(num_ranks).name;
+    EXPECT_GE(most_steps, 2 * rounds - 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Operations, ManyRanksTest,
+                         testing::Values(Size{OperationKind::kAllReduce, 2}, Size{OperationKind::kAllReduce, 1000},
+                                         Size{OperationKind::kAllGather, 2}, Size{OperationKind::kBarrier, 0}),
+                         [](const testing::TestParamInfo<Size>& info) {
+                           return std::string(name_of(info.param.kind)) + "_" + std::to_string(info.param.num_elements);
+                         });
+
+}  // namespace
+}  // namespace axon
