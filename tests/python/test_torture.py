@@ -10,7 +10,7 @@ from pool import RankPool
 from torture import Torture
 
 # Unless the command line says otherwise. A CPU has few cores here, and other tests.
-OPERATIONS = {"cpu": 1000, "cuda": 2000, "staged": 500}
+OPERATIONS = {"cpu": 1000, "cuda": 2000, "copies": 2000, "staged": 500}
 
 
 def _torture(seed: int, num_operations: int) -> int:
