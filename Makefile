@@ -1,6 +1,6 @@
 # One command a task; each sets up what it needs: a virtual environment from the hashed locks, then the build.
 #
-#   make demo | test | test-upstream | check | docs | format | bench | wheel | sanitize | fuzz | lock | clean
+#   make demo | test | test-upstream | check | docs | format | bench | wheel | sanitize | fuzz | instructions | lock | clean
 #
 #   PYTHON=python3.12  VENV=folder      interpreter, and the folder of the environment made with it
 #   TORCH=2.15                          another torch of requirements/torch-*.txt, in an environment of its own
@@ -22,7 +22,7 @@ LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header $(UPG
 CXX_FILES = $(shell find csrc tests benchmarks -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 # Only these need GoogleTest, so `make demo` runs where it is missing.
-TESTS := $(if $(filter test sanitize,$(MAKECMDGOALS)),1,0)
+TESTS := $(if $(filter test sanitize instructions,$(MAKECMDGOALS)),1,0)
 BUILD_DIR := $(abspath build)/$(patsubst .%,%,$(notdir $(VENV)))
 BUILD := AXON_BUILD_DIR=$(BUILD_DIR) AXON_TESTS=$(TESTS)
 
@@ -31,7 +31,7 @@ export AXON_CUDA_ROOT ?= $(abspath $(CUDA))/nvidia/cu13
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-upstream check docs format bench wheel sanitize fuzz lock clean build host
+.PHONY: demo test test-upstream check docs format bench wheel sanitize fuzz instructions lock clean build host
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.editable
@@ -84,6 +84,13 @@ fuzz: $(VENV)/.installed
 	@$(BIN)/cmake --preset fuzz -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
 	@$(BIN)/cmake --build --preset fuzz
 	@$(BIN)/python tools/fuzz.py build/fuzz --runs $(FUZZ_RUNS)
+
+# Of an 8-byte all_reduce, with valgrind: what a change to the path costs, on a machine however busy.
+instructions: $(VENV)/.installed
+	@$(BIN)/cmake --preset release -B build/instructions -DAXON_CUDA=OFF -DCMAKE_CXX_FLAGS=-g \
+	  -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
+	@$(BIN)/cmake --build build/instructions --target all_reduce_path
+	@$(BIN)/python tools/count_instructions.py build/instructions --json benchmarks/results/instructions.jsonl
 
 # Keeps what is pinned as long as the .in files allow it; UPGRADE=--upgrade moves everything to the newest.
 lock: $(VENV)/.installed

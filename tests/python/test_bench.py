@@ -249,7 +249,7 @@ def test_run_says_what_groups_cost_on_a_gpu() -> None:
 def test_run_that_is_not_ahead_fails_and_says_where() -> None:
     done = run_bench("--sizes", "8", "--iters", "4", "--blocks", "1", "--assert-ahead", "1e6")
     assert done.returncode != 0
-    assert f"all_reduce 8: {BACKEND}" in done.stdout
+    assert f"all_reduce 8, 2 ranks: {BACKEND}" in done.stdout
     assert "of the 1e+06 wanted" in done.stdout
 
 
@@ -266,15 +266,44 @@ def test_run_says_what_groups_cost() -> None:
     assert [row.split()[0] for row in done.stdout.splitlines()[1:3]] == [BACKEND, "gloo"]
 
 
-def test_run_outside_torchrun_says_how_to_start_it() -> None:
+def run_without_torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch_axon.bench"],
+    return subprocess.run(
+        [sys.executable, "-m", "torch_axon.bench", "--backend", BACKEND, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         check=False,
-        env=environment,
+        env={**environment, "OMP_NUM_THREADS": "1"},
     )
+
+
+def test_run_outside_torchrun_says_how_to_start_it() -> None:
+    done = run_without_torchrun()
     assert done.returncode == 2
     assert "start with torchrun" in done.stderr
+
+
+def test_run_for_several_numbers_of_ranks_fails_where_one_of_them_does(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    quick = ("--sizes", "8", "--iters", "4", "--blocks", "1", "--json", str(results))
+    done = run_without_torchrun("--ranks", "1,2", *quick)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.ranks for line in read_lines(results)] == [1, 2]
+    behind = run_without_torchrun("--ranks", "2,3", *quick, "--assert-ahead", "1e6")
+    assert behind.returncode == 1
+    for number in (2, 3):
+        assert f"all_reduce 8, {number} ranks: {BACKEND}" in behind.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--ranks", "2,0"), "'2,0' is no list of numbers from 1 to 64"),
+        (("--ranks", "2,3", "--plot", "x.png"), "argument --plot: of one number of --ranks only"),
+    ],
+)
+def test_mistakes_in_ranks_are_told(arguments: tuple[str, ...], complaint: str) -> None:
+    done = run_without_torchrun(*arguments)
+    assert done.returncode == 2
+    assert complaint in done.stderr

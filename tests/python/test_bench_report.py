@@ -99,7 +99,9 @@ def test_table_shows_dashes_where_a_side_failed() -> None:
 
 
 def test_assert_ahead_lists_only_the_lines_where_the_judged_side_is_slower() -> None:
-    assert ahead_failures([LINE, SLOWER], 1.0) == ["all_reduce 1M: axon 10.00 µs, gloo 9.00 µs, 0.90 of the 1 wanted"]
+    assert ahead_failures([LINE, SLOWER], 1.0) == [
+        "all_reduce 1M, 2 ranks: axon 10.00 µs, gloo 9.00 µs, 0.90 of the 1 wanted"
+    ]
 
 
 def test_assert_ahead_wants_the_factor_that_it_is_given() -> None:

@@ -17,6 +17,7 @@ from torch_axon.bench.beside_record import BesideLine
 from torch_axon.bench.contenders import choose_gpu, is_backend, open_contenders
 from torch_axon.bench.cost import measure_costs
 from torch_axon.bench.exercise import Setting
+from torch_axon.bench.launch import ranks_wanted, run_each
 from torch_axon.bench.measure import Meter
 from torch_axon.bench.operations import OPERATIONS, Operation
 from torch_axon.bench.plot import save_plot
@@ -33,8 +34,11 @@ class Measure(Protocol[MeasuredLine]):
 
 
 def main(command_line: Sequence[str]) -> int:
+    ranks, others = ranks_wanted(command_line)
+    if ranks and "RANK" not in os.environ:
+        return run_each(ranks, others)
     if "RANK" not in os.environ:
-        print("no RANK in the environment: start with torchrun --nproc-per-node=2 -m torch_axon.bench", file=sys.stderr)
+        print("no RANK in the environment: give --ranks 2, or start with torchrun", file=sys.stderr)
         return 2
     rank = int(os.environ["RANK"])
     # One rank answers for all: torchrun would print the same usage once a rank.

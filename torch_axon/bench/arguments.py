@@ -67,6 +67,8 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         parser.error(f"arguments -b, -e, -f: {error}")
     if given.root >= num_ranks:
         parser.error(f"argument -r/--root: {given.root} is no rank from 0 to {num_ranks - 1}")
+    if given.ranks is not None:
+        parser.error("argument --ranks: not under torchrun, which has started the ranks")
     _check_combinations(given, parser)
     _check_device(given, parser)
     dtype = DTYPES[given.dtype]
@@ -138,6 +140,11 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
 
 def _add_ways(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
+    add(
+        "--ranks",
+        metavar="NUMBERS",
+        help="without torchrun: one run after the other with so many ranks of this host, comma-separated",
+    )
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where the tensors are; one GPU a rank (default: cpu)")
     add("--async", dest="is_async", action="store_true", help="keep --window calls in flight instead of one")
     add("--window", type=_integer(1, 1024), default=16, metavar="N", help="calls in flight with --async (default: 16)")

@@ -53,8 +53,10 @@ def ahead_failures(lines: Sequence[Line], factor: float) -> list[str]:
         for side in line.sides[1:]:
             ratio = line.ratio(side)
             if side.backend not in FLOORS and ratio is not None and ratio < factor:
+                in_flight = f", {line.window} in flight" if line.window > 1 else ""
                 failures.append(
-                    f"{line.op} {format_size(line.size)}: {line.judged.backend} {_time(line.judged.p50_us)} µs, "
+                    f"{line.op} {format_size(line.size)}, {line.ranks} ranks{in_flight}: "
+                    f"{line.judged.backend} {_time(line.judged.p50_us)} µs, "
                     f"{side.backend} {_time(side.p50_us)} µs, {ratio:.2f} of the {factor:g} wanted"
                 )
     return failures
