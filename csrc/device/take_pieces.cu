@@ -122,30 +122,43 @@ __global__ void __launch_bounds__(kPieceThreads)
   }
 }
 
+struct FoldOperands {
+  const PieceArguments& call;
+  uint64_t begin;
+  uint64_t indices[kWide];
+
+  __device__ __forceinline__ void load(int rank, Granule (&granules)[kWide]) const {
+#pragma unroll
+    for (uint32_t k = 0; k < kWide; ++k) granules[k] = load_granule(call.messages[rank].data + begin, indices[k]);
+  }
+};
+
+// A rank's granules are loaded while those of the one before are folded.
 template <typename Arithmetic>
 __device__ __forceinline__ void fold_even(const PieceArguments& call, const Piece& piece, const Extent& extent) {
 #pragma unroll 1
   for (uint64_t first = first_granule(); first < extent.num_even; first += kWide * num_threads()) {
+    FoldOperands operands{call, piece.begin, {}};
+#pragma unroll
+    for (uint32_t k = 0; k < kWide; ++k) operands.indices[k] = min(first + k * num_threads(), extent.num_even - 1);
+    Granule next[kWide], ahead[kWide];
+    operands.load(0, next);
+    operands.load(1, ahead);
     Accumulator<Arithmetic, Granule> totals[kWide];
-    Granule next[kWide];
-    uint64_t indices[kWide];
-#pragma unroll
-    for (uint32_t k = 0; k < kWide; ++k) indices[k] = min(first + k * num_threads(), extent.num_even - 1);
-#pragma unroll
-    for (uint32_t k = 0; k < kWide; ++k) next[k] = load_granule(call.messages[0].data + piece.begin, indices[k]);
 #pragma unroll
     for (uint32_t k = 0; k < kWide; ++k) totals[k].set(call.plan, next[k]);
 #pragma unroll 1
     for (int rank = 1; rank < call.plan.num_ranks; ++rank) {
 #pragma unroll
-      for (uint32_t k = 0; k < kWide; ++k) next[k] = load_granule(call.messages[rank].data + piece.begin, indices[k]);
+      for (uint32_t k = 0; k < kWide; ++k) next[k] = ahead[k];
+      if (rank + 1 < call.plan.num_ranks) operands.load(rank + 1, ahead);
 #pragma unroll
       for (uint32_t k = 0; k < kWide; ++k) totals[k].add(call.plan, next[k]);
     }
 #pragma unroll
     for (uint32_t k = 0; k < kWide; ++k) {
       if (first + k * num_threads() < extent.num_even) {
-        store_granule(call.output + piece.begin, indices[k], totals[k].result(call.plan));
+        store_granule(call.output + piece.begin, operands.indices[k], totals[k].result(call.plan));
       }
     }
   }

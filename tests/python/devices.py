@@ -42,7 +42,8 @@ def on(*devices: str) -> pytest.MarkDecorator:
 
 
 on_cpu_and_gpu = on("cpu", "cuda")
-on_every_path = on("cpu", "cuda", "copies", "staged")
+on_every_path = on("cpu", "cuda", "staged")
+on_every_path_of_collectives = on("cpu", "cuda", "copies", "staged")
 
 
 def settle(device: str, rank: int) -> AbstractContextManager[object]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from devices import on_every_path
+from devices import on_every_path_of_collectives
 from pool import RankPool
 from reference import LARGE, LAYOUTS, MOVABLE, SIZES, case, contribution, dense, finish, garbage, same_bits
 
-pytestmark = on_every_path
+pytestmark = on_every_path_of_collectives
 
 CASES = [
     *((dtype, 37) for dtype in MOVABLE),

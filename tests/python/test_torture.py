@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from devices import on_every_path
+from devices import on_every_path_of_collectives
 from pool import RankPool
 from torture import Torture
 
@@ -17,7 +17,7 @@ def _torture(seed: int, num_operations: int) -> int:
     return Torture(seed).run(num_operations)
 
 
-@on_every_path
+@on_every_path_of_collectives
 def test_random_operations(ranks: RankPool, request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--torture-seed", None)
     num_operations = request.config.getoption("--torture-operations", None) or OPERATIONS[ranks.device]
