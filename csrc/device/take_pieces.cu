@@ -11,7 +11,9 @@ namespace device {
 namespace {
 
 constexpr int kPieceThreads = 512;
-constexpr uint32_t kWide = 4;  // granules of a message that a thread has under way
+// Granules that a thread has under way: of a message that is copied, of each of two that are folded.
+constexpr uint32_t kWideCopy = 8;
+constexpr uint32_t kWide = 4;
 
 struct PieceArguments {
   FoldPlan plan;
@@ -88,14 +90,14 @@ __device__ __forceinline__ bool have_come(const DeviceTeam& team, const PieceArg
 
 __device__ __forceinline__ void copy_extent(std::byte* target, const std::byte* source, const Extent& extent) {
 #pragma unroll 1
-  for (uint64_t first = first_granule(); first < extent.num_even; first += kWide * num_threads()) {
-    Granule granules[kWide];
+  for (uint64_t first = first_granule(); first < extent.num_even; first += kWideCopy * num_threads()) {
+    Granule granules[kWideCopy];
 #pragma unroll
-    for (uint32_t k = 0; k < kWide; ++k) {
+    for (uint32_t k = 0; k < kWideCopy; ++k) {
       granules[k] = load_granule(source, min(first + k * num_threads(), extent.num_even - 1));
     }
 #pragma unroll
-    for (uint32_t k = 0; k < kWide; ++k) {
+    for (uint32_t k = 0; k < kWideCopy; ++k) {
       const uint64_t index = first + k * num_threads();
       if (index < extent.num_even) store_granule(target, index, granules[k]);
     }

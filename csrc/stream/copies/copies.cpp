@@ -12,9 +12,12 @@ namespace axon {
 
 namespace {
 
-// Few enough leave the others to what runs beside.
-int num_blocks(Beside beside) noexcept {
-  return beside == Beside::kNothing ? 64 : 16;
+// Of the kernels that take pieces: enough to be done with one before the next has come, by the bytes that they have
+// under way. The other multiprocessors are left to what runs beside.
+constexpr int kCopyBlocks = 16;
+
+int fold_blocks(Beside beside) noexcept {
+  return beside == Beside::kNothing ? 32 : 16;
 }
 
 static_assert(WorkspacePlaces::kNumFlags <= Workspace::kNumFlags);
@@ -69,7 +72,7 @@ class Run {
 
   Status take(const Step& step) const {
     PieceTaking taking = plan_.taking(step);
-    taking.num_blocks = num_blocks(site_.beside);
+    taking.num_blocks = plan_.folds(step) ? fold_blocks(site_.beside) : kCopyBlocks;
     return plan_.folds(step) ? fold_pieces(site_.team, taking, plan_.fold(step), site_.stream)
                              : copy_pieces(site_.team, taking, site_.stream);
   }
