@@ -132,7 +132,7 @@ all_steps() {
   step settings 120 python_tests "$few" test_cuda_settings.py
   step fused 240 python_tests "$few" test_fused.py test_fused_composition.py test_fused_float8.py test_cuda_fused.py \
     test_tensor_parallel.py
-  step training 180 python_tests "$few" test_cuda_training.py test_training.py
+  step training 240 python_tests "$few" test_cuda_training.py test_training.py test_cuda_clients.py test_examples.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
   step upstream_2 500 upstream 2
   step bench_2_graph 200 bench 2 graph

@@ -84,6 +84,32 @@ def test_fsdp2_over_a_mesh_of_two_dimensions(four_ranks: RankPool) -> None:
     four_ranks.run(_hybrid, timeout_s=120)
 
 
+def _divided_and_exported() -> None:
+    """Gradients are divided by what the program says; the whole state is to be had on rank 0."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    num_ranks = dist.get_world_size()
+    model = fully_shard(_model(), mesh=init_device_mesh("cpu", (num_ranks,)))
+    model.set_gradient_divide_factor(2.0 * num_ranks)
+    whole = _model()
+    inputs, targets = _batch(0)
+    nn.functional.mse_loss(model(inputs[_share()]), targets[_share()]).backward()
+    nn.functional.mse_loss(whole(inputs), targets).backward()
+    for parameter, expected in zip(model.parameters(), whole.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert expected.grad is not None
+        torch.testing.assert_close(parameter.grad.full_tensor(), expected.grad / 2)
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    assert list(state) == (list(whole.state_dict()) if dist.get_rank() == 0 else [])
+    for name, value in state.items():
+        same_bits(value, whole.state_dict()[name])
+
+
+def test_fsdp2_divides_gradients_and_exports_its_state(ranks: RankPool) -> None:
+    ranks.run(_divided_and_exported, timeout_s=120)
+
+
 def _with_hook(group: dist.ProcessGroup, hook: str) -> list[torch.Tensor]:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 

@@ -1,21 +1,30 @@
-"""Examples do what they say."""
+"""Examples do what they say: those that learn to read digits have the same losses as over torch's own backend."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import re
+import runpy
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+from devices import on_cpu_and_gpu
+from pool import RankPool, own_rank
 from processes import environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_llama_block_agrees_with_one_process_under_both_plans() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def _launch(example: str, *options: str, arguments: tuple[str, ...] = ()) -> str:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
     done = subprocess.run(
-        [*command, str(EXAMPLES / "llama_block.py")],
+        [*command, str(EXAMPLES / example), *arguments],
         capture_output=True,
         text=True,
         timeout=200,
@@ -23,6 +32,71 @@ def test_llama_block_agrees_with_one_process_under_both_plans() -> None:
         env=environment(),
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    distances = re.findall(r"^(\w+): output within (\S+), gradients within (\S+) of", done.stdout, re.MULTILINE)
+    return done.stdout
+
+
+def test_llama_block_agrees_with_one_process_under_both_plans() -> None:
+    output = _launch("llama_block.py")
+    distances = re.findall(r"^(\w+): output within (\S+), gradients within (\S+) of", output, re.MULTILINE)
     assert [plan for plan, *_ in distances] == ["fused", "torch"]
-    assert all(float(distance) < 1e-3 for _, *both in distances for distance in both), done.stdout
+    assert all(float(distance) < 1e-3 for _, *both in distances for distance in both), output
+
+
+def test_a_job_goes_on_from_its_checkpoint_when_a_rank_has_died(tmp_path: Path) -> None:
+    output = _launch("elastic.py", "--max-restarts=1", arguments=(str(tmp_path),))
+    assert "life 0 begins at step 0" in output
+    assert "life 1 begins at step 40" in output
+    assert "read 9" in output
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Callable[[str], RankPool]]:
+    """Two for each device, and not those of other tests: examples choose their own."""
+    pools: dict[str, RankPool] = {}
+
+    def of(device: str) -> RankPool:
+        if device not in pools:
+            pools[device] = RankPool(2, meeting="none")
+        return pools[device]
+
+    yield of
+    for pool in pools.values():
+        pool.close()
+
+
+def _run(example: str, device: str, backend: str, port: int) -> str:
+    """As torchrun would, but without importing torch anew."""
+    rank = str(own_rank())
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": str(port), "BACKEND": backend, "BACKEND_OF_COMPILE": "aot_eager"}
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    sys.path.insert(0, str(EXAMPLES))
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+    except SystemExit as exit:
+        raise AssertionError(str(exit)) from None
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    return output.getvalue()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@on_cpu_and_gpu
+@pytest.mark.parametrize("example", ["ddp", "fsdp", "tensor_parallel", "pipeline", "compiled"])
+def test_digits_are_learned(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
+    pytest.importorskip("sklearn")
+    backends = ("axon", "gloo") if device == "cpu" else ("axon",)
+    outputs = [
+        processes(device).run(_run, f"{example}.py", device, backend, _free_port(), timeout_s=150)[0]
+        for backend in backends
+    ]
+    assert re.fullmatch(r"read 9\S+% of \d+ held-out digits; last loss \S+\n", outputs[0])
+    assert len(set(outputs)) == 1  # of two ranks' sums no order differs

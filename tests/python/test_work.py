@@ -206,9 +206,12 @@ def test_sequence_numbers_count_collectives(two_ranks: RankPool) -> None:
     assert two_ranks.run(_sequence_numbers) == [[0, 1, 2, 3]] * 2
 
 
-def _profiled_names() -> set[str]:
+def _profiled() -> dict[str, list[list[int]]]:
+    """Shapes of inputs, by operation."""
     rank = dist.get_rank()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, acc_events=True
+    ) as profile:
         dist.all_reduce(torch.ones(10))
         dist.all_gather_into_tensor(torch.zeros(dist.get_world_size()), torch.ones(1))
         dist.broadcast(torch.ones(1), 0)
@@ -217,13 +220,14 @@ def _profiled_names() -> set[str]:
         elif rank == 1:
             dist.recv(torch.ones(1), 0)
         dist.barrier()
-    return {event.key for event in profile.key_averages()}
+    return {event.key: event.input_shapes for event in profile.events()}
 
 
-def test_the_profiler_names_operations(two_ranks: RankPool) -> None:
-    for rank, names in enumerate(two_ranks.run(_profiled_names)):
-        for operation in ("all_reduce", "broadcast", "send" if rank == 0 else "recv"):
-            assert f"{BACKEND}:{operation}" in names
+def test_the_profiler_names_operations_and_their_sizes(two_ranks: RankPool) -> None:
+    for rank, shapes in enumerate(two_ranks.run(_profiled)):
+        for operation in ("broadcast", "send" if rank == 0 else "recv"):
+            assert shapes[f"{BACKEND}:{operation}"] == [[1]]
+        assert shapes[f"{BACKEND}:all_reduce"] == [[10]]
 
 
 def _attributes() -> None:

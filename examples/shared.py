@@ -1,0 +1,66 @@
+"""What the examples share: how they join, and handwritten digits, which ship with scikit-learn."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+from torch import Tensor
+
+import torch_axon  # noqa: F401 registers the backend; not needed where torch's autoload is on
+
+BATCH_SIZE = 96  # of all ranks together
+
+
+def join() -> torch.device:
+    """The group of torchrun's processes; where this one computes. BACKEND=gloo or nccl runs the same over another."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+    dist.init_process_group(os.environ.get("BACKEND", "axon"))
+    torch.manual_seed(7)
+    return device
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images are [n, 64] of 0 to 1; every sixth is held out."""
+
+    images: Tensor
+    labels: Tensor
+    held_out_images: Tensor
+    held_out_labels: Tensor
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """The same on every rank."""
+        chosen = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(step))[:BATCH_SIZE]
+        return self.images[chosen], self.labels[chosen]
+
+    def share(self, step: int) -> tuple[Tensor, Tensor]:
+        """This rank's part of the batch."""
+        rank, size = dist.get_rank(), dist.get_world_size()
+        images, labels = self.batch(step)
+        return images[rank::size], labels[rank::size]
+
+
+def digits(device: torch.device) -> Digits:
+    data = load_digits()
+    images = torch.tensor(data.data, dtype=torch.float32, device=device) / 16
+    labels = torch.tensor(data.target, device=device)
+    held_out = torch.arange(len(labels), device=device) % 6 == 0
+    return Digits(images[~held_out], labels[~held_out], images[held_out], labels[held_out])
+
+
+def conclude(predicted: Tensor, labels: Tensor, loss: Tensor | float, least_accuracy: float = 0.9) -> None:
+    """Tells how well the held-out digits were read, leaves the group, and fails where that was badly."""
+    accuracy = (predicted == labels).double().mean().item()
+    if dist.get_rank() == 0:
+        print(f"read {accuracy:.2%} of {len(labels)} held-out digits; last loss {float(loss):.9g}", flush=True)
+    dist.destroy_process_group()
+    if accuracy < least_accuracy:
+        raise SystemExit(f"accuracy {accuracy:.2%} is below {least_accuracy:.0%}")
