@@ -190,14 +190,26 @@ Status DeviceGroup::launch_in_order(StreamView stream, Launch launch) {
   return arena_->launches().note(order_, stream);
 }
 
+// A meeting of the ranks in an operation that is to come: one that calls another is told, whatever this host does.
+Status DeviceGroup::announce(const Operation& operation, StreamView stream) {
+  const std::lock_guard lock(mutex_);
+  const Reach reach = reach_for(operation);
+  if (reach == Reach::kNone) return refused(operation);
+  const DeviceTeam team = team_for(reach, operation.timeout);
+  const CopyCall call = copy_call_of(operation, team.rank, team.num_ranks, {});
+  return launch_in_order(stream, [&] { return exchange_lines(team, call.meeting, stream); });
+}
+
 // Null: kernels alone do it, on all ranks. No rank of an all_to_all knows how long the messages of others are, so none
 // makes a workspace for it: it uses one that is there.
-Result<const Workspace*> DeviceGroup::workspace_for(const KernelQuery& query, std::chrono::milliseconds timeout) {
+Result<const Workspace*> DeviceGroup::workspace_for(const Operation& operation, const KernelQuery& query,
+                                                    StreamView stream) {
   static constexpr const Workspace* kNone = nullptr;
   const size_t num_bytes = Copies::workspace_bytes(query.num_ranks, workspaces_.most_bytes());
   if (num_bytes == 0 || !copies_.threshold().is_reached(query)) return kNone;
-  if (query.kind == OperationKind::kAllToAll) return workspaces_.find(num_bytes);
-  return workspaces_.obtain(num_bytes, timeout.count() > 0 ? timeout : timeout_);
+  if (query.kind == OperationKind::kAllToAll || !workspaces_.would_make(num_bytes)) return workspaces_.find(num_bytes);
+  AXON_TRY(announce(operation, stream));
+  return workspaces_.obtain(num_bytes, operation.timeout.count() > 0 ? operation.timeout : timeout_);
 }
 
 Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside beside) {
@@ -206,7 +218,7 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside
     return launch_batch(messages, stream);
   }
   KernelQuery query = query_of(operation, communicator_.size());
-  Result<const Workspace*> workspace = workspace_for(query, operation.timeout);
+  Result<const Workspace*> workspace = workspace_for(operation, query, stream);
   if (!workspace.ok()) return std::move(workspace.status());
   query.is_copied = workspace.value() != nullptr;
   const std::lock_guard lock(mutex_);

@@ -123,7 +123,8 @@ class DeviceGroup final : public Companion {
   void heed_loss(int rank) noexcept;
   void tell_who_is_gone() noexcept;
   Reach reach_for(const Operation& operation) const noexcept;
-  Result<const Workspace*> workspace_for(const KernelQuery& query, std::chrono::milliseconds timeout);
+  Result<const Workspace*> workspace_for(const Operation& operation, const KernelQuery& query, StreamView stream);
+  Status announce(const Operation& operation, StreamView stream);
   DeviceTeam team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept;
   void abort(Status reason) noexcept;
   template <typename Launch>

@@ -22,8 +22,7 @@ const Workspace* Workspaces::find(size_t num_bytes) const noexcept {
 }
 
 Result<const Workspace*> Workspaces::obtain(size_t num_bytes, std::chrono::milliseconds timeout) {
-  if (const Workspace* known = find(num_bytes); known != nullptr) return known;
-  if (num_bytes > most_to_be_had_) return static_cast<const Workspace*>(nullptr);
+  if (!would_make(num_bytes)) return find(num_bytes);
   Result<std::unique_ptr<Workspace>> made = Workspace::make(
       communicator_,
       {.device = device_, .num_bytes = std::min(std::bit_ceil(num_bytes), most_bytes_), .timeout = timeout});

@@ -25,6 +25,10 @@ class Workspaces {
   Result<const Workspace*> obtain(size_t num_bytes, std::chrono::milliseconds timeout);
   // The same, without making one.
   const Workspace* find(size_t num_bytes) const noexcept;
+  // Whether obtain() would try to make one.
+  bool would_make(size_t num_bytes) const noexcept {
+    return find(num_bytes) == nullptr && num_bytes <= most_to_be_had_;
+  }
 
   // The group has failed: streams that wait for peers go on. Any thread; never blocks. Idempotent.
   void give_up() noexcept;

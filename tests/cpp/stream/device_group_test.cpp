@@ -146,6 +146,24 @@ TEST_P(DeviceGroupTest, every_collective_by_copy_engines) {
   });
 }
 
+// The last rank has no need of workspaces, which the others are about to make.
+TEST_P(DeviceGroupTest, ranks_that_call_something_else_are_told_before_hosts_meet) {
+  on_ranks([](DeviceProcess& self) {
+    ASSERT_EQ(setenv("AXON_COPY_KB", "1", 1), 0);
+    Party party = self.form("unlike");
+    meet_all(party);
+    const size_t length = self.rank() == self.size() - 1 ? 10 : 10'000;
+    const Tensor tensor(contribution(self.rank(), length));
+    auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, length);
+    call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
+    const Status launched = party.group->launch(*call, self.stream());
+    EXPECT_EQ(launched.ok(), length == 10) << launched.message();
+    require(self.stream().synchronize());
+    EXPECT_FALSE(party.group->fault().ok());
+    self.barrier();
+  });
+}
+
 // The first call makes the workspaces; of the second one rank knows nothing.
 TEST_P(DeviceGroupTest, copies_without_a_rank_end_by_the_timeout) {
   on_ranks([](DeviceProcess& self) {
