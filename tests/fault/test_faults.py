@@ -27,6 +27,8 @@ from processes import leftovers
 from reference import same_bits
 from torch import nn
 
+pytestmark = pytest.mark.skipif(BACKEND != "axon", reason="what axon promises")
+
 # The kernel tells of an end at once, a rank that aborts tells the others; this is for a loaded machine.
 NOTICE_S = 5.0
 # Of the group, where a rank stands still or is cut off.
