@@ -261,11 +261,6 @@ Status DeviceGroup::await(const Arrivals& arrivals, int piece, StreamView stream
   return arena_->launches().note(order_, stream);
 }
 
-std::weak_ptr<void> DeviceGroup::graphs() const {
-  const std::lock_guard lock(mutex_);
-  return order_.graphs();
-}
-
 // Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a
 // circle.
 Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_points, StreamView stream) {

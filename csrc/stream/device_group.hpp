@@ -96,9 +96,6 @@ class DeviceGroup final : public Companion {
   // comes behind all these waits.
   Status await(const Arrivals& arrivals, int piece, StreamView stream);
 
-  // Whether CUDA graphs hold kernels of the group: they share it with the group, or with what it leaves behind.
-  std::weak_ptr<void> graphs() const;
-
   // Operations that kernels have done on the peers' tensors themselves: a statistic. Asks the device, behind nothing.
   Result<uint64_t> num_direct() const { return total(&TeamState::num_direct); }
   // The same of messages that this rank has sent or received.
