@@ -108,6 +108,7 @@ class Communicator final : public InboxListener {
   enum class Heed : uint8_t { kNothing, kFailed, kAsking };
   // Whether the companion has brought the group down just now, or will once the others have told how far they are.
   Heed heed_companion() noexcept;
+  bool is_asking() const noexcept { return asked_for_fault_at_ && failure_.ok(); }
   // Takes the communicator out of the engine, which is shutting down or losing this group.
   void leave() noexcept;
 

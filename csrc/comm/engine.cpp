@@ -199,6 +199,11 @@ void Engine::deliver(Deliverable* chain) noexcept {
   }
 }
 
+bool Engine::has_running() const noexcept {
+  const auto is_asking = [](const Communicator* communicator) { return communicator->is_asking(); };
+  return num_running_ != 0 || std::ranges::any_of(communicators_, is_asking);
+}
+
 void Engine::tick(Clock::time_point now) noexcept {
   if (now < next_tick_ || shut_down_) return;
   next_tick_ = now + kTickInterval;

@@ -80,7 +80,7 @@ class Engine final : private ControlHandler, private Driver {
   unsigned drive() noexcept override;
   void tick(Clock::time_point now) noexcept override;
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
-  bool has_running() const noexcept override { return num_running_ != 0; }
+  bool has_running() const noexcept override;
   bool has_gated() const noexcept override { return !gated_.empty(); }
   bool arm() noexcept override { return transport_->arm(); }
   void on_process_ended(PeerId peer) noexcept override;
