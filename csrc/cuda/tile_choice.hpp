@@ -1,0 +1,22 @@
+// Which of the kernels that cuBLASLt proposes for a large product is the fastest on a GPU that its power limits.
+//
+// An H200 draws all that it may within milliseconds of products, and then runs as fast as that allows: the kernels that
+// cuBLASLt puts first are 1 to 3 % slower than those of other tiles. What a tile costs then, and what the last wave
+// leaves idle, ranks them (benchmarks/results/tiles_h200.jsonl).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace axon {
+
+struct TiledKernel {
+  int32_t tile = 0;  // cublasLtMatmulTile_t
+  float num_waves = 0;
+};
+
+// Of one or more: the index. The first one where two are equally fast.
+size_t choose_kernel(std::span<const TiledKernel> kernels) noexcept;
+
+}  // namespace axon
