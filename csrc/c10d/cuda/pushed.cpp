@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "c10d/cuda/multiplier.hpp"
 #include "c10d/cuda/pushing.hpp"
 
 namespace axon {
@@ -23,35 +24,15 @@ size_t row_bytes(const at::Tensor& rows) {
   return static_cast<size_t>(rows.size(1)) * rows.element_size();
 }
 
-// By how a product is cut, cuBLAS takes other kernels, whose last tiles leave more multiprocessors idle or fewer.
-// Pieces of 4096 rows were fastest, or no slower, at all shapes measured (benchmarks/results/pieces_2xh200.jsonl).
-constexpr int64_t kRowsOfPiece = 4096;
+using Pieces = c10::SmallVector<RowRange, 2>;
 
-using Pieces = c10::SmallVector<RowRange, 8>;
-
-// One or more, of whole tiles, but the last.
-Pieces cut(int64_t num_rows, int64_t num_pieces) {
-  static constexpr int64_t kRowsOfTile = 256;
-  const int64_t num_tiles = (num_rows + kRowsOfTile - 1) / kRowsOfTile;
-  const int64_t most_rows = (num_tiles + num_pieces - 1) / num_pieces * kRowsOfTile;
-  Pieces pieces{{.begin = 0, .num_rows = std::min(most_rows, num_rows)}};
-  for (int64_t begin = most_rows; begin < num_rows; begin += most_rows) {
-    pieces.push_back({.begin = begin, .num_rows = std::min(most_rows, num_rows - begin)});
-  }
-  return pieces;
-}
-
-Pieces cut_for_products(int64_t num_rows) {
-  return cut(num_rows, std::max<int64_t>(1, (num_rows + kRowsOfPiece / 2) / kRowsOfPiece));
-}
-
-// What a rank sends in pieces its peer awaits in the same ones. In a group of two there is one peer: one piece is on
-// its way while the next one is multiplied, so there are two at least, unless they would not fill the device.
-Pieces cut_for_pushes(int64_t num_rows, size_t num_ranks) {
-  static constexpr int64_t kFewestRows = 1024, kFewestPieces = 2, kMostPieces = 4;
-  static_assert(kMostPieces <= kMaxPieces);
-  if (num_ranks > 2 || num_rows < kFewestRows) return cut(num_rows, 1);
-  return cut(num_rows, std::clamp(num_rows / kRowsOfPiece, kFewestPieces, kMostPieces));
+// What a rank sends in pieces its peer awaits in the same ones. In a group of two there is one peer: a half is on its
+// way while the other is multiplied, unless halves would not fill the device. More pieces are slower products.
+Pieces cut(int64_t num_rows, size_t num_ranks) {
+  static constexpr int64_t kFewestRows = 1024, kRowsOfTile = 256;
+  if (num_ranks > 2 || num_rows < kFewestRows) return {{.begin = 0, .num_rows = num_rows}};
+  const int64_t half = num_rows / 2 / kRowsOfTile * kRowsOfTile;
+  return {{.begin = 0, .num_rows = half}, {.begin = half, .num_rows = num_rows - half}};
 }
 
 // In the accumulation type of the elements, rounded once.
@@ -69,89 +50,93 @@ void sum(const at::Tensor& slots, const c10d::ReduceOp& reduction, at::Tensor& o
 // A matmul_reduce_scatter, step by step.
 class Scattering {
  public:
-  explicit Scattering(const MatmulReduceScatter& call);
-  Pushing::Plan plan() const;
-  at::Tensor run(Pushing& pushing);
+  Scattering(const MatmulReduceScatter& call, Pushing& pushing);
+  static Pushing::Plan plan(const MatmulReduceScatter& call);
+  at::Tensor run();
 
  private:
-  void push_partials(Pushing& pushing);
-  void add_own(Pushing& pushing);
-  void sum_all(Pushing& pushing);
+  void push_partials();
+  void add_own();
+  void sum_all();
   size_t bytes_a_row() const { return row_bytes(output_); }
-  Pieces cut(int64_t num_rows) const { return cut_for_pushes(num_rows, rows_.num_ranks()); }
   // Of the own rows: each rank's partial result, in the workspace.
-  at::Tensor slots(const Pushing& pushing) const;
+  at::Tensor slots() const;
 
   const MatmulReduceScatter& call_;
   const RowPartition& rows_;
+  Pushing& pushing_;
+  Multiplier multiplier_;
   Weight weight_;  // without the bias, which is a part of the sum, not of each product
   at::Tensor output_;
   std::vector<at::Tensor> partials_;  // read by the pushes
 };
 
-Scattering::Scattering(const MatmulReduceScatter& call) : call_(call), rows_(call.rows), weight_(call.weight) {
+Scattering::Scattering(const MatmulReduceScatter& call, Pushing& pushing)
+    : call_(call), rows_(call.rows), pushing_(pushing), multiplier_(call.x.values.device()), weight_(call.weight) {
   weight_.bias.reset();
   output_ = weight_.empty_output(rows_.own().num_rows);
 }
 
-Pushing::Plan Scattering::plan() const {
-  std::vector<int64_t> shared = rows_.begins();
-  shared.push_back(weight_.num_columns());
+Pushing::Plan Scattering::plan(const MatmulReduceScatter& call) {
+  const int64_t num_columns = call.weight.num_columns();
+  const size_t bytes_a_row = static_cast<size_t>(num_columns) * at::elementSize(call.weight.output_type);
+  std::vector<int64_t> shared = call.rows.begins();
+  shared.push_back(num_columns);
   return {.operation = DeviceOperation::kMatmulReduceScatter,
-          .dtype = output_.scalar_type(),
-          .num_bytes = static_cast<size_t>(rows_.all().num_rows) * bytes_a_row(),
-          .workspace_bytes = rows_.num_ranks() * static_cast<size_t>(rows_.most_rows()) * bytes_a_row(),
+          .dtype = call.weight.output_type,
+          .num_bytes = static_cast<size_t>(call.rows.all().num_rows) * bytes_a_row,
+          .workspace_bytes = call.rows.num_ranks() * static_cast<size_t>(call.rows.most_rows()) * bytes_a_row,
           .shared = std::move(shared)};
 }
 
-at::Tensor Scattering::run(Pushing& pushing) {
-  push_partials(pushing);
+at::Tensor Scattering::run() {
+  push_partials();
   const bool can_add = rows_.num_ranks() == 2 && !weight_.scale.defined();
-  can_add ? add_own(pushing) : sum_all(pushing);
-  pushing.join();
+  can_add ? add_own() : sum_all();
+  pushing_.join();
   if (call_.weight.bias) output_.add_(*call_.weight.bias);
   return output_;
 }
 
-void Scattering::push_partials(Pushing& pushing) {
+void Scattering::push_partials() {
   for (size_t distance = 1; distance < rows_.num_ranks(); ++distance) {
     const size_t peer = (rows_.rank() + distance) % rows_.num_ranks();
     const RowRange block = rows_.of(peer);
     const auto first_row = static_cast<int64_t>(rows_.rank()) * block.num_rows;
     const at::Tensor& partial = partials_.emplace_back(weight_.empty_output(block.num_rows));
     int number = 0;
-    for (const RowRange piece : cut(block.num_rows)) {
+    for (const RowRange piece : cut(block.num_rows, rows_.num_ranks())) {
       const at::Tensor part = slice_rows(partial, piece);
-      multiply(call_.x.slice(piece.behind(block.begin)), weight_, part);
-      distance == 1 && number == 0 ? pushing.begin() : pushing.follow_current();
-      pushing.push(peer, static_cast<size_t>(first_row + piece.begin) * bytes_a_row(), part);
-      pushing.tell(peer, number++);
+      multiplier_.multiply(call_.x.slice(piece.behind(block.begin)), weight_, part);
+      distance == 1 && number == 0 ? pushing_.begin() : pushing_.follow_current();
+      pushing_.push(peer, static_cast<size_t>(first_row + piece.begin) * bytes_a_row(), part);
+      pushing_.tell(peer, number++);
     }
   }
 }
 
-at::Tensor Scattering::slots(const Pushing& pushing) const {
+at::Tensor Scattering::slots() const {
   const auto num_ranks = static_cast<int64_t>(rows_.num_ranks());
-  return pushing.tensor(0, {num_ranks, output_.size(0), output_.size(1)}, output_.options());
+  return pushing_.tensor(0, {num_ranks, output_.size(0), output_.size(1)}, output_.options());
 }
 
-void Scattering::add_own(Pushing& pushing) {
+void Scattering::add_own() {
   const RowRange own = rows_.own();
-  const at::Tensor theirs = slots(pushing)[static_cast<int64_t>(1 - rows_.rank())];
+  const at::Tensor theirs = slots()[static_cast<int64_t>(1 - rows_.rank())];
   const double factor = call_.reduction == c10d::ReduceOp::AVG ? 0.5 : 1;
   int number = 0;
-  for (const RowRange piece : cut(own.num_rows)) {
-    pushing.await(number++);
-    multiply_and_add(call_.x.slice(piece.behind(own.begin)), weight_, slice_rows(theirs, piece), factor,
-                     slice_rows(output_, piece));
+  for (const RowRange piece : cut(own.num_rows, rows_.num_ranks())) {
+    pushing_.await(number++);
+    multiplier_.multiply_and_add(call_.x.slice(piece.behind(own.begin)), weight_, slice_rows(theirs, piece), factor,
+                                 slice_rows(output_, piece));
   }
 }
 
-void Scattering::sum_all(Pushing& pushing) {
-  const at::Tensor all = slots(pushing);
-  multiply(call_.x.slice(rows_.own()), weight_, all[static_cast<int64_t>(rows_.rank())]);
-  const auto num_pieces = static_cast<int>(cut(rows_.own().num_rows).size());
-  for (int piece = 0; piece < num_pieces; ++piece) pushing.await(piece);
+void Scattering::sum_all() {
+  const at::Tensor all = slots();
+  multiplier_.multiply(call_.x.slice(rows_.own()), weight_, all[static_cast<int64_t>(rows_.rank())]);
+  const auto num_pieces = static_cast<int>(cut(rows_.own().num_rows, rows_.num_ranks()).size());
+  for (int piece = 0; piece < num_pieces; ++piece) pushing_.await(piece);
   sum(all, call_.reduction, output_);
 }
 
@@ -177,9 +162,10 @@ std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call) {
   Rows all{.values = pushing->tensor(0, {num_rows, x.values.size(1)}, x.values.options()), .scales = x.scales};
   if (x.has_scale_a_row()) all.scales = pushing->tensor(begin_of_scales, {num_rows, 1}, x.scales.options());
   GatheringProducts products(call);
+  Multiplier multiplier(x.values.device());
   const auto multiply = [&](const Rows& part, RowRange range) {
-    for (const RowRange piece : cut_for_products(range.num_rows)) {
-      products.multiply(part.slice(piece), piece.behind(range.begin));
+    for (size_t i = 0; i < call.weights.size(); ++i) {
+      multiplier.multiply(part, call.weights[i], products.output_rows(i, range));
     }
   };
   const size_t first_row = static_cast<size_t>(rows.own().begin);
@@ -204,10 +190,9 @@ std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call) {
 
 std::optional<at::Tensor> run_pushed(const MatmulReduceScatter& call) {
   const c10::DeviceGuard on_device(call.x.values.device());
-  Scattering scattering(call);
-  std::optional<Pushing> pushing = Pushing::open(call.backend, call.x.values.device(), scattering.plan());
+  std::optional<Pushing> pushing = Pushing::open(call.backend, call.x.values.device(), Scattering::plan(call));
   if (!pushing) return std::nullopt;
-  return scattering.run(*pushing);
+  return Scattering(call, *pushing).run();
 }
 
 }  // namespace axon

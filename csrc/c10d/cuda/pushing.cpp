@@ -51,16 +51,18 @@ void Pushing::begin() {
   is_open_ = true;
   follow_current();
   side_.order(current_, awaiting_);
+  awaiting_is_ahead_ = true;
 }
 
 void Pushing::await(int piece) {
   side_.await(*workspace_, piece);
   side_.order(awaiting_, current_);
+  awaiting_is_ahead_ = false;
 }
 
 void Pushing::join() {
   side_.order(pushing_, current_);
-  side_.order(awaiting_, current_);
+  if (awaiting_is_ahead_) side_.order(awaiting_, current_);
   is_open_ = false;
 }
 

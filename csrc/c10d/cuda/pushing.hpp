@@ -47,7 +47,10 @@ class Pushing {
   void await(int piece);
   // Beside the current stream: of what has been pushed, behind that, and of what has been awaited.
   void copy_pushed(const at::Tensor& rows, const at::Tensor& target) { copy(target.data_ptr(), rows, pushing_); }
-  void copy_awaited(const at::Tensor& rows, const at::Tensor& target) { copy(target.data_ptr(), rows, awaiting_); }
+  void copy_awaited(const at::Tensor& rows, const at::Tensor& target) {
+    copy(target.data_ptr(), rows, awaiting_);
+    awaiting_is_ahead_ = true;
+  }
   // The current stream goes on behind all that: tensors are the caller's again.
   void join();
 
@@ -64,8 +67,9 @@ class Pushing {
   int rank_;
   c10::Stream current_;
   c10::Stream pushing_;
-  c10::Stream awaiting_;  // of its own: pieces come while others are pushed
-  bool is_open_ = false;  // between begin() and join()
+  c10::Stream awaiting_;            // of its own: pieces come while others are pushed
+  bool awaiting_is_ahead_ = false;  // has what the current stream does not wait for yet
+  bool is_open_ = false;            // between begin() and join()
 };
 
 }  // namespace axon
