@@ -70,6 +70,17 @@ def by_name(name: str, given: object, tensors: Sequence[T]) -> dict[str, T]:
     return {f"{name}[{index}]": tensor for index, tensor in enumerate(tensors)}
 
 
+def fit(x: Tensor, depth: int, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> bool:
+    """Whether nothing needs to be checked: a call of hidden products has little time."""
+    device, dtype = x.device, x.dtype
+    for weight, bias in zip(weights, biases, strict=True):
+        if weight.ndim != 2 or weight.shape[0] != depth or weight.dtype != dtype or weight.device != device:
+            return False
+        if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != dtype or bias.device != device):
+            return False
+    return True
+
+
 def check_factors(
     operator: str, x: Tensor, depth: int, weights: dict[str, Tensor], biases: dict[str, Tensor | None]
 ) -> None:

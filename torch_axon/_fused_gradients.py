@@ -195,6 +195,14 @@ def _matmul_reduce_scatter(
     return output
 
 
+def differentiably(operator: torch._ops.OpOverload[..., Any], tensors: tuple[Any, ...], how: tuple[Any, ...]) -> Any:
+    """A call of one of the operators, which takes no detour through Python where no gradient is wanted."""
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)):
+        return operator(*tensors, *how)
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*tensors, *how)
+
+
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     "all_gather_matmul": _all_gather_matmul,
     "matmul_reduce_scatter": _matmul_reduce_scatter,

@@ -27,10 +27,12 @@ from torch_axon._fused_arguments import (
     check_scales,
     check_types,
     dimension,
+    fit,
     rows_dimension,
     shares_of_shards,
     shares_of_whole,
 )
+from torch_axon._fused_gradients import differentiably
 
 __all__ = ["all_gather_matmul", "matmul_reduce_scatter", "scaled_all_gather_matmul", "scaled_matmul_reduce_scatter"]
 
@@ -84,17 +86,21 @@ def all_gather_matmul(
     shares = shares_of_shards("all_gather_matmul", x_shard.shape[dim], sizes, group)
     several, addends = as_lists("all_gather_matmul", weights, biases)
     columns = dim == x_shard.ndim - 1
-    named, named_addends = by_name("weights", weights, several), by_name("biases", weights, addends)
-    check_factors("all_gather_matmul", x_shard, sum(shares) if columns else x_shard.shape[-1], named, named_addends)
-    check_types("all_gather_matmul", x_shard, {**named, **named_addends})
+    depth = sum(shares) if columns else x_shard.shape[-1]
+    if not fit(x_shard, depth, several, addends):
+        named, named_addends = by_name("weights", weights, several), by_name("biases", weights, addends)
+        check_factors("all_gather_matmul", x_shard, depth, named, named_addends)
+        check_types("all_gather_matmul", x_shard, {**named, **named_addends})
     if columns:
         whole = _gather_columns(x_shard, shares, group)
         gathered = whole if return_gathered else None
         outputs = [linear(whole, weight.t(), bias) for weight, bias in zip(several, addends, strict=True)]
     else:
         rows = Rows(x_shard, dim)
-        gathered_rows, products = torch.ops.axon.all_gather_matmul(
-            rows.matrix, several, addends, rows.counts(shares), group.group_name, return_gathered
+        gathered_rows, products = differentiably(
+            torch.ops.axon.all_gather_matmul.default,
+            (rows.matrix, several, addends),
+            (rows.counts(shares), group.group_name, return_gathered),
         )
         gathered = rows.restore(gathered_rows, sum(shares)) if return_gathered else None
         outputs = [rows.restore(product, sum(shares)) for product in products]
@@ -118,8 +124,9 @@ def matmul_reduce_scatter(
     """
     group = group or dist.distributed_c10d._get_default_group()
     dim = dimension("matmul_reduce_scatter: scatter_dim", scatter_dim, x)
-    check_factors("matmul_reduce_scatter", x, x.shape[-1], {"weight": weight}, {"bias": bias})
-    check_types("matmul_reduce_scatter", x, {"weight": weight, "bias": bias})
+    if not fit(x, x.shape[-1], [weight], [bias]):
+        check_factors("matmul_reduce_scatter", x, x.shape[-1], {"weight": weight}, {"bias": bias})
+        check_types("matmul_reduce_scatter", x, {"weight": weight, "bias": bias})
     if dim == x.ndim - 1:
         shares = shares_of_whole("matmul_reduce_scatter", weight.shape[1], sizes, group)
         # The product's transpose is scattered along its rows.
@@ -129,8 +136,10 @@ def matmul_reduce_scatter(
         return output if bias is None else output + torch.split(bias, shares)[group.rank()].to(output.dtype)
     shares = shares_of_whole("matmul_reduce_scatter", x.shape[dim], sizes, group)
     rows = Rows(x, dim)
-    product = torch.ops.axon.matmul_reduce_scatter(
-        rows.matrix, weight, bias, rows.counts(shares), reduce_op, group.group_name
+    product = differentiably(
+        torch.ops.axon.matmul_reduce_scatter.default,
+        (rows.matrix, weight, bias),
+        (rows.counts(shares), reduce_op, group.group_name),
     )
     return rows.restore(product, shares[group.rank()])
 
