@@ -43,10 +43,10 @@ void push(DeviceProcess& self, const Workspace& workspace, const Tensor& data, S
 // Each round changes what is pushed; what a rank has read of the last one is safe behind the meeting.
 TEST_P(DeviceGroupTest, what_all_ranks_have_told_of_is_there) {
   on_ranks([](DeviceProcess& self) {
+    const Stream side = require(Stream::create());  // outlives the group
     Party party = self.form("pushing");
     meet_all(party);
     const Workspace& workspace = make_workspace(self, party);
-    const Stream side = require(Stream::create());
     const Event begun = require(Event::create_untimed());
     const Event ended = require(Event::create_untimed());
     for (int round = 0; round < 20; ++round) {
