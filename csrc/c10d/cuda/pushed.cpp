@@ -81,7 +81,7 @@ Pushing::Plan Scattering::plan(const MatmulReduceScatter& call) {
   const int64_t num_columns = call.weight.num_columns();
   const size_t bytes_a_row = static_cast<size_t>(num_columns) * at::elementSize(call.weight.output_type);
   std::vector<int64_t> shared = call.rows.begins();
-  shared.push_back(num_columns);
+  shared.insert(shared.end(), {num_columns, call.reduction == c10d::ReduceOp::AVG});
   return {.operation = DeviceOperation::kMatmulReduceScatter,
           .dtype = call.weight.output_type,
           .num_bytes = static_cast<size_t>(call.rows.all().num_rows) * bytes_a_row,
