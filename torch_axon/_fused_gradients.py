@@ -43,6 +43,7 @@ class _AllGatherMatmul(torch.autograd.Function):
         needs_x, needs_weights = ctx.needs_input_grad[3], any(ctx.needs_input_grad[4 : 4 + num_weights])
         ctx.set_materialize_grads(False)
         ctx.sizes, ctx.group_name, ctx.return_gathered = sizes, group_name, return_gathered
+        ctx.weights_in_columns = [weight is not None and _is_in_columns(weight) for weight in weights]
         # The gathered input is kept where the caller has it anyway.
         multiplied = gathered if return_gathered else x
         ctx.save_for_backward(multiplied if needs_weights else None, *(weights if needs_x else ()))
@@ -60,8 +61,10 @@ class _AllGatherMatmul(torch.autograd.Function):
         if is_shard:
             gathered = _finish_all_gather(gathered, ctx.sizes)
         d_weights = [
-            gathered.mH @ d_output if needed and d_output is not None else None
-            for needed, d_output in zip(needs_parameters[: len(d_outputs)], d_outputs, strict=True)
+            _gradient_of_weight(gathered, d_output, in_columns) if needed and d_output is not None else None
+            for needed, d_output, in_columns in zip(
+                needs_parameters[: len(d_outputs)], d_outputs, ctx.weights_in_columns, strict=True
+            )
         ]
         d_biases = [
             d_output.sum(0) if needed and d_output is not None else None
@@ -78,11 +81,11 @@ def _start_gradient_of_shard(
     if d_gathered is None and len(pairs) == 1:
         product = torch.ops.axon.matmul_reduce_scatter(*pairs[0], None, ctx.sizes, "sum", ctx.group_name)
         return lambda: product
-    total = d_gathered
-    for d_output, weight in pairs:
-        total = d_output @ weight if total is None else torch.addmm(total, d_output, weight)
-    if total is None:
+    if d_gathered is None and not pairs:
         return lambda: None
+    total = d_gathered.clone() if d_gathered is not None else torch.mm(*pairs.pop(0))
+    for d_output, weight in pairs:
+        total.addmm_(d_output, weight)
     scattered = _start_reduce_scatter(total, ctx.sizes, ctx.group_name)
     return lambda: _finish_reduce_scatter(scattered, ctx.sizes, ctx.group_name)
 
@@ -102,6 +105,7 @@ class _MatmulReduceScatter(torch.autograd.Function):
             output: Tensor = torch.ops.axon.matmul_reduce_scatter(x, weight, bias, sizes, reduce_op, group_name)
         _, _, _, needs_x, needs_weight, _ = ctx.needs_input_grad
         ctx.sizes, ctx.reduce_op, ctx.group_name = sizes, reduce_op, group_name
+        ctx.weight_in_columns = _is_in_columns(weight)
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
         return output
 
@@ -121,8 +125,18 @@ class _MatmulReduceScatter(torch.autograd.Function):
         elif needs_weight:
             d_product = _finish_all_gather(_start_all_gather(d_output, ctx.sizes, ctx.group_name), ctx.sizes)
         if needs_weight:
-            d_weight = x.mH @ d_product
+            d_weight = _gradient_of_weight(x, d_product, ctx.weight_in_columns)
         return None, None, None, d_x, d_weight, d_bias
+
+
+def _is_in_columns(weight: Tensor) -> bool:
+    """Such as `linear.weight.t()`."""
+    return weight.stride(0) == 1 and weight.stride(1) != 1
+
+
+def _gradient_of_weight(x: Tensor, d_output: Tensor, in_columns: bool) -> Tensor:
+    """Laid out as the weight is: autograd would copy what is not, element by element."""
+    return (d_output.mH @ x).mH if in_columns else x.mH @ d_output
 
 
 # Rows that differ between the ranks are gathered and scattered in blocks as large as the largest.

@@ -1,4 +1,4 @@
-"""Gradients of the fused products beyond those of real numbers: complex factors, and gradients of gradients."""
+"""Gradients of the fused products: of complex factors, their layout, and gradients of gradients."""
 
 from __future__ import annotations
 
@@ -79,6 +79,22 @@ def _complex_factors() -> None:
 
 def test_complex_factors_are_conjugated(two_ranks: RankPool) -> None:
     two_ranks.run(_complex_factors)
+
+
+def _layouts() -> None:
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    for weight in (factor((6, 5), rank), factor((5, 6), rank).t()):
+        own = weight.detach().requires_grad_()
+        assert own.stride() == weight.stride()
+        _, gathered = all_gather_matmul(factor((4, 6), rank), own)
+        scattered = matmul_reduce_scatter(factor((2 * num_ranks, 6), rank), own)
+        for result in (gathered, scattered):
+            (gradient,) = torch.autograd.grad(result.sum(), own)
+            assert gradient.stride() == own.stride()
+
+
+def test_gradients_of_weights_are_laid_out_as_they_are(two_ranks: RankPool) -> None:
+    two_ranks.run(_layouts)
 
 
 def _second_gradients() -> list[str]:
