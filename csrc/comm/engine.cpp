@@ -56,6 +56,11 @@ PeerCard Engine::make_card() {
   return card;
 }
 
+static Status unreachable(const GroupSpecification& group, size_t rank, const Status& why) {
+  return {why.code(), "[rank " + std::to_string(group.rank) + " of group '" + group.name + "'] rank " +
+                          std::to_string(rank) + " cannot be reached: " + why.message()};
+}
+
 Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specification) {
   return progress_->exclusively([&]() -> Result<std::unique_ptr<Communicator>> {
     if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
@@ -66,7 +71,7 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
     Team team{.rank = specification.rank, .peers = {}, .keys = {}};
     for (const PeerCard& card : specification.cards) {
       Result<PeerId> peer = meet(card);
-      if (!peer.ok()) return std::move(peer.status());
+      if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
       team.peers.push_back(peer.value());
       team.keys.push_back(card.key);
     }

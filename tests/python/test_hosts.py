@@ -6,10 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from hosts import ADDRESSES, Hosts, two_hosts
+import torch.distributed as dist
+from hosts import ADDRESSES, Hosts, move_to, two_hosts
+from pool import RankPool
 from processes import environment, run_ranks
+from reference import failure
 
 TIMEOUT_S = 3.0
 
@@ -34,6 +38,21 @@ def test_all_reduce_between_hosts_until_the_link_is_cut(hosts: Hosts) -> None:
         seconds, message = ended.output.splitlines()[-2:]
         assert float(seconds) < TIMEOUT_S + 1
         assert f"rank {1 - rank}" in message
+
+
+def _form(store: str, rank: int) -> str:
+    return failure(lambda: dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2))
+
+
+def test_a_rank_without_a_way_to_it_is_named(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.cut()
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[rank])
+            pool.start(_form, str(tmp_path / "store"), rank)
+        for rank, pool in enumerate((one, other)):
+            [message] = pool.finish()
+            assert f"[rank {rank} of group '0'] rank {1 - rank} cannot be reached: " in message
 
 
 def test_the_doctor_names_the_network_and_what_the_ranks_do_not_share(hosts: Hosts) -> None:
