@@ -34,11 +34,6 @@ static bool is_workspace_size(std::string_view value) noexcept {
   return is_number_up_to(65536, value);
 }
 
-static bool is_copy_size(std::string_view value) noexcept {
-  static constexpr unsigned kMost = 1u << 30;
-  return value.empty() || value == "off" || is_number_up_to(kMost, value);
-}
-
 static bool is_list_of_transports(std::string_view value) noexcept {
   return value == "ucx" || value == "ucx,cuda" || value == "cuda,ucx";
 }
@@ -50,10 +45,6 @@ static constexpr Setting kSettings[] = {
      "MiB of each GPU that a process keeps for its groups' kernels. A group that finds no room there sends its CUDA "
      "tensors through host memory.",
      is_arena_size},
-    {"AXON_COPY_KB", ReadBy::kEngine, "", "off, or 0 to 1073741824",
-     "From how many KiB on copy engines do collectives between GPUs of one host; empty: as measured for each of them. "
-     "Must be the same on all ranks.",
-     is_copy_size},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "What goes to stderr: this level and those before it.", is_log_level},
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
@@ -64,9 +55,8 @@ static constexpr Setting kSettings[] = {
      "memory.",
      is_list_of_transports},
     {"AXON_WORKSPACE_MB", ReadBy::kEngine, "1024", "0 to 65536",
-     "MiB of each GPU that a group may take for data that copy engines push there, beside matrix products "
-     "(torch.ops.axon) and of large collectives. Products that need more communicate first. Must be the same on all "
-     "ranks.",
+     "MiB of each GPU that a group may take to move data beside matrix products (torch.ops.axon). What needs more "
+     "communicates first. Must be the same on all ranks.",
      is_workspace_size},
     {"AXON_UCX_ROOT", ReadBy::kBuild, "", "a folder",
      "Prefix of a UCX installation to build against and load, in place of the libucx wheel.", nullptr},

@@ -129,6 +129,8 @@ class CudaSide {
   std::vector<c10::Stream> used_streams_;       // each once
   std::optional<c10::Stream> awaiting_stream_;  // made at first use: torch has few
   std::unique_ptr<DeviceGroup> group_;
+  std::vector<std::unique_ptr<Workspace>> workspaces_;  // the last one is used; the smaller ones may be, still
+  size_t most_workspace_bytes_;                         // larger ones are not to be had
   const std::shared_ptr<LateFailure> late_failure_ = std::make_shared<LateFailure>();
   std::atomic<uint64_t> num_launched_{0};  // relaxed: a statistic
 };

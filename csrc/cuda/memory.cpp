@@ -60,9 +60,4 @@ Status copy_async(void* target, const void* source, size_t num_bytes, StreamView
   return Status();
 }
 
-Status clear_async(void* target, size_t num_bytes, StreamView stream) {
-  AXON_CUDA_TRY(cudaMemsetAsync(target, 0, num_bytes, stream.get()));
-  return Status();
-}
-
 }  // namespace axon

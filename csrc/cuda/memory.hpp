@@ -72,7 +72,5 @@ class StreamMemory {
 
 // Between any two of host and devices, in the order of the stream. Of host memory only pinned one does not block.
 Status copy_async(void* target, const void* source, size_t num_bytes, StreamView stream);
-// All bytes 0, of the current device's memory.
-Status clear_async(void* target, size_t num_bytes, StreamView stream);
 
 }  // namespace axon

@@ -54,8 +54,6 @@ class Stream {
  public:
   // Does not synchronise with the legacy default stream.
   static Result<Stream> create();
-  // The same, whose work comes before that of others.
-  static Result<Stream> create_urgent();
   StreamView view() const noexcept { return StreamView(stream_.get()); }
   operator StreamView() const noexcept { return view(); }
 

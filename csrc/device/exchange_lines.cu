@@ -49,8 +49,8 @@ __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& 
 // The ranks of an all_to_all do not know alike how large it is: peers may have launched a direct kernel.
 __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
   const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
-  const DeviceDescriptor to_peer = descriptor_of(call, block.all_sent());
-  const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, block.all_received()));
+  const DeviceDescriptor to_peer = descriptor_of(call, block.send_bytes);
+  const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, block.receive_bytes));
   const bool is_all_to_all = static_cast<DeviceOperation>(to_peer.operation) == DeviceOperation::kAllToAll;
   if (is_all_to_all && call.when == When::kAlways) decline(DirectTurn(team, to_peer, epoch));
 }
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   const bool sends = job.group < kInGroups;
   const int peer = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
   const ExchangeBlock& block = call.blocks[peer];
-  const DeviceDescriptor ours = descriptor_of(call, sends ? block.all_sent() : block.all_received());
+  const DeviceDescriptor ours = descriptor_of(call, sends ? block.send_bytes : block.receive_bytes);
   const Site site{team, team.layout.channels[static_cast<int>(call.channel)], ours, fault};
   const bool is_direct = kMayBeDirect && ((sends ? call.direct.sends_to : call.direct.receives_from) >> peer & 1) != 0;
   if (is_direct && !run_directly(site, call, peer, job)) return;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
 ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const MessagePlaces& direct) {
   ExchangeArguments arguments{.descriptor = {.operation = static_cast<uint64_t>(call.operation),
                                              .dtype = static_cast<uint64_t>(call.dtype),
-                                             .reduction = static_cast<uint64_t>(call.reduction),
+                                             .reduction = static_cast<uint64_t>(Reduction::kNone),
                                              .root = static_cast<uint64_t>(call.root),
                                              .num_bytes = call.announced},
                               .channel = call.channel,
@@ -110,8 +110,6 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call,
                               .receive = static_cast<std::byte*>(call.receives[rank].data),
                               .send_bytes = call.sends[rank].num_bytes,
                               .receive_bytes = call.receives[rank].num_bytes,
-                              .sent_apart = call.sends_apart[rank],
-                              .received_apart = call.receives_apart[rank],
                               .send_tag = call.sends[rank].tag,
                               .receive_tag = call.receives[rank].tag};
   }

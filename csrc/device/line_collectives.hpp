@@ -51,12 +51,8 @@ struct LineExchange {
   std::array<ReceiveBlock, kMaxTeamRanks> receives{};  // [r] comes from rank r; the own one may be the block sent
   uint32_t sends_to = 0;                               // kPointToPoint: bit r: a message (maybe empty) goes to rank r
   uint32_t receives_from = 0;                          // kPointToPoint: bit r: a message comes from rank r
-  // Of a barrier around data that moves in another way: in place of bytes, 45 bits which all ranks must agree on; …
+  // Of a barrier around data that moves in another way: in place of bytes, 45 bits which all ranks must agree on.
   uint64_t announced = 0;
-  Reduction reduction = Reduction::kNone;  // … what it is reduced by; …
-  // … or, added to the messages' bytes, what moves so to and from each rank, on which the two must agree.
-  std::array<uint64_t, kMaxTeamRanks> sends_apart{};
-  std::array<uint64_t, kMaxTeamRanks> receives_apart{};
   LineShape shape{};
   When when = When::kAlways;
 };

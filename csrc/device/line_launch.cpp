@@ -7,7 +7,6 @@
 #include "device/direct_launch.hpp"
 #include "device/fold_types.hpp"
 #include "device/packet_collectives.hpp"
-#include "device/take_pieces.hpp"
 
 namespace axon::device {
 namespace {
@@ -115,7 +114,6 @@ Status load_kernels(int num_ranks) {
   AXON_TRY(load(device::exchange_kernel_address()));
   AXON_TRY(load(device::message_kernel_address()));
   AXON_TRY(device::load_direct_kernels());
-  AXON_TRY(device::load_piece_kernels());
   return load_packet_kernels(num_ranks);
 }
 

@@ -10,13 +10,8 @@ struct ExchangeBlock {
   std::byte* receive;
   uint64_t send_bytes;
   uint64_t receive_bytes;
-  uint64_t sent_apart;  // moved in another way, but compared with the rest
-  uint64_t received_apart;
   uint32_t send_tag;
   uint32_t receive_tag;
-
-  __device__ __forceinline__ uint64_t all_sent() const { return send_bytes + sent_apart; }
-  __device__ __forceinline__ uint64_t all_received() const { return receive_bytes + received_apart; }
 };
 
 // Before a point-to-point message, on a lane and by a warp of its own: what it is, in thread 0's first granule. False:

@@ -36,12 +36,7 @@ static Block part_of_block(Reach reach) noexcept {
 }
 
 DeviceGroup::DeviceGroup(Communicator& communicator, int device, std::chrono::milliseconds timeout, Event event)
-    : communicator_(communicator),
-      device_(device),
-      timeout_(timeout),
-      workspaces_(communicator, device),
-      order_(std::move(event)),
-      copies_(CopyThreshold::of(config::text("AXON_COPY_KB"))) {}
+    : communicator_(communicator), device_(device), timeout_(timeout), order_(std::move(event)) {}
 
 Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicator, int device,
                                                        std::chrono::milliseconds timeout, uint32_t round) {
@@ -99,7 +94,6 @@ DeviceGroup::~DeviceGroup() {
   communicator_.accompany(nullptr);
   edges_->close();
   if (block_.num_bytes == 0) return;
-  const std::weak_ptr<void> graphs = order_.graphs();
   arena_->launches().forget(order_);
   arena_->leave({.rank = communicator_.rank(),
                  .block = block_,
@@ -107,7 +101,6 @@ DeviceGroup::~DeviceGroup() {
                  .guests = edges_->guests(),
                  .graphs = order_.take_graphs()},
                 order_.streams());
-  workspaces_.let_go(graphs);
 }
 
 void DeviceGroup::connect(int rank, Reach reach) {
@@ -190,48 +183,19 @@ Status DeviceGroup::launch_in_order(StreamView stream, Launch launch) {
   return arena_->launches().note(order_, stream);
 }
 
-// A meeting of the ranks in an operation that is to come: one that calls another is told, whatever this host does.
-Status DeviceGroup::announce(const Operation& operation, StreamView stream) {
-  const std::lock_guard lock(mutex_);
-  const Reach reach = reach_for(operation);
-  if (reach == Reach::kNone) return refused(operation);
-  const DeviceTeam team = team_for(reach, operation.timeout);
-  const CopyCall call = copy_call_of(operation, team.rank, team.num_ranks, {});
-  return launch_in_order(stream, [&] { return exchange_lines(team, call.meeting, stream); });
-}
-
-// Null: kernels alone do it, on all ranks. No rank of an all_to_all knows how long the messages of others are, so none
-// makes a workspace for it: it uses one that is there.
-Result<const Workspace*> DeviceGroup::workspace_for(const Operation& operation, const KernelQuery& query,
-                                                    StreamView stream) {
-  static constexpr const Workspace* kNone = nullptr;
-  const size_t num_bytes = Copies::workspace_bytes(query.num_ranks, workspaces_.most_bytes());
-  if (num_bytes == 0 || !copies_.threshold().is_reached(query)) return kNone;
-  if (query.kind == OperationKind::kAllToAll || !workspaces_.would_make(num_bytes)) return workspaces_.find(num_bytes);
-  AXON_TRY(announce(operation, stream));
-  return workspaces_.obtain(num_bytes, operation.timeout.count() > 0 ? operation.timeout : timeout_);
-}
-
 Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside beside) {
   if (operation.direction != Direction::kCollective) {
     const Operation* const messages[] = {&operation};
     return launch_batch(messages, stream);
   }
-  KernelQuery query = query_of(operation, communicator_.size());
-  Result<const Workspace*> workspace = workspace_for(operation, query, stream);
-  if (!workspace.ok()) return std::move(workspace.status());
-  query.is_copied = workspace.value() != nullptr;
   const std::lock_guard lock(mutex_);
   const Reach reach = reach_for(operation);
   if (reach == Reach::kNone) return refused(operation);
   const DeviceTeam team = team_for(reach, operation.timeout);
-  const Kernel kernel = select_kernel(query, team.layout);
+  const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
   if (kernel == Kernel::kNone) return refused(operation);
   const LaunchSite site{.team = team, .segments = arena_->segments(), .stream = stream, .beside = beside};
-  AXON_TRY(launch_in_order(stream, [&] {
-    return kernel == Kernel::kCopies ? copies_.launch(site, *workspace.value(), operation)
-                                     : launch_collective(site, kernel, operation);
-  }));
+  AXON_TRY(launch_in_order(stream, [&] { return launch_collective(site, kernel, operation); }));
   communicator_.note_launch(operation, name_of(kernel));
   return Status();
 }
@@ -248,8 +212,10 @@ Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
   });
 }
 
-Result<const Workspace*> DeviceGroup::workspace(size_t num_bytes, std::chrono::milliseconds timeout) {
-  return workspaces_.obtain(num_bytes, timeout);
+void DeviceGroup::watch(std::shared_ptr<Arrivals> arrivals) {
+  const std::lock_guard lock(fate_mutex_);
+  if (!reason_.ok()) arrivals->give_up();
+  watched_.push_back(std::move(arrivals));
 }
 
 Status DeviceGroup::await(const Arrivals& arrivals, int piece, StreamView stream) {
@@ -259,6 +225,11 @@ Status DeviceGroup::await(const Arrivals& arrivals, int piece, StreamView stream
   AXON_TRY(order_.note(stream));
   AXON_TRY(arrivals.await(piece, stream));
   return arena_->launches().note(order_, stream);
+}
+
+std::weak_ptr<void> DeviceGroup::graphs() const {
+  const std::lock_guard lock(mutex_);
+  return order_.graphs();
 }
 
 // Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a
@@ -307,7 +278,7 @@ void DeviceGroup::abort(Status reason) noexcept {
     const std::lock_guard lock(fate_mutex_);
     if (!reason_.ok() || block_.num_bytes == 0) return;
     reason_ = std::move(reason);
-    workspaces_.give_up();
+    for (const auto& arrivals : watched_) arrivals->give_up();
   }
   for (const Reach team : kTeams) {
     TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];

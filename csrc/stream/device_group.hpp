@@ -38,10 +38,9 @@
 #include "device/direct_collectives.hpp"
 #include "stream/announcement.hpp"
 #include "stream/arena.hpp"
-#include "stream/copies/copies.hpp"
 #include "stream/edges.hpp"
 #include "stream/stream_order.hpp"
-#include "stream/workspace/workspaces.hpp"
+#include "stream/workspace/arrivals.hpp"
 
 namespace axon {
 
@@ -78,9 +77,8 @@ class DeviceGroup final : public Companion {
   // Whether a kernel does it; ask after has_edge(), has_all_edges(). False: take the way through the host.
   bool serves(const Operation& operation) const noexcept;
 
-  // Enqueues an operation that is served, its buffers in device memory, and returns; the first one that copy engines do
-  // blocks the host until all ranks have come to it. The arguments may go at once. Each rank knows for itself what runs
-  // beside it.
+  // Enqueues an operation that is served, its buffers in device memory, and returns. The arguments may go at once. Each
+  // rank knows for itself what runs beside it.
   Status launch(const Operation& operation, StreamView stream, Beside beside = Beside::kNothing);
   // Sends and receives that run at the same time, in one kernel: no order among them can make them wait for ever. Of
   // several to (or from) one peer, the next one runs after the kernel with the first.
@@ -89,12 +87,14 @@ class DeviceGroup final : public Companion {
   // Enqueues a barrier of all ranks' streams, where has_all_edges(): behind it a stream sees what the others held
   // before it, and they do not use any more what they used there.
   Status meet(const Meeting& meeting, StreamView stream);
-  // Memory of all ranks for that, where has_all_edges(): Workspaces::obtain(). Waits of its streams end once the group
-  // has failed.
-  Result<const Workspace*> workspace(size_t num_bytes, std::chrono::milliseconds timeout);
+  // Their waits end once the group has failed.
+  void watch(std::shared_ptr<Arrivals> arrivals);
   // Behind a meeting, on any stream that follows it: waits until all peers have told of the piece. The next meeting
   // comes behind all these waits.
   Status await(const Arrivals& arrivals, int piece, StreamView stream);
+
+  // Whether CUDA graphs hold kernels of the group: they share it with the group, or with what it leaves behind.
+  std::weak_ptr<void> graphs() const;
 
   // Operations that kernels have done on the peers' tensors themselves: a statistic. Asks the device, behind nothing.
   Result<uint64_t> num_direct() const { return total(&TeamState::num_direct); }
@@ -120,8 +120,6 @@ class DeviceGroup final : public Companion {
   void heed_loss(int rank) noexcept;
   void tell_who_is_gone() noexcept;
   Reach reach_for(const Operation& operation) const noexcept;
-  Result<const Workspace*> workspace_for(const Operation& operation, const KernelQuery& query, StreamView stream);
-  Status announce(const Operation& operation, StreamView stream);
   DeviceTeam team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept;
   void abort(Status reason) noexcept;
   template <typename Launch>
@@ -140,11 +138,8 @@ class DeviceGroup final : public Companion {
   // got.
   static constexpr size_t kNumTeams = 2;
 
-  Workspaces workspaces_;
-
   mutable std::mutex mutex_;  // guards these, and the order of launches
   StreamOrder order_;
-  Copies copies_;
   std::array<DeviceTeam, kNumTeams> teams_{};                // by Reach, from kSmall
   std::array<std::optional<Reach>, kMaxTeamRanks> reaches_;  // agreed with each rank
   std::optional<Reach> reach_of_all_;
@@ -157,6 +152,7 @@ class DeviceGroup final : public Companion {
   std::array<Status, kMaxTeamRanks> losses_;  // of each rank that is gone
   Status loss_;                               // the first of a rank that kernels may wait for
   Clock::time_point lost_at_{};
+  std::vector<std::shared_ptr<Arrivals>> watched_;
 };
 
 }  // namespace axon

@@ -10,7 +10,6 @@
 #include "device/direct_messages.hpp"
 #include "device/line_collectives.hpp"
 #include "device/packet_collectives.hpp"
-#include "stream/messages.hpp"
 
 namespace axon {
 
@@ -19,13 +18,6 @@ static size_t bytes_of(const Buffers& buffers) noexcept {
   size_t num_bytes = 0;
   for (const auto& buffer : buffers) num_bytes += buffer.num_bytes;
   return num_bytes;
-}
-
-template <typename Buffers>
-static size_t longest_of(const Buffers& buffers) noexcept {
-  size_t longest = 0;
-  for (const auto& buffer : buffers) longest = std::max(longest, buffer.num_bytes);
-  return longest;
 }
 
 KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
@@ -40,11 +32,72 @@ KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
           .num_bytes = arguments.kind == OperationKind::kAllToAll
                            ? std::max(bytes_of(arguments.inputs), bytes_of(outputs))
                            : operation.num_elements * size_of(arguments.dtype),
-          .is_even = is_even,
-          .longest_message = std::max(longest_of(arguments.inputs), longest_of(outputs))};
+          .is_even = is_even};
 }
 
 namespace {
+
+SendBlock to_send(const ConstBuffer& buffer, uint32_t tag = 0) noexcept {
+  return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
+}
+
+ReceiveBlock to_receive(const Buffer& buffer, uint32_t tag = 0) noexcept {
+  return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
+}
+
+DeviceOperation moving(OperationKind kind) noexcept {
+  switch (kind) {
+    case OperationKind::kBroadcast:
+      return DeviceOperation::kBroadcast;
+    case OperationKind::kAllGather:
+      return DeviceOperation::kAllGather;
+    case OperationKind::kGather:
+      return DeviceOperation::kGather;
+    case OperationKind::kScatter:
+      return DeviceOperation::kScatter;
+    case OperationKind::kAllToAll:
+      return DeviceOperation::kAllToAll;
+    default:
+      return DeviceOperation::kBarrier;
+  }
+}
+
+// The blocks of a collective that only moves data, as messages between the ranks. The root sends a broadcast to itself
+// no more than others do: its output is the input.
+LineExchange messages_of(const DeviceTeam& team, const CollectiveArguments& arguments) {
+  LineExchange call{.operation = moving(arguments.kind),
+                    .dtype = arguments.dtype,
+                    .root = arguments.root >= 0 ? arguments.root : kNoRoot};
+  const bool is_root = team.rank == arguments.root;
+  const auto root = static_cast<size_t>(std::max(arguments.root, 0));
+  for (size_t rank = 0; rank < static_cast<size_t>(team.num_ranks); ++rank) {
+    switch (arguments.kind) {
+      case OperationKind::kBroadcast:
+        if (is_root && rank != root) call.sends[rank] = to_send(arguments.outputs[0]);
+        if (!is_root && rank == root) call.receives[rank] = to_receive(arguments.outputs[0]);
+        break;
+      case OperationKind::kAllGather:
+        call.sends[rank] = to_send(arguments.inputs[0]);
+        call.receives[rank] = to_receive(arguments.outputs[rank]);
+        break;
+      case OperationKind::kGather:
+        if (rank == root) call.sends[rank] = to_send(arguments.inputs[0]);
+        if (is_root) call.receives[rank] = to_receive(arguments.outputs[rank]);
+        break;
+      case OperationKind::kScatter:
+        if (is_root) call.sends[rank] = to_send(arguments.inputs[rank]);
+        if (rank == root) call.receives[rank] = to_receive(arguments.outputs[0]);
+        break;
+      case OperationKind::kAllToAll:
+        call.sends[rank] = to_send(arguments.inputs[rank]);
+        call.receives[rank] = to_receive(arguments.outputs[rank]);
+        break;
+      default:
+        break;
+    }
+  }
+  return call;
+}
 
 // Moves messages through the tensors' segments, then by lines what could not be moved so.
 Status launch_exchange(const LaunchSite& site, Kernel kernel, LineExchange call) {
@@ -199,7 +252,7 @@ Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation&
     case OperationKind::kReduceScatter:
       return launch_reduce_scatter(site, kernel, arguments);
     default:
-      return launch_exchange(site, kernel, messages_of(site.team.rank, site.team.num_ranks, arguments));
+      return launch_exchange(site, kernel, messages_of(site.team, arguments));
   }
 }
 

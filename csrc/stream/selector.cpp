@@ -58,21 +58,6 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kDirect},
 };
 
-// What copies move from so many bytes on.
-struct CopyRow {
-  OperationKind kind;
-  size_t least_bytes;
-};
-
-constexpr CopyRow kCopied[] = {
-    {OperationKind::kAllReduce, 512 * kMiB}, {OperationKind::kReduceScatter, 512 * kMiB},
-    {OperationKind::kAllGather, 512 * kMiB}, {OperationKind::kBroadcast, 512 * kMiB},
-    {OperationKind::kGather, 512 * kMiB},    {OperationKind::kScatter, 512 * kMiB},
-    {OperationKind::kAllToAll, 512 * kMiB},
-};
-
-constexpr size_t kShortestPiece = 4 * kMiB;
-
 constexpr bool reduces(OperationKind kind) noexcept {
   return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce || kind == OperationKind::kReduceScatter;
 }
@@ -103,47 +88,17 @@ std::string padded(std::string text, size_t width) {
 }  // namespace
 
 const char* name_of(Kernel kernel) noexcept {
-  static constexpr std::array kNames{"none",  "one_shot_packets", "two_shot_packets", "packets",
-                                     "lines", "scattered_lines",  "direct",           "copies"};
+  static constexpr std::array kNames{
+      "none", "one_shot_packets", "two_shot_packets", "packets", "lines", "scattered_lines", "direct"};
   return kNames[static_cast<size_t>(kernel)];
 }
 
 Kernel select_kernel(const KernelQuery& query, const TeamLayout& layout) noexcept {
-  if (query.is_copied && is_able(Kernel::kCopies, query, layout)) return Kernel::kCopies;
   const TuningRow* fitting = std::find_if(std::begin(kTuning), std::end(kTuning), [&](const TuningRow& row) {
     return row.kind == query.kind && query.num_ranks <= row.most_ranks && query.num_bytes <= row.most_bytes &&
            is_able(row.kernel, query, layout);
   });
   return fitting == std::end(kTuning) ? Kernel::kNone : fitting->kernel;
-}
-
-CopyThreshold CopyThreshold::of(std::string_view setting) {
-  CopyThreshold threshold;
-  if (setting == "off") threshold.least_of_all_ = kAnyBytes;
-  if (setting != "off" && !setting.empty()) threshold.least_of_all_ = std::stoull(std::string(setting)) * kKiB;
-  return threshold;
-}
-
-size_t CopyThreshold::least_bytes(OperationKind kind) const noexcept {
-  const CopyRow* row = std::ranges::find(kCopied, kind, &CopyRow::kind);
-  if (row == std::end(kCopied)) return kAnyBytes;
-  return least_of_all_.value_or(row->least_bytes);
-}
-
-size_t CopyThreshold::least_message(int num_ranks) const noexcept {
-  return std::max<size_t>(least_bytes(OperationKind::kAllToAll) / static_cast<size_t>(num_ranks), 1);
-}
-
-bool CopyThreshold::is_reached(const KernelQuery& query) const noexcept {
-  if (query.kind == OperationKind::kAllToAll) return query.longest_message >= least_message(query.num_ranks);
-  return query.num_bytes >= std::max<size_t>(least_bytes(query.kind), 1);
-}
-
-// In proportion, so that small operations are cut where a test lets copies do them.
-size_t CopyThreshold::shortest_piece() const noexcept {
-  static constexpr size_t kFewestBytes = 256;
-  if (!least_of_all_) return kShortestPiece;
-  return std::clamp(*least_of_all_ / 64 / kFewestBytes * kFewestBytes, kFewestBytes, kShortestPiece);
 }
 
 std::string describe_kernel_table() {
@@ -155,10 +110,6 @@ std::string describe_kernel_table() {
     table += padded(row.most_ranks == kAnyRanks ? "any" : std::to_string(row.most_ranks), kWidth);
     table += padded(row.most_bytes == kAnyBytes ? "any" : std::to_string(row.most_bytes), kWidth);
     table += std::string(name_of(row.kernel)) + "\n";
-  }
-  for (const CopyRow& row : kCopied) {
-    table += padded(name_of(row.kind), kWidth) + padded("any", kWidth);
-    table += padded("from " + std::to_string(row.least_bytes), kWidth) + name_of(Kernel::kCopies) + "\n";
   }
   return table;
 }

@@ -6,9 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/data_type.hpp"
 #include "cuda/device_types.hpp"
@@ -24,7 +22,6 @@ enum class Kernel : uint8_t {
   kLines,           // everything; a broadcast in one flight
   kScatteredLines,  // broadcast in two flights
   kDirect,          // on the peers' tensors themselves, or lines where they cannot be reached
-  kCopies,          // by copy engines through workspaces; no kernel's, but chosen here, too
 };
 
 const char* name_of(Kernel kernel) noexcept;
@@ -40,28 +37,6 @@ struct KernelQuery {
   size_t num_bytes = 0;
   // All_gather: every rank has as much. Others do not look at it.
   bool is_even = true;
-  // All_to_all: of this rank's messages, for copies.
-  size_t longest_message = 0;
-  // CopyThreshold::is_reached(), and there is a workspace for it.
-  bool is_copied = false;
-};
-
-// From which size on copies are ahead of kernels.
-class CopyThreshold {
- public:
-  // As AXON_COPY_KB has it: "off", so many KiB of every operation, or nothing: as measured.
-  static CopyThreshold of(std::string_view setting);
-
-  bool is_reached(const KernelQuery& query) const noexcept;
-  // Of an all_to_all, whose ranks agree message by message.
-  size_t least_message(int num_ranks) const noexcept;
-  // Of those in which messages are pushed.
-  size_t shortest_piece() const noexcept;
-
- private:
-  size_t least_bytes(OperationKind kind) const noexcept;
-
-  std::optional<size_t> least_of_all_;
 };
 
 // `layout` of the block that all ranks use.

@@ -2,9 +2,8 @@
 
     pytestmark = on_cpu_and_gpu
 
-"cuda" gives a rank the GPU of its number, or a share of it where there are fewer GPUs than ranks; "copies" is the same
-with copy engines for collectives of all but the smallest sizes; "staged" without our kernels: every byte goes through
-the host engine. A rank's functions run with torch's default device set, so
+"cuda" gives a rank the GPU of its number, or a share of it where there are fewer GPUs than ranks; "staged" is the same
+without our kernels: every byte goes through the host engine. A rank's functions run with torch's default device set, so
 they make their tensors as if there were no devices, and ask torch.get_default_device() where they must know.
 """
 
@@ -17,18 +16,12 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-# Copy engines move what is not small, in turns where it is long.
-_COPIES = {"AXON_COPY_KB": "1", "AXON_WORKSPACE_MB": "4"}
-
 # What a rank's environment gets before it uses its GPU.
 _ENVIRONMENTS: dict[str, dict[str, str]] = {
     "cuda": {},
     "staged": {"AXON_TRANSPORTS": "ucx"},
     "one_connection": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     "launch_blocking": {"CUDA_LAUNCH_BLOCKING": "1"},
-    "copies": _COPIES,
-    "copies_one_connection": _COPIES | {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-    "copies_launch_blocking": _COPIES | {"CUDA_LAUNCH_BLOCKING": "1"},
 }
 
 _needs_gpu = (pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU"))
@@ -43,7 +36,6 @@ def on(*devices: str) -> pytest.MarkDecorator:
 
 on_cpu_and_gpu = on("cpu", "cuda")
 on_every_path = on("cpu", "cuda", "staged")
-on_every_path_of_collectives = on("cpu", "cuda", "copies", "staged")
 
 
 def settle(device: str, rank: int) -> AbstractContextManager[object]:

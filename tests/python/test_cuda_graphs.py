@@ -13,7 +13,7 @@ from gpu import exercise, meet
 from pool import RankPool
 from reference import case, failure_or_nothing, finish
 
-pytestmark = on("cuda", "copies")
+pytestmark = on("cuda")
 
 SIZES = (8, 4096, 1 << 20, 16 << 20)  # bytes
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring")

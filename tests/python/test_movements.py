@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from devices import on_every_path_of_collectives
+from devices import on_every_path
 from pool import RankPool
 from reference import LARGE, LAYOUTS, MOVABLE, SIZES, case, contribution, dense, finish, garbage, same_bits
 
-pytestmark = on_every_path_of_collectives
+pytestmark = on_every_path
 
 CASES = [
     *((dtype, 37) for dtype in MOVABLE),

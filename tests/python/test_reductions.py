@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from devices import on_every_path_of_collectives
+from devices import on_every_path
 from pool import RankPool
 from reference import (
     FLOATING,
@@ -26,7 +26,7 @@ from reference import (
     values,
 )
 
-pytestmark = on_every_path_of_collectives
+pytestmark = on_every_path
 
 
 def _cases() -> Iterator[tuple[str, torch.dtype, int]]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
-from devices import on_every_path_of_collectives
+from devices import on_every_path
 from pool import RankPool
 from torture import Torture
 
 # Unless the command line says otherwise. A CPU has few cores here, and other tests.
-OPERATIONS = {"cpu": 1000, "cuda": 2000, "copies": 2000, "staged": 500}
+OPERATIONS = {"cpu": 1000, "cuda": 2000, "staged": 500}
 
 
 def _torture(seed: int, num_operations: int) -> int:
     return Torture(seed).run(num_operations)
 
 
-@on_every_path_of_collectives
+@on_every_path
 def test_random_operations(ranks: RankPool, request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--torture-seed", None)
     num_operations = request.config.getoption("--torture-operations", None) or OPERATIONS[ranks.device]

@@ -5,7 +5,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <bit>
 
+#include "base/config.hpp"
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/shelf.hpp"
@@ -68,7 +70,8 @@ CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device
                    uint32_t round)
     : communicator_(std::move(communicator)),
       device_(device),
-      own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
+      own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
+      most_workspace_bytes_(std::stoull(config::text("AXON_WORKSPACE_MB")) << 20) {
   const c10::DeviceGuard on_device(device_);
   group_ = value_of(DeviceGroup::form(*communicator_, device.index(), timeout, round));
 }
@@ -76,7 +79,9 @@ CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device
 CudaSide::~CudaSide() {
   drain();
   const c10::DeviceGuard on_device(device_);
+  const std::weak_ptr<void> graphs = group_->graphs();
   group_.reset();
+  Workspace::let_go(std::move(workspaces_), graphs);
 }
 
 // Stream by stream: somebody may be capturing on the device's others. Kernels and operations end by their timeouts.
@@ -286,8 +291,19 @@ const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds
   const c10::DeviceGuard on_device(device_);
   const std::lock_guard lock(mutex_);
   check_health();
-  if (!value_of(group_->has_all_edges())) return nullptr;
-  return value_of(group_->workspace(num_bytes, timeout));
+  if (num_bytes > most_workspace_bytes_ || !value_of(group_->has_all_edges())) return nullptr;
+  if (!workspaces_.empty() && workspaces_.back()->num_bytes() >= num_bytes) return workspaces_.back().get();
+  auto made =
+      value_of(Workspace::make(*communicator_, {.device = device_.index(),
+                                                .num_bytes = std::min(std::bit_ceil(num_bytes), most_workspace_bytes_),
+                                                .timeout = timeout}));
+  if (!made) {
+    most_workspace_bytes_ = num_bytes - 1;
+    return nullptr;
+  }
+  group_->watch(made->arrivals());
+  workspaces_.push_back(std::move(made));
+  return workspaces_.back().get();
 }
 
 void CudaSide::meet(const Meeting& meeting, c10::Stream stream) {
@@ -319,12 +335,12 @@ void CudaSide::put_in_order(c10::Stream earlier, c10::Stream later) {
 }
 
 void CudaSide::tell(const Workspace& workspace, int peer, int piece) {
-  check(workspace.arrivals().tell(peer, piece, view_of(own_stream_)));
+  check(workspace.arrivals()->tell(peer, piece, view_of(own_stream_)));
 }
 
 void CudaSide::await(const Workspace& workspace, int piece) {
   const std::lock_guard lock(mutex_);
-  check(group_->await(workspace.arrivals(), piece, view_of(*awaiting_stream_)));
+  check(group_->await(*workspace.arrivals(), piece, view_of(*awaiting_stream_)));
 }
 
 void CudaSide::give_up() noexcept {

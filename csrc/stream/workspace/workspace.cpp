@@ -8,9 +8,6 @@
 
 #include "base/log.hpp"
 #include "cuda/capture.hpp"
-#include "cuda/device.hpp"
-#include "cuda/memory.hpp"
-#include "cuda/stream.hpp"
 #include "stream/letter.hpp"
 #include "stream/peer_process.hpp"
 
@@ -84,18 +81,9 @@ Registry& registry() {
 
 }  // namespace
 
-// Done when it returns, whatever else the device does.
-static Status clear(std::byte* memory, size_t num_bytes) {
-  Result<Stream> stream = Stream::create();
-  if (!stream.ok()) return std::move(stream.status());
-  AXON_TRY(clear_async(memory, num_bytes, stream.value()));
-  return stream.value().view().synchronize();
-}
-
 Status Workspace::allocate(const Communicator& communicator, const Wish& wish) {
-  Result<SharedMemory> memory = SharedMemory::allocate(wish.device, num_allocated());
+  Result<SharedMemory> memory = SharedMemory::allocate(wish.device, wish.num_bytes);
   if (!memory.ok()) return std::move(memory.status());
-  AXON_TRY(clear(memory.value().data() + num_bytes_, num_allocated() - num_bytes_));
   Result<FileDescriptor> shared = memory.value().share();
   if (!shared.ok()) return std::move(shared.status());
   Result<std::unique_ptr<Arrivals>> arrivals =
@@ -140,7 +128,6 @@ Status Workspace::map(std::span<const Offer> offers, int own_rank, int device) {
 // After the vote all ranks have mapped what they need: the descriptor may go.
 Result<std::unique_ptr<Workspace>> Workspace::make(Communicator& communicator, const Wish& wish) {
   const RelaxedCapture beside_captures;
-  const DeviceGuard guard(wish.device);
   std::unique_ptr<Workspace> workspace(new Workspace(wish.num_bytes));
   Status state = workspace->allocate(communicator, wish);
   const auto offers = std::make_shared<Offers>();

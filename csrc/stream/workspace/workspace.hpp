@@ -45,29 +45,24 @@ class Workspace {
   // later call, once the graphs are gone. No stream uses them any more.
   static void let_go(std::vector<std::unique_ptr<Workspace>> workspaces, std::weak_ptr<void> graphs);
 
-  static constexpr size_t kNumFlags = 1024;
-
   size_t num_bytes() const noexcept { return num_bytes_; }
   // A rank's part, as this GPU sees it.
   std::byte* at(int rank) const noexcept { return parts_[static_cast<size_t>(rank)].data(); }
-  // Words behind a rank's part, at first 0: copy engines store there which pieces have come, for kernels.
-  uint32_t* flags(int rank) const noexcept { return reinterpret_cast<uint32_t*>(at(rank) + num_bytes_); }
-  // How ranks tell each other's streams what they have pushed there.
-  Arrivals& arrivals() const noexcept { return *arrivals_; }
+  // How ranks tell each other what they have pushed there.
+  const std::shared_ptr<Arrivals>& arrivals() const noexcept { return arrivals_; }
 
  private:
   explicit Workspace(size_t num_bytes) noexcept : num_bytes_(num_bytes) {}
-  size_t num_allocated() const noexcept { return num_bytes_ + kNumFlags * sizeof(uint32_t); }
   Status allocate(const Communicator& communicator, const Wish& wish);
   Offer offer() const noexcept;
   Status map(std::span<const Offer> offers, int own_rank, int device);
   Status import(int rank, const Offer& offer, int device);
 
-  const size_t num_bytes_;           // a multiple of 4
+  const size_t num_bytes_;
   std::optional<SharedMemory> own_;  // until all are mapped
   FileDescriptor shared_;            // so long, too
   std::vector<SharedMemory> parts_;  // by rank
-  std::unique_ptr<Arrivals> arrivals_;
+  std::shared_ptr<Arrivals> arrivals_;
 };
 
 }  // namespace axon

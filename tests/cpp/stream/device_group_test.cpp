@@ -114,73 +114,24 @@ void gather_scatter_apart(DeviceProcess& self, Party& party, int root) {
   scattered.expect_contents(bytes_of(contribution(self.rank(), kLength)), "scatter");
 }
 
-void every_collective_of_every_size(DeviceProcess& self) {
-  Party party = self.form("collectives");
-  meet_all(party);
-  const int root = self.size() - 1;
-  for (const size_t length : {size_t{0}, size_t{1}, size_t{3}, size_t{1000}, size_t{100'000}, size_t{3'000'001}}) {
-    all_reduce(self, party, length);
-  }
-  for (const size_t length : {size_t{5}, size_t{300'000}}) {
-    const Tensor gathered(length * static_cast<size_t>(self.size()));
-    all_gather(self, party, gathered, length);
-    reduce_scatter(self, party, gathered, length);
-    broadcast_and_reduce(self, party, root, length);
-  }
-  all_to_all(self, party);
-  gather_scatter_apart(self, party, root);
-  launch(party, *DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0), self.stream());
-  finish(party, self.stream());
-}
-
 TEST_P(DeviceGroupTest, every_collective_of_every_size) {
-  on_ranks(every_collective_of_every_size);
-}
-
-// What is not empty, by copies: some of it in several turns.
-TEST_P(DeviceGroupTest, every_collective_by_copy_engines) {
   on_ranks([](DeviceProcess& self) {
-    ASSERT_EQ(setenv("AXON_COPY_KB", "0", 1), 0);
-    ASSERT_EQ(setenv("AXON_WORKSPACE_MB", "4", 1), 0);
-    every_collective_of_every_size(self);
-  });
-}
-
-// The last rank has no need of workspaces, which the others are about to make.
-TEST_P(DeviceGroupTest, ranks_that_call_something_else_are_told_before_hosts_meet) {
-  on_ranks([](DeviceProcess& self) {
-    ASSERT_EQ(setenv("AXON_COPY_KB", "1", 1), 0);
-    Party party = self.form("unlike");
+    Party party = self.form("collectives");
     meet_all(party);
-    const size_t length = self.rank() == self.size() - 1 ? 10 : 10'000;
-    const Tensor tensor(contribution(self.rank(), length));
-    auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, length);
-    call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
-    const Status launched = party.group->launch(*call, self.stream());
-    EXPECT_EQ(launched.ok(), length == 10) << launched.message();
-    require(self.stream().synchronize());
-    EXPECT_FALSE(party.group->fault().ok());
-    self.barrier();
-  });
-}
-
-// The first call makes the workspaces; of the second one rank knows nothing.
-TEST_P(DeviceGroupTest, copies_without_a_rank_end_by_the_timeout) {
-  on_ranks([](DeviceProcess& self) {
-    ASSERT_EQ(setenv("AXON_COPY_KB", "1", 1), 0);
-    Party party = self.form("alone", std::chrono::seconds(2));
-    meet_all(party);
-    all_reduce(self, party, 10'000);
-    self.barrier();
-    const Tensor tensor(contribution(self.rank(), 10'000));
-    if (self.rank() != 0) {
-      auto call = DeviceCall::collective(OperationKind::kBroadcast, DataType::kInt32, 10'000);
-      call->rooted_at(1).write(tensor.data(), tensor.num_bytes());
-      launch(party, *call, self.stream());
-      require(self.stream().synchronize());
-      EXPECT_FALSE(party.group->fault().ok());
+    const int root = self.size() - 1;
+    for (const size_t length : {size_t{0}, size_t{1}, size_t{3}, size_t{1000}, size_t{100'000}, size_t{3'000'001}}) {
+      all_reduce(self, party, length);
     }
-    self.barrier();
+    for (const size_t length : {size_t{5}, size_t{300'000}}) {
+      const Tensor gathered(length * static_cast<size_t>(self.size()));
+      all_gather(self, party, gathered, length);
+      reduce_scatter(self, party, gathered, length);
+      broadcast_and_reduce(self, party, root, length);
+    }
+    all_to_all(self, party);
+    gather_scatter_apart(self, party, root);
+    launch(party, *DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0), self.stream());
+    finish(party, self.stream());
   });
 }
 

@@ -91,43 +91,6 @@ TEST(KernelSelector, every_other_operation_has_a_kernel_at_any_size) {
   }
 }
 
-TEST(KernelSelector, copies_do_what_they_may_where_there_is_arithmetic_for_it) {
-  const TeamLayout layout = layout_of(2, 15 * kMiB);
-  KernelQuery query = all_reduce(2, 512 * kMiB);
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
-  query.is_copied = true;
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kCopies);
-  query.reduction = Reduction::kBitXor;  // of floats
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kNone);
-}
-
-TEST(CopyThreshold, is_as_measured_or_as_set) {
-  EXPECT_TRUE(CopyThreshold::of("").is_reached(all_reduce(2, 4096 * kMiB)));
-  EXPECT_FALSE(CopyThreshold::of("").is_reached(all_reduce(2, kMiB)));
-  EXPECT_FALSE(CopyThreshold::of("off").is_reached(all_reduce(2, 4096 * kMiB)));
-  EXPECT_TRUE(CopyThreshold::of("4").is_reached(all_reduce(2, 4 * kKiB)));
-  EXPECT_FALSE(CopyThreshold::of("4").is_reached(all_reduce(2, 4 * kKiB - 1)));
-  EXPECT_TRUE(CopyThreshold::of("0").is_reached(all_reduce(2, 1)));
-  EXPECT_FALSE(CopyThreshold::of("0").is_reached(all_reduce(2, 0)));
-}
-
-TEST(CopyThreshold, of_an_all_to_all_is_of_each_message) {
-  const CopyThreshold threshold = CopyThreshold::of("4");
-  EXPECT_EQ(threshold.least_message(4), kKiB);
-  KernelQuery query = all_gather(4, 100 * kKiB);
-  query.kind = OperationKind::kAllToAll;
-  query.longest_message = kKiB - 1;
-  EXPECT_FALSE(threshold.is_reached(query));
-  ++query.longest_message;
-  EXPECT_TRUE(threshold.is_reached(query));
-}
-
-TEST(CopyThreshold, pieces_are_in_proportion) {
-  EXPECT_EQ(CopyThreshold::of("0").shortest_piece(), 256u);
-  EXPECT_EQ(CopyThreshold::of("1024").shortest_piece(), 16 * kKiB);
-  EXPECT_EQ(CopyThreshold::of("").shortest_piece(), 4 * kMiB);
-}
-
 TEST(KernelSelector, table_is_printable) {
   EXPECT_NE(describe_kernel_table().find("all_reduce        2                 524288            one_shot_packets"),
             std::string::npos)

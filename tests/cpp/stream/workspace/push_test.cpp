@@ -21,10 +21,13 @@ Meeting meeting_of(size_t num_bytes) {
           .announcement = Announcement::of(num_bytes, {})};
 }
 
-const Workspace& make_workspace(DeviceProcess& self, Party& party) {
-  const Workspace* made = require(party.group->workspace(kNumBytes * self.size(), std::chrono::seconds(20)));
+std::unique_ptr<Workspace> make_workspace(DeviceProcess& self, Party& party) {
+  auto made = require(Workspace::make(
+      *party.communicator,
+      {.device = self.device(), .num_bytes = kNumBytes * self.size(), .timeout = std::chrono::seconds(20)}));
   if (made == nullptr) throw std::runtime_error("no workspace (AXON_LOG=info)");
-  return *made;
+  party.group->watch(made->arrivals());
+  return made;
 }
 
 // Pushes `data` to the own place in every workspace, piece by piece.
@@ -35,7 +38,7 @@ void push(DeviceProcess& self, const Workspace& workspace, const Tensor& data, S
     const size_t begin = kPieceBytes * static_cast<size_t>(piece);
     for (int peer = 0; peer < self.size(); ++peer) {
       require(copy_async(workspace.at(peer) + own_place + begin, data.data() + begin, kPieceBytes, stream));
-      if (peer != self.rank()) require(workspace.arrivals().tell(peer, piece, stream));
+      if (peer != self.rank()) require(workspace.arrivals()->tell(peer, piece, stream));
     }
   }
 }
@@ -46,7 +49,7 @@ TEST_P(DeviceGroupTest, what_all_ranks_have_told_of_is_there) {
     const Stream side = require(Stream::create());  // outlives the group
     Party party = self.form("pushing");
     meet_all(party);
-    const Workspace& workspace = make_workspace(self, party);
+    const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
     const Event begun = require(Event::create_untimed());
     const Event ended = require(Event::create_untimed());
     for (int round = 0; round < 20; ++round) {
@@ -55,11 +58,11 @@ TEST_P(DeviceGroupTest, what_all_ranks_have_told_of_is_there) {
       require(party.group->meet(meeting_of(kNumBytes), self.stream()));
       require(self.stream().record(begun));
       require(side.view().wait(begun));
-      push(self, workspace, own, side);
-      for (int piece = 0; piece < kNumPieces; ++piece) require(party.group->await(workspace.arrivals(), piece, side));
+      push(self, *workspace, own, side);
+      for (int piece = 0; piece < kNumPieces; ++piece) require(party.group->await(*workspace->arrivals(), piece, side));
       require(side.view().record(ended));
       require(self.stream().wait(ended));
-      require(copy_async(read.data(), workspace.at(self.rank()), read.num_bytes(), self.stream()));
+      require(copy_async(read.data(), workspace->at(self.rank()), read.num_bytes(), self.stream()));
       finish(party, self.stream());
       Words everything;
       for (int rank = 0; rank < self.size(); ++rank) {
@@ -76,11 +79,11 @@ TEST_P(DeviceGroupTest, a_group_that_ends_lets_its_streams_go_on) {
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("ending");
     meet_all(party);
-    const Workspace& workspace = make_workspace(self, party);
+    const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
     require(party.group->meet(meeting_of(kNumBytes), self.stream()));
     for (int again = 0; again < 3; ++again) {
       for (int piece = 0; piece < kNumPieces; ++piece)
-        require(party.group->await(workspace.arrivals(), piece, self.stream()));
+        require(party.group->await(*workspace->arrivals(), piece, self.stream()));
     }
     const Event passed = require(Event::create_untimed());
     require(self.stream().record(passed));
@@ -96,10 +99,10 @@ TEST_P(DeviceGroupTest, ranks_that_meet_for_other_sizes_are_told_and_wait_for_no
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("unlike");
     meet_all(party);
-    const Workspace& workspace = make_workspace(self, party);
+    const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
     require(party.group->meet(meeting_of(self.rank() == 0 ? 1 << 20 : 2 << 20), self.stream()));
     for (int piece = 0; piece < kNumPieces; ++piece)
-      require(party.group->await(workspace.arrivals(), piece, self.stream()));
+      require(party.group->await(*workspace->arrivals(), piece, self.stream()));
     require(self.stream().synchronize());
     const Status fault = party.group->fault();
     ASSERT_FALSE(fault.ok());
