@@ -25,6 +25,6 @@ inline constexpr milliseconds kWarm{5};
 inline constexpr microseconds kShortNap{50};
 inline constexpr microseconds kLongNap{500};
 inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
-inline constexpr milliseconds kDeepSleepIdle{500};  // until a fault of a companion is seen
+inline constexpr milliseconds kDeepSleepIdle{500};    // until a fault of a companion is seen
 
 }  // namespace axon::pace

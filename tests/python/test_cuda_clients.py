@@ -7,7 +7,7 @@ import torch.distributed as dist
 from devices import on
 from pool import RankPool
 from reference import case, same_bits
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 
@@ -84,17 +84,21 @@ def _ring_attention() -> None:
     from torch.distributed.tensor.experimental._attention import context_parallel_unshard, set_rotate_method
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    attention, mesh = nn.functional.scaled_dot_product_attention, _mesh()
+    mesh = _mesh()
+
+    def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)  # which torch replaces
+
     for method in ("allgather", "alltoall"):
         torch.manual_seed(5)
         whole = [torch.randn(2, 4, 64 * dist.get_world_size(), 64, dtype=torch.bfloat16) for _ in range(3)]
         parts = [each.clone() for each in whole]
         with case(method=method), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            expected = attention(*(each.requires_grad_() for each in whole), is_causal=True)
+            expected = attention(*(each.requires_grad_() for each in whole))
             expected.float().square().sum().backward()
             set_rotate_method(method)
             with context_parallel(mesh, buffers=parts, buffer_seq_dims=[2] * 3, no_restore_buffers=set(parts)):
-                output = attention(*(each.requires_grad_() for each in parts), is_causal=True)
+                output = attention(*(each.requires_grad_() for each in parts))
                 output.float().square().sum().backward()
             spread = [output.detach(), *(each.grad for each in parts)]
             found = context_parallel_unshard(mesh, spread, [2] * 4)
