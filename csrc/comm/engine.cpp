@@ -1,5 +1,6 @@
 #include "comm/engine.hpp"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +34,12 @@ struct ControlSend : Completion {
 };
 
 }  // namespace
+
+// Those that this process may run on.
+static int num_cores() noexcept {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1 << 10;
+}
 
 Engine::Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOverrides overrides)
     : transport_(std::move(transport)),
@@ -98,6 +105,7 @@ Result<PeerId> Engine::meet(const PeerCard& card) {
   peers_[peer].card = card;
   if (same_host && card.pid != card_.pid) {
     if (Status watched = doorbell_.watch(card.pid, peer); !watched.ok()) lose(peer, watched.message());
+    if (++num_neighbours_ >= num_cores()) progress_->crowd();
   }
   return peer;
 }

@@ -115,6 +115,7 @@ class Engine final : private ControlHandler, private Driver {
   Deliverable* outbox_ = nullptr;      // in order; outbox_end_ is its last
   Deliverable* outbox_end_ = nullptr;
   size_t num_running_ = 0;
+  int num_neighbours_ = 0;  // other processes on this host
   Clock::time_point next_tick_{};
   bool shut_down_ = false;
 

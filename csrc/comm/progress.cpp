@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/trace.hpp"
-#include "comm/pace.hpp"
 
 namespace axon {
 
@@ -107,7 +106,7 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
     release();
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {
-      doorbell_.ring();  // whatever its sleep, the background thread takes over now
+      if (!listens_.load()) doorbell_.ring();  // the background thread takes over now
       const bool alone = background_is_away_.load();
       sleep_until(alone ? std::min(deadline, Clock::now() + kShortNap) : deadline,
                   [&] { return finished.load() || (!alone && background_is_away_.load()); });
@@ -120,12 +119,14 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
 Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
   Clock::time_point looked_at = Clock::now();
   Clock::time_point busy_at = looked_at;
+  const bool crowded = looked_at < crowded_until_;
   unsigned num_idle = 0;
   for (unsigned round = 1; !finished.load(); ++round) {
     if (driver_.drive() != 0) {
       num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
       num_idle = 0;
     } else if (++num_idle > kRoundsBeforeYield) {
+      if (crowded) return Pause::kQuiet;
       sync::yield();
     } else {
       sync::relax();
@@ -138,9 +139,15 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
       if (!idle) busy_at = now;
       driver_.tick(now);
       if (now >= deadline) return Pause::kDeadline;
-      if (now - busy_at > kPatience || (idle && took > kContended)) return Pause::kQuiet;
+      if (idle && took > kContended) {
+        crowded_for_ = std::min<Clock::duration>(2 * crowded_for_, kMostCrowded);
+        crowded_until_ = std::max(crowded_until_, now + crowded_for_);
+        return Pause::kQuiet;
+      }
+      if (now - busy_at > kPatience) return Pause::kQuiet;
     }
   }
+  if (!crowded) crowded_for_ = std::max<Clock::duration>(crowded_for_ / 2, kLeastCrowded);
   return Pause::kFinished;
 }
 
@@ -160,7 +167,7 @@ void Progress::run_in_background() noexcept {
       continue;
     }
     const microseconds pause = drive_in_background();
-    const bool deep = deeply_asleep_.load();
+    const bool deep = listens_.load();
     background_is_away_.store(driver_.has_outbox());
     release();
     background_is_away_.store(false);
@@ -172,7 +179,7 @@ void Progress::run_in_background() noexcept {
   }
 }
 
-// One round as holder of the token; returns how long to sleep after it, deeply if deeply_asleep_ is set.
+// One round as holder of the token; returns how long to sleep after it, deeply if listens_ is set.
 microseconds Progress::drive_in_background() noexcept {
   if (driver_.drive() != 0) num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
   const Clock::time_point now = Clock::now();
@@ -183,11 +190,14 @@ microseconds Progress::drive_in_background() noexcept {
     seen_busy_rounds_ = num_busy_rounds;
     busy_at_ = now;
   }
-  const auto quiet = now - busy_at_;
+  const bool crowded = now < crowded_until_;
+  const Clock::duration quiet = crowded ? kWarm : now - busy_at_;
   if (running && quiet < kHot) return microseconds{0};
   if (quiet < kWarm || driver_.has_gated()) return running ? kShortNap : kLongNap;
   if (!driver_.arm()) return microseconds{0};
-  deeply_asleep_.store(true);  // before the token is released: whoever starts something next sees it
+  listens_.store(true);
+  if (crowded) return kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
+  deeply_asleep_.store(true);             // before the token is released: whoever starts something next sees it
   return running ? kDeepSleepRunning : kDeepSleepIdle;
 }
 
@@ -206,6 +216,7 @@ void Progress::nap(Sleep depth, microseconds at_most) noexcept {
   if (trace::is_on()) [[unlikely]]
     at_most = std::min<microseconds>(at_most, kTraceInterval);
   const std::span<const PeerId> ended = doorbell_.sleep(depth, at_most);
+  listens_.store(false);
   deeply_asleep_.store(false);
   for (const PeerId peer : ended) {
     exclusively([&] { driver_.on_process_ended(peer); });

@@ -17,6 +17,7 @@
 
 #include "base/sync.hpp"
 #include "comm/doorbell.hpp"
+#include "comm/pace.hpp"
 #include "comm/submissions.hpp"
 
 namespace axon {
@@ -67,6 +68,9 @@ class Progress {
   // Drives, or sleeps while others drive, until `finished`, which deliver() sets (true), or the deadline (false).
   bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
 
+  // From now on there are more processes here than cores: whoever waits sleeps soon. Holder of the token only.
+  void crowd() noexcept { crowded_until_ = Clock::time_point::max(); }
+
   // Runs `action` as holder of the token. Not from inside another one.
   template <typename Action>
   auto exclusively(Action action) {
@@ -104,10 +108,15 @@ class Progress {
   sync::atomic<uint32_t> num_sleepers_{0};        // threads on the condition variable
   sync::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any holder
   sync::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
+  sync::atomic<bool> listens_{false};             // the background thread, to the transport: what comes wakes it
   sync::atomic<bool> background_is_away_{false};  // in a callback, or at the trace's file, and so does not drive
   sync::atomic<bool> stopping_{false};
   sync::mutex mutex_;                 // guards nothing but the sleep itself
   sync::condition_variable changed_;  // token released, or operation finished
+
+  // Holder of the token only.
+  Clock::time_point crowded_until_{};
+  Clock::duration crowded_for_ = pace::kLeastCrowded;
 
   // Background thread only.
   uint64_t seen_busy_rounds_ = 0;

@@ -31,7 +31,7 @@ class JobDriver final : public Driver {
   // From the network, on any thread.
   void bring_message() {
     model::point();
-    has_message_ = true;
+    has_message_ = has_unseen_ = true;
     if (std::exchange(armed_, false)) doorbell_.signal();
   }
 
@@ -47,6 +47,7 @@ class JobDriver final : public Driver {
     for (Deliverable* item = submitted_.take_all(); item != nullptr;) {
       running_.push_back(static_cast<Job*>(std::exchange(item, item->next)));
     }
+    has_unseen_ = false;
     const size_t num_over = end_if(
         [this](const Job& job) { return job.ends == Ends::kAtOnce || (job.ends == Ends::kByMessage && has_message_); });
     driven_ = false;
@@ -59,9 +60,8 @@ class JobDriver final : public Driver {
   bool has_running() const noexcept override { return !running_.empty(); }
   bool has_gated() const noexcept override { return false; }
   bool arm() noexcept override {
-    armed_ = true;
-    was_armed_ = true;
-    return true;
+    armed_ = was_armed_ = !has_unseen_;
+    return armed_;
   }
   void on_process_ended(PeerId) noexcept override {}
   Deliverable* take_outbox() noexcept override { return std::exchange(outbox_, nullptr); }
@@ -89,6 +89,7 @@ class JobDriver final : public Driver {
   std::vector<Job*> running_;
   Deliverable* outbox_ = nullptr;
   bool has_message_ = false;
+  bool has_unseen_ = false;  // since the last round
   bool armed_ = false;
   bool was_armed_ = false;
   bool driven_ = false;
@@ -129,6 +130,31 @@ void one_waits_for_a_message() {
   World world;
   sync::thread network([&] { world.driver.bring_message(); });
   world.run(Ends::kByMessage);
+  network.join();
+}
+
+// At all stages of the waiter's patience.
+template <int kMicroseconds>
+void message_comes_after() {
+  World world;
+  sync::thread network([&] {
+    model::block_until([] { return false; }, model::now() + std::chrono::microseconds(kMicroseconds));
+    world.driver.bring_message();
+  });
+  world.run(Ends::kByMessage);
+  world.run(Ends::kByMessage);
+  network.join();
+}
+
+void message_comes_to_a_crowd() {
+  World world;
+  world.progress.exclusively([&] { world.progress.crowd(); });
+  sync::thread network([&] {
+    world.driver.block_until_armed();
+    world.driver.bring_message();
+  });
+  world.run(Ends::kByMessage);
+  world.run(Ends::kAtOnce);
   network.join();
 }
 
@@ -194,6 +220,11 @@ constexpr model::Limits kFourWithSleeps{.most_deviations = 4, .most_time = 100s}
 constexpr Program kPrograms[] = {
     {"two_threads_run_a_job_each", two_threads_run_a_job_each, kThree},
     {"one_waits_for_a_message", one_waits_for_a_message, kFour},
+    {"message_comes_after_4_us", message_comes_after<4>, kThree},
+    {"message_comes_after_8_us", message_comes_after<8>, kThree},
+    {"message_comes_after_15_us", message_comes_after<15>, kThree},
+    {"message_comes_after_40_us", message_comes_after<40>, kThree},
+    {"message_comes_to_a_crowd", message_comes_to_a_crowd, kThree},
     {"two_wait_for_a_message", two_wait_for_a_message, kThree},
     {"nobody_waits", nobody_waits, kFour},
     {"started_as_the_background_sleeps", started_as_the_background_sleeps, kFour},

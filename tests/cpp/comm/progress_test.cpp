@@ -152,6 +152,21 @@ TEST_F(ProgressTest, waiter_that_lost_patience_is_woken_by_the_background) {
   waiter.join();
 }
 
+TEST_F(ProgressTest, waiter_in_a_crowd_is_woken_by_the_background) {
+  progress_.exclusively([&] { progress_.crowd(); });
+  for (int i = 0; i < 20; ++i) {
+    driver_.frozen = true;
+    Job job(1);
+    driver_.submit(job);
+    progress_.pump();
+    std::thread waiter([&] { EXPECT_TRUE(progress_.wait(job.finished, soon())); });
+    driver_.frozen = false;
+    const uint64_t one = 1;
+    ASSERT_EQ(::write(transport_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+    waiter.join();
+  }
+}
+
 TEST_F(ProgressTest, deadline_ends_a_wait) {
   driver_.frozen = true;
   Job job(1);

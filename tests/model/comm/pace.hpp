@@ -11,7 +11,9 @@ using std::chrono::milliseconds;
 inline constexpr microseconds kPatience{3};
 inline constexpr unsigned kRoundsBeforeYield = 2;
 inline constexpr unsigned kRoundsBetweenClockReads = 1;
-inline constexpr microseconds kContended{1000};
+inline constexpr microseconds kContended{2};
+inline constexpr microseconds kLeastCrowded{10};
+inline constexpr microseconds kMostCrowded{40};
 
 inline constexpr microseconds kHot{2};
 inline constexpr microseconds kWarm{4};
