@@ -1,6 +1,6 @@
 """A training that survives the death of a rank: torchrun starts all of them again, and they go on from the checkpoint.
 
-    torchrun --nproc-per-node=2 --max-restarts=1 examples/elastic.py [FOLDER]
+    torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/elastic.py [FOLDER]
 
 In the first life of the job rank 1 is killed half-way. The other one raises at once, instead of waiting for it.
 """

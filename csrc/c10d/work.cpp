@@ -1,6 +1,7 @@
 #include "c10d/work.hpp"
 
 #include <ATen/core/ivalue_inl.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 
@@ -121,6 +122,7 @@ c10::intrusive_ptr<c10::ivalue::Future> AxonWork::getFuture() {
 }
 
 bool AxonWork::wait(std::chrono::milliseconds timeout) {
+  const auto however_it_ends = c10::make_scope_exit([]() noexcept { stay_behind_if_python_ends(); });
   if (enqueued_) return wait_on_device(timeout);
   if (!isCompleted()) {
     const auto deadline = Clock::now() + (timeout > kNoTimeout ? Clock::duration(timeout) : Clock::duration(kNever));
@@ -129,7 +131,6 @@ bool AxonWork::wait(std::chrono::milliseconds timeout) {
     }
     completed_.wait(false, std::memory_order_acquire);  // another thread may be copying outputs back
   }
-  stay_behind_if_python_ends();
   if (failure_) rethrow_here(failure_);
   return true;
 }

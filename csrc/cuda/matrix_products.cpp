@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.hpp"
 #include "cuda/device.hpp"
 #include "cuda/error.hpp"
 #include "cuda/tile_choice.hpp"
@@ -28,7 +29,6 @@ static uint32_t alignment_of(const MatrixProduct& product) noexcept {
   for (const MatrixView& view : {product.x, product.weight, product.output, product.addend}) {
     bits |= reinterpret_cast<uintptr_t>(view.data);
   }
-  bits |= reinterpret_cast<uintptr_t>(product.bias);
   return static_cast<uint32_t>(bits & (~bits + 1));
 }
 
@@ -37,8 +37,10 @@ Result<MatrixProducts*> MatrixProducts::of(int device) {
   static auto* const all = new std::map<int, Result<std::unique_ptr<MatrixProducts>>>;
   const std::lock_guard lock(mutex);
   auto known = all->find(device);
-  if (known == all->end()) known = all->emplace(device, create(device)).first;
+  const bool is_known = known != all->end();
+  if (!is_known) known = all->emplace(device, create(device)).first;
   Result<std::unique_ptr<MatrixProducts>>& made = known->second;
+  if (!is_known && !made.ok()) log::info("matrix products are torch's: " + made.status().message());
   if (!made.ok()) return made.status().clone();
   return made.value().get();
 }
@@ -47,11 +49,11 @@ Result<std::unique_ptr<MatrixProducts>> MatrixProducts::create(int device) {
   Result<const BlasLt*> blas = load_blas_lt();
   if (!blas.ok()) return std::move(blas.status());
   const DeviceGuard guard(device);
-  BlasLt::Handle handle = nullptr;
-  AXON_BLAS_TRY(blas.value(), create(&handle));
   int major = 0, minor = 0;
   AXON_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   AXON_CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  BlasLt::Handle handle = nullptr;
+  AXON_BLAS_TRY(blas.value(), create(&handle));
   return std::unique_ptr<MatrixProducts>(new MatrixProducts(*blas.value(), handle, 10 * major + minor));
 }
 
@@ -61,6 +63,7 @@ Status MatrixProducts::enqueue(const MatrixProduct& product, void* workspace, St
   Result<const Plan*> found = plan_of(product);
   if (!found.ok()) return std::move(found.status());
   const Plan& plan = *found.value();
+  if (!plan.algorithm) return {ErrorCode::kInternal, "cuBLASLt has no kernel for the product"};
   if (product.bias != nullptr) {
     AXON_BLAS_TRY(&blas_,
                   set_of_description(plan.description.get(), BlasLt::kBiasPointer, &product.bias, sizeof product.bias));
@@ -70,7 +73,7 @@ Status MatrixProducts::enqueue(const MatrixProduct& product, void* workspace, St
   AXON_BLAS_TRY(&blas_, multiply(handle_, plan.description.get(), &product.factor, product.weight.data,
                                  plan.weight.get(), product.x.data, plan.x.get(), &beta,
                                  adds(product) ? product.addend.data : output, plan.addend.get(), output,
-                                 plan.output.get(), &plan.algorithm, workspace, kWorkspaceBytes, stream.get()));
+                                 plan.output.get(), &*plan.algorithm, workspace, kWorkspaceBytes, stream.get()));
   return Status();
 }
 
@@ -168,8 +171,7 @@ Status MatrixProducts::choose_algorithm(const MatrixProduct& product, Plan& plan
     algorithms.push_back(&algorithm);
     kernels.push_back({.tile = attribute_of(algorithm, BlasLt::kTile), .num_waves = candidate.num_waves});
   }
-  if (kernels.empty()) return {ErrorCode::kInternal, "cuBLASLt has no kernel for the product"};
-  plan.algorithm = *algorithms[compute_capability_ == kMeasured ? choose_kernel(kernels) : 0];
+  if (!kernels.empty()) plan.algorithm = *algorithms[compute_capability_ == kMeasured ? choose_kernel(kernels) : 0];
   return Status();
 }
 

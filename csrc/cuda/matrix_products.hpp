@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/data_type.hpp"
 #include "base/status.hpp"
@@ -36,7 +37,7 @@ struct MatrixProduct {
   bool weight_is_transposed = false;  // the view has the rows of its transpose
   MatrixView output{};                // written
   MatrixView addend{};                // null data: none
-  const void* bias = nullptr;         // [num_columns]; null: none
+  const void* bias = nullptr;         // [num_columns], consecutive, at a multiple of 16 bytes; null: none
   float factor = 1;
 };
 
@@ -57,7 +58,7 @@ class MatrixProducts {
   struct Plan {
     BlasLt::OwnDescription description;
     BlasLt::OwnLayout weight, x, addend, output;
-    BlasLt::Algorithm algorithm{};
+    std::optional<BlasLt::Algorithm> algorithm;  // none: there is no kernel
   };
 
   MatrixProducts(const BlasLt& blas, BlasLt::Handle handle, int compute_capability) noexcept

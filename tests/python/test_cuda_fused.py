@@ -109,6 +109,7 @@ def _several_weights() -> None:
     shard = whole.split(sizes)[rank].bfloat16()
     weights = [factor((width, DEPTH), rank, seed).bfloat16().t() for seed, width in enumerate((1024, 256, 1), start=1)]
     biases = [factor((weight.shape[1],), rank, 9).bfloat16() for weight in weights]
+    biases[1] = torch.stack([biases[1]] * 2, 1)[:, 0]  # its elements lie apart
     for _ in range(5):
         gathered, outputs = all_gather_matmul(shard, weights, biases=biases, sizes=sizes)
         assert gathered is not None

@@ -1,6 +1,7 @@
 """What is expected of upstream's tests. In the lists: names, one a line; after a colon the reason where there is one.
 
-On GPUs, whose number opens and closes gates, what passed in the committed results has to pass again.
+On GPUs, whose number opens and closes gates, what passed in committed results, where there are some, has to pass
+again.
 """
 
 from __future__ import annotations

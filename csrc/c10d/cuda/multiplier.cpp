@@ -4,7 +4,6 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "base/log.hpp"
 #include "c10d/convert.hpp"
 
 namespace axon {
@@ -25,9 +24,15 @@ MatrixView view_of(const at::Tensor& matrix) {
   return {.data = matrix.const_data_ptr(), .stride = matrix.stride(0)};
 }
 
+// Element by element, in pieces of 16 bytes.
+bool can_be_read(const at::Tensor& bias) {
+  return bias.is_contiguous() && reinterpret_cast<uintptr_t>(bias.const_data_ptr()) % 16 == 0;
+}
+
 // None: torch's to do.
 std::optional<MatrixProduct> describe(const Rows& x, const Weight& weight, const at::Tensor& output) {
   const at::Tensor& factor = weight.values;
+  if (weight.bias && !can_be_read(*weight.bias)) return std::nullopt;
   const bool in_rows = factor.stride(1) == 1 && factor.stride(0) >= factor.size(1);
   const bool in_columns = factor.stride(0) == 1 && factor.stride(1) >= factor.size(0);
   if (weight.scale.defined() || !has_kernels(output.scalar_type()) || !(in_rows || in_columns)) return std::nullopt;
@@ -71,9 +76,7 @@ void Multiplier::multiply_and_add(const Rows& x, const Weight& weight, const at:
 bool Multiplier::enqueue(const std::optional<MatrixProduct>& product) {
   if (!product || product->depth == 0 || products_ == nullptr) return false;
   const StreamView stream(static_cast<cudaStream_t>(stream_.native_handle()));
-  const Status enqueued = products_->enqueue(*product, workspace_.mutable_data_ptr(), stream);
-  if (!enqueued.ok()) log::info("a product goes to torch: " + enqueued.message());
-  return enqueued.ok();
+  return products_->enqueue(*product, workspace_.mutable_data_ptr(), stream).ok();
 }
 
 }  // namespace axon
