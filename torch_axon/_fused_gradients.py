@@ -83,10 +83,11 @@ def _start_gradient_of_shard(
         return lambda: product
     if d_gathered is None and not pairs:
         return lambda: None
-    if d_gathered is None:
+    total = d_gathered
+    if total is None:
         total = torch.mm(*pairs.pop(0))
-    else:
-        total = d_gathered.clone() if pairs else d_gathered
+    elif pairs:
+        total = total.clone()  # autograd's
     for d_output, weight in pairs:
         total.addmm_(d_output, weight)
     scattered = _start_reduce_scatter(total, ctx.sizes, ctx.group_name)
