@@ -66,16 +66,16 @@ class Scattering {
   const RowPartition& rows_;
   Pushing& pushing_;
   Multiplier multiplier_;
-  Weight weight_;  // without the bias, which is a part of the sum, not of each product
   at::Tensor output_;
   std::vector<at::Tensor> partials_;  // read by the pushes
 };
 
 Scattering::Scattering(const MatmulReduceScatter& call, Pushing& pushing)
-    : call_(call), rows_(call.rows), pushing_(pushing), multiplier_(call.x.values.device()), weight_(call.weight) {
-  weight_.bias.reset();
-  output_ = weight_.empty_output(rows_.own().num_rows);
-}
+    : call_(call),
+      rows_(call.rows),
+      pushing_(pushing),
+      multiplier_(call.x.values.device()),
+      output_(call.weight.empty_output(rows_.own().num_rows)) {}
 
 Pushing::Plan Scattering::plan(const MatmulReduceScatter& call) {
   const int64_t num_columns = call.weight.num_columns();
@@ -91,10 +91,9 @@ Pushing::Plan Scattering::plan(const MatmulReduceScatter& call) {
 
 at::Tensor Scattering::run() {
   push_partials();
-  const bool can_add = rows_.num_ranks() == 2 && !weight_.scale.defined();
+  const bool can_add = rows_.num_ranks() == 2 && !call_.weight.scale.defined();
   can_add ? add_own() : sum_all();
   pushing_.join();
-  if (call_.weight.bias) output_.add_(*call_.weight.bias);
   return output_;
 }
 
@@ -103,11 +102,11 @@ void Scattering::push_partials() {
     const size_t peer = (rows_.rank() + distance) % rows_.num_ranks();
     const RowRange block = rows_.of(peer);
     const auto first_row = static_cast<int64_t>(rows_.rank()) * block.num_rows;
-    const at::Tensor& partial = partials_.emplace_back(weight_.empty_output(block.num_rows));
+    const at::Tensor& partial = partials_.emplace_back(call_.weight.empty_output(block.num_rows));
     int number = 0;
     for (const RowRange piece : cut(block.num_rows, rows_.num_ranks())) {
       const at::Tensor part = slice_rows(partial, piece);
-      multiplier_.multiply(call_.x.slice(piece.behind(block.begin)), weight_, part);
+      multiplier_.multiply(call_.x.slice(piece.behind(block.begin)), call_.weight, part);
       distance == 1 && number == 0 ? pushing_.begin() : pushing_.follow_current();
       pushing_.push(peer, static_cast<size_t>(first_row + piece.begin) * bytes_a_row(), part);
       pushing_.tell(peer, number++);
@@ -127,14 +126,14 @@ void Scattering::add_own() {
   int number = 0;
   for (const RowRange piece : cut(own.num_rows, rows_.num_ranks())) {
     pushing_.await(number++);
-    multiplier_.multiply_and_add(call_.x.slice(piece.behind(own.begin)), weight_, slice_rows(theirs, piece), factor,
-                                 slice_rows(output_, piece));
+    multiplier_.multiply_and_add(call_.x.slice(piece.behind(own.begin)), call_.weight, slice_rows(theirs, piece),
+                                 factor, slice_rows(output_, piece));
   }
 }
 
 void Scattering::sum_all() {
   const at::Tensor all = slots();
-  multiplier_.multiply(call_.x.slice(rows_.own()), weight_, all[static_cast<int64_t>(rows_.rank())]);
+  multiplier_.multiply(call_.x.slice(rows_.own()), call_.weight, all[static_cast<int64_t>(rows_.rank())]);
   const auto num_pieces = static_cast<int>(cut(rows_.own().num_rows, rows_.num_ranks()).size());
   for (int piece = 0; piece < num_pieces; ++piece) pushing_.await(piece);
   sum(all, call_.reduction, output_);

@@ -160,7 +160,7 @@ at::Tensor multiply_and_scatter(const char* operation, MatmulReduceScatter call)
   check_rows(operation, call.x, call.rows.all().num_rows);
   check_factors(operation, call.x, call.weight);
   call.x = call.x.contiguous();
-  return run(call);
+  return run(std::move(call));
 }
 
 at::Tensor matmul_reduce_scatter(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,

@@ -21,7 +21,7 @@ std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call);
 
 // The peers' rows are multiplied first, the next rank's at once, and pushed piece by piece while the next one is
 // multiplied. Of two ranks, each then adds its own products to what has come, in the products' accumulation; of more,
-// the partial results of all are summed in their accumulation type. The sum is rounded once.
+// the partial results of all are summed in their accumulation type. The sum is rounded once. The weight has no bias.
 std::optional<at::Tensor> run_pushed(const MatmulReduceScatter& call);
 
 }  // namespace axon

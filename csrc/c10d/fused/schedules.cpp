@@ -89,16 +89,21 @@ GatheredProducts run(const AllGatherMatmul& call) {
   return std::move(products).finish();
 }
 
-at::Tensor run(const MatmulReduceScatter& call) {
+static at::Tensor run_without_bias(const MatmulReduceScatter& call) {
   if (call.x.values.is_cuda()) {
     if (std::optional<at::Tensor> output = run_pushed(call)) return std::move(*output);
   }
-  Weight weight = call.weight;
-  const std::optional<at::Tensor> bias = std::exchange(weight.bias, std::nullopt);
-  at::Tensor partial = weight.empty_output(call.rows.all().num_rows);
-  multiply(call.x, weight, partial);
-  at::Tensor output = weight.empty_output(call.rows.own().num_rows);
+  at::Tensor partial = call.weight.empty_output(call.rows.all().num_rows);
+  multiply(call.x, call.weight, partial);
+  at::Tensor output = call.weight.empty_output(call.rows.own().num_rows);
   reduce_scatter(call, partial, output);
+  return output;
+}
+
+// The bias is a part of the sum, not of each product.
+at::Tensor run(MatmulReduceScatter call) {
+  const std::optional<at::Tensor> bias = std::exchange(call.weight.bias, std::nullopt);
+  at::Tensor output = run_without_bias(call);
   if (bias) output.add_(*bias);
   return output;
 }

@@ -52,6 +52,6 @@ struct MatmulReduceScatter {
 };
 
 // This rank's rows of the sum (or average) of all ranks' products.
-at::Tensor run(const MatmulReduceScatter& call);
+at::Tensor run(MatmulReduceScatter call);
 
 }  // namespace axon
