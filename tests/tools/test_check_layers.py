@@ -17,6 +17,9 @@ import pytest
         ("device/copy.cuh", '#include "cuda/stream.hpp"'),
         ("device/copy.cu", '#include "memory/buffer.hpp"'),
         ("collectives/ring.cpp", '#include "ring.hpp"'),
+        ("c10d/backend.hpp", '#include "runtime/handshake/listener.hpp"'),
+        ("runtime/handshake/listener.hpp", '#include "stream/arena.hpp"'),
+        ("runtime/handshake/listener.hpp", '#include "c10d/work.hpp"'),
     ],
 )
 def test_breach_is_found(file: str, line: str) -> None:
@@ -29,6 +32,8 @@ def test_breach_is_found(file: str, line: str) -> None:
         ("comm/engine.hpp", '#include "base/task.hpp"'),
         ("comm/engine.hpp", '#include "comm/progress.hpp"'),
         ("comm/engine.hpp", "#include <vector>"),
+        ("runtime/handshake/listener.hpp", '#include "runtime/handshake/secret.hpp"'),
+        ("runtime/handshake/listener.hpp", '#include "comm/engine.hpp"'),
         ("c10d/backend.hpp", "#include <torch/csrc/distributed/c10d/Backend.hpp>"),
         ("transport/ucx/worker.hpp", "#include <ucp/api/ucp.h>"),
         ("base/config.cpp", "const char* value = std::getenv(name);"),

@@ -1,0 +1,30 @@
+// What the two ends of a connection tell each other once each has proved that it knows the secret.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.hpp"
+
+namespace axon {
+
+struct Introduction {
+  static constexpr size_t kMostNameBytes = 255;
+  static constexpr size_t kMostCardBytes = 8192;
+
+  std::string name;             // the runtime's: 1 to 255 bytes, none of them a control character
+  uint64_t incarnation = 0;     // random, for the life of the runtime: a restarted one has another
+  uint64_t key = 0;             // random, of this connection: messages to this end have to name it
+  std::vector<std::byte> card;  // the engine's peer card
+
+  bool operator==(const Introduction&) const = default;
+
+  // Names and cards of other sizes are errors.
+  Result<std::vector<std::byte>> encode() const;
+  static Result<Introduction> decode(std::span<const std::byte> bytes);
+};
+
+}  // namespace axon

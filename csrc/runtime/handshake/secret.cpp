@@ -1,0 +1,29 @@
+#include "runtime/handshake/secret.hpp"
+
+#include <string.h>
+
+#include <string>
+
+#include "runtime/handshake/nonce.hpp"
+
+namespace axon {
+
+Result<Secret> Secret::from(std::span<const std::byte> bytes) {
+  if (bytes.size() < kFewestBytes || bytes.size() > kMostBytes) {
+    return Status(ErrorCode::kInvalidArgument, "a secret of " + std::to_string(bytes.size()) +
+                                                   " bytes; allowed: " + std::to_string(kFewestBytes) + " to " +
+                                                   std::to_string(kMostBytes) + ", drawn at random");
+  }
+  return Secret({bytes.begin(), bytes.end()});
+}
+
+Secret Secret::random() {
+  const Nonce nonce = random_nonce();
+  return Secret({nonce.begin(), nonce.end()});
+}
+
+Secret::~Secret() {
+  if (!bytes_.empty()) explicit_bzero(bytes_.data(), bytes_.size());
+}
+
+}  // namespace axon

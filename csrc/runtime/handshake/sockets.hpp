@@ -1,0 +1,42 @@
+// TCP sockets for handshakes: opened, connected and waited for, with errors that say where and why.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "base/file_descriptor.hpp"
+#include "base/status.hpp"
+#include "base/sync.hpp"
+
+namespace axon {
+
+struct Place {
+  std::string host;  // a name, or an address of IPv4 or IPv6
+  uint16_t port = 0;
+
+  std::string text() const;  // "host:port"
+};
+
+// Names are asked for at the system's resolver, which has its own idea of time.
+Result<bool> is_loopback(const std::string& host);
+
+// Port 0: one that is free. Never blocks afterwards.
+Result<FileDescriptor> listen_at(const Place& place, int backlog);
+uint16_t port_of(const FileDescriptor& socket) noexcept;
+
+// Tries all addresses of the host in turn. Never blocks afterwards.
+Result<FileDescriptor> connect_to(const Place& place, sync::Clock::time_point deadline);
+
+// Frames of a handshake are small, and leave at once.
+void send_at_once(const FileDescriptor& socket) noexcept;
+
+// From now on a host that has gone without a word shows as a hang-up, after half a minute.
+void watch_for_silence(const FileDescriptor& socket) noexcept;
+
+// False when the deadline has passed. `events` as poll() has them.
+bool wait_for(const FileDescriptor& socket, short events, sync::Clock::time_point deadline) noexcept;
+
+std::string last_error();
+
+}  // namespace axon
