@@ -54,7 +54,8 @@ extern "C" __attribute__((noinline)) void counted_call(Communicator& communicato
 
 static void run(int num_calls) {
   const std::array engines{make_engine(), make_engine()};
-  const std::vector<PeerCard> cards{engines[0]->make_card(), engines[1]->make_card()};
+  const std::array own{engines[0]->make_card(), engines[1]->make_card()};
+  const std::vector<PeerCard> cards{own[0].card(), own[1].card()};
   std::array<std::unique_ptr<Communicator>, 2> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks[rank] = std::move(engines[rank]->form({.name = "path", .rank = rank, .cards = cards})).value();

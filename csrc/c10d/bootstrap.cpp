@@ -113,7 +113,8 @@ std::shared_ptr<Communicator> join(c10d::Store& store, const Membership& members
   log::set_rank(membership.global_rank);
   if (Status opened = trace::open(membership.global_rank); !opened.ok()) throw_failure(opened);
   Engine& engine = Engine::instance();
-  std::vector<PeerCard> cards = Meeting(store, membership).exchange(engine.make_card());
+  const OwnCard own = engine.make_card();
+  std::vector<PeerCard> cards = Meeting(store, membership).exchange(own.card());
   Result<std::unique_ptr<Communicator>> formed =
       engine.form({.name = membership.group, .rank = membership.rank, .cards = std::move(cards)});
   if (!formed.ok()) throw_failure(formed.status());

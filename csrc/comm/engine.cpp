@@ -56,11 +56,16 @@ Engine::~Engine() {
   shut_down();
 }
 
-PeerCard Engine::make_card() {
+OwnCard Engine::make_card() {
   PeerCard card = card_;
   card.key = random_number();
   progress_->exclusively([&] { messenger_.expect(card.key); });
-  return card;
+  return {*this, std::move(card)};
+}
+
+OwnCard::~OwnCard() {
+  if (engine_.is_forked()) return;
+  engine_.progress_->exclusively([this] { engine_.messenger_.retire(card_.key); });
 }
 
 static Status unreachable(const GroupSpecification& group, size_t rank, const Status& why) {

@@ -1,7 +1,7 @@
 // The one engine of a process: transport, peers and progress, shared by all groups and all doors.
 //
 //   Engine& engine = Engine::instance();       // starts it; throws std::runtime_error when the transport cannot start
-//   PeerCard card = engine.make_card();        // exchange it through a store …
+//   const OwnCard own = engine.make_card();    // exchange own.card() through a store …
 //   Result<…> formed = engine.form({.name = name, .rank = rank, .cards = all_ranks_cards});
 //
 // Threads: docs/threading.md. Everything private belongs to the holder of the progress token.
@@ -20,6 +20,7 @@
 #include "comm/communicator.hpp"
 #include "comm/doorbell.hpp"
 #include "comm/operation.hpp"
+#include "comm/own_card.hpp"
 #include "comm/peer_card.hpp"
 #include "comm/progress.hpp"
 #include "transport/messenger.hpp"
@@ -44,8 +45,8 @@ class Engine final : private ControlHandler, private Driver {
   // Ends the process's engine, if it has one. For exit.
   static void shut_down_instance() noexcept;
 
-  // A fresh card for each group to join. From here on messages for that group are kept until it is formed.
-  PeerCard make_card();
+  // A fresh card for each group to join. From here on messages for that group are kept until it is formed or given up.
+  OwnCard make_card();
 
   // All ranks' cards are there: nobody is asked or waited for.
   Result<std::unique_ptr<Communicator>> form(GroupSpecification specification);
@@ -62,6 +63,7 @@ class Engine final : private ControlHandler, private Driver {
 
  private:
   friend class Communicator;
+  friend class OwnCard;
 
   struct Peer {
     PeerCard card;

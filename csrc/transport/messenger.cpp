@@ -46,26 +46,39 @@ Messenger::~Messenger() {
 }
 
 void Messenger::discard_strangers() noexcept {
-  while (Unexpected* message = strangers_.front()) {
-    if (message->payload.rendezvous != nullptr) transport_.refuse(message->payload.rendezvous);
+  for (auto& [key, early] : expected_) discard(early);
+}
+
+void Messenger::discard(Early& early) noexcept {
+  while (Unexpected* message = early.messages.front()) {
+    drop(message->payload);
+    --num_strangers_;
     release_copy(block_pool_, *message);
   }
-  num_strangers_ = 0;
+}
+
+void Messenger::retire(uint64_t key) noexcept {
+  const auto found = expected_.find(key);
+  if (found == expected_.end()) return;
+  discard(found->second);
+  expected_.erase(found);
+  retired_.add(key);
 }
 
 void Messenger::attach(Inbox& inbox) {
   const uint64_t key = inbox.team().own_key();
   inboxes_.emplace(key, &inbox);
-  for (Unexpected* message = strangers_.front(); message != nullptr;) {
-    Unexpected* next = strangers_.next(*message);
-    if (message->header.key == key) {
-      deliver(inbox, message->header, message->payload);
-      --num_strangers_;
-      release_copy(block_pool_, *message);
-    }
-    message = next;
+  const auto found = expected_.find(key);
+  if (found == expected_.end()) return;
+  Early& early = found->second;
+  while (Unexpected* message = early.messages.front()) {
+    deliver(inbox, message->header, message->payload);
+    --num_strangers_;
+    release_copy(block_pool_, *message);
   }
-  if (overflowed_.contains(key)) {
+  const bool overflowed = early.overflowed;
+  expected_.erase(found);
+  if (overflowed) {
     inbox.overflow(Status(ErrorCode::kResourceExhausted,
                           "messages that came before this rank had formed the group have been dropped: it kept " +
                               std::to_string(kMostStrangers) + " for groups to come, and more came"));
@@ -120,18 +133,18 @@ void Messenger::mark_lost(PeerId peer) {
 // The group is gone (dropped), or this process has not formed it yet (kept, up to a bound), or there is none. A
 // question how far it is would be answered too late.
 void Messenger::hold_stranger(const MessageHeader& header, const Payload& payload) noexcept {
-  if (retired_.contains(header.key)) return drop(payload);
-  if (!expected_.contains(header.key)) return refuse(header, payload);
+  const auto found = expected_.find(header.key);
+  if (found == expected_.end()) return retired_.contains(header.key) ? drop(payload) : refuse(header, payload);
+  Early& early = found->second;
   const bool is_question = is_control(header) && header.fingerprint.operation != OperationKind::kFailureNotice;
   if (is_question) return drop(payload);
   if (num_strangers_ < kMostStrangers) {
-    strangers_.push_back(hold_copy(block_pool_, header, payload));
+    early.messages.push_back(hold_copy(block_pool_, header, payload));
     ++num_strangers_;
     return;
   }
   drop(payload);
-  if (overflowed_.contains(header.key)) return;
-  overflowed_.add(header.key);
+  if (std::exchange(early.overflowed, true)) return;
   log::warn("more than " + std::to_string(kMostStrangers) +
             " messages have come for groups that this process has not formed yet. The latest are dropped, and their "
             "group, in which this process is rank " +

@@ -51,12 +51,14 @@ class Messenger final : public Receiver {
   BlockPool& block_pool() noexcept { return block_pool_; }
   ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
 
-  // This key is given out now: what comes for it before its inbox is attached is kept, up to a bound.
-  void expect(uint64_t key) noexcept { expected_.add(key); }
+  // This key is given out now: what comes for it before its inbox is attached is kept, up to a bound for all keys.
+  void expect(uint64_t key) { expected_[key]; }
   bool expects(uint64_t key) const noexcept { return expected_.contains(key); }
+  // No inbox will be attached under this key any more: what has come for it is let go. Nothing once one has been.
+  void retire(uint64_t key) noexcept;
 
   // From here on the inbox gets its group's messages, and the handler its control messages, those first that came
-  // before it was there. If some of them could not be kept, the inbox is told.
+  // before it was there. If some of them could not be kept, the inbox is told. Its key is expected no longer.
   void attach(Inbox& inbox);
   // And no longer; whatever still comes for the group is dropped.
   void detach(Inbox& inbox) noexcept;
@@ -100,6 +102,13 @@ class Messenger final : public Receiver {
   };
   static constexpr size_t kMostStrangers = 4096;
 
+  // What has come for a key that is given out and has no inbox yet.
+  struct Early {
+    IntrusiveList<Unexpected> messages;
+    bool overflowed = false;  // some could not be kept
+  };
+
+  void discard(Early& early) noexcept;
   void deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept;
   void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
   void refuse(const MessageHeader& header, const Payload& payload) noexcept;
@@ -112,12 +121,10 @@ class Messenger final : public Receiver {
   IntrusiveList<Wakeable> ready_;
   IntrusiveList<Request, InExchange> orphans_;
   std::unordered_map<uint64_t, Inbox*> inboxes_;  // by key
-  IntrusiveList<Unexpected> strangers_;           // for groups that this process has not formed yet
-  size_t num_strangers_ = 0;
-  Recent expected_;         // given out
-  Recent retired_;          // gone
-  Recent overflowed_;       // not formed yet, and some of their strangers could not be kept
-  std::vector<bool> lost_;  // by peer
+  std::unordered_map<uint64_t, Early> expected_;  // by key
+  size_t num_strangers_ = 0;                      // in expected_
+  Recent retired_;                                // gone, formed or not
+  std::vector<bool> lost_;                        // by peer
   uint64_t num_dropped_ = 0;
   uint64_t num_refused_ = 0;  // by the messenger, and by inboxes that are gone
 };

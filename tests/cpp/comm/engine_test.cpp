@@ -100,6 +100,40 @@ TEST_P(EngineTest, sends_to_itself_match_by_tag) {
   }
 }
 
+// 16 threads a rank, each on a group of its own, beside each other through one engine.
+TEST_P(EngineTest, threads_work_on_groups_of_their_own) {
+  static constexpr int kNumThreads = 16;
+  static constexpr int kNumRounds = 30;
+  std::vector<std::vector<std::unique_ptr<Communicator>>> groups;
+  for (int i = 0; i < kNumThreads; ++i) groups.push_back(engines_.form("group " + std::to_string(i)));
+  const int num_ranks = GetParam();
+  on_all_ranks(size() * kNumThreads, [&](int index) {
+    const int rank = index / kNumThreads;
+    const int thread = index % kNumThreads;
+    Communicator& group = *groups[static_cast<size_t>(thread)][static_cast<size_t>(rank)];
+    for (int round = 0; round < kNumRounds; ++round) {
+      const int next = (rank + 1) % num_ranks;
+      const int before = (rank + num_ranks - 1) % num_ranks;
+      const auto num_elements = static_cast<size_t>(1 + (round * 7919 + thread) % 30'000);
+      auto sent = TestOperation::send(std::vector<int32_t>(num_elements, 100 * thread + rank), next, 5);
+      auto received = TestOperation::receive(num_elements, before, 5);
+      auto reduced = TestOperation::all_reduce(std::vector<int32_t>(num_elements, rank + thread), 60s);
+      auto shared = TestOperation::broadcast({rank, round}, round % num_ranks, 60s);
+      for (TestOperation* operation : {sent.get(), received.get(), reduced.get()}) group.start(*operation);
+      ASSERT_TRUE(run(group, *shared).ok()) << shared->status().message();
+      EXPECT_EQ(shared->data, (std::vector<int32_t>{round % num_ranks, round}));
+      for (TestOperation* operation : {reduced.get(), received.get(), sent.get()}) {
+        ASSERT_TRUE(group.wait(*operation, Clock::now() + 60s));
+        ASSERT_TRUE(operation->status().ok()) << operation->status().message();
+        while (!operation->released.load()) std::this_thread::yield();
+      }
+      EXPECT_EQ(received->data, std::vector<int32_t>(num_elements, 100 * thread + before));
+      const int sum = num_ranks * (num_ranks - 1) / 2 + num_ranks * thread;
+      EXPECT_EQ(reduced->data, std::vector<int32_t>(num_elements, sum));
+    }
+  });
+}
+
 class TwoRanks : public testing::Test {
  protected:
   // What the other rank sent before it failed may still complete an operation here; the notice follows it.
@@ -235,7 +269,8 @@ TEST_F(TwoRanks, shut_down_engine_refuses_politely) {
   EXPECT_TRUE(operation->finished());
   auto late = TestOperation::all_reduce({1}, 30s);
   EXPECT_EQ(run(*group_[0], *late).code(), ErrorCode::kAborted);
-  EXPECT_FALSE(engines_[0].form({.name = "late", .rank = 0, .cards = {engines_[0].make_card()}}).ok());
+  const OwnCard own = engines_[0].make_card();
+  EXPECT_FALSE(engines_[0].form({.name = "late", .rank = 0, .cards = {own.card()}}).ok());
 }
 
 }  // namespace

@@ -78,9 +78,12 @@ std::vector<std::unique_ptr<Transport>> loopback_transports(LoopbackFabric& fabr
   return transports;
 }
 
-std::vector<PeerCard> Engines::make_cards() const {
+std::vector<PeerCard> Engines::make_cards() {
   std::vector<PeerCard> cards;
-  for (const auto& engine : engines_) cards.push_back(engine->make_card());
+  for (const auto& engine : engines_) {
+    own_cards_.emplace_back(new OwnCard(engine->make_card()));
+    cards.push_back(own_cards_.back()->card());
+  }
   return cards;
 }
 

@@ -22,6 +22,14 @@ class FormingTest : public testing::Test {
     while (!sent->released.load()) std::this_thread::yield();
   }
 
+  // More than rank 1 keeps for groups that it has not formed.
+  static void send_many(Communicator& rank_0) {
+    for (int i = 0; i < 4200; ++i) {
+      auto sent = TestOperation::send({i}, 1, 3);
+      ASSERT_TRUE(run(rank_0, *sent).ok());
+    }
+  }
+
   // What rank 1's first collective says, and that it does not wait for its timeout.
   void expect_to_hear_at_once(const std::string& reason) {
     let_messages_arrive();
@@ -63,13 +71,34 @@ TEST_F(FormingTest, timeout_before_another_rank_has_formed_the_group_ends_its_fi
   expect_to_hear_at_once("barrier #1: Timed out after 50 ms");
 }
 
+TEST_F(FormingTest, what_came_for_a_group_that_was_given_up_takes_no_room_from_the_next) {
+  send_many(*first_);
+  let_messages_arrive();
+  engines_.give_up_cards();
+  const std::vector<PeerCard> cards = engines_.make_cards();
+  const std::unique_ptr<Communicator> next = engines_.form("next", 0, cards);
+  auto to_nobody = TestOperation::send({1}, 1, 3);
+  EXPECT_TRUE(run(*first_, *to_nobody).ok());
+  auto sent = TestOperation::send({7}, 1, 3);
+  EXPECT_TRUE(run(*next, *sent).ok());
+  let_messages_arrive();
+  const std::unique_ptr<Communicator> late = engines_.form("next", 1, cards);
+  auto received = TestOperation::receive(1, 0, 3);
+  EXPECT_TRUE(run(*late, *received).ok()) << received->status().message();
+  EXPECT_EQ(received->data[0], 7);
+  EXPECT_EQ(engines_[1].num_refused(), 0) << "members are not strangers";
+}
+
+TEST_F(FormingTest, group_cannot_be_formed_with_a_card_that_was_given_up) {
+  engines_.give_up_cards();
+  auto formed = engines_[1].form({.name = "late", .rank = 1, .cards = cards_});
+  ASSERT_FALSE(formed.ok());
+  EXPECT_NE(formed.status().message().find("the card of rank 1"), std::string::npos) << formed.status().message();
+}
+
 TEST_F(FormingTest, rank_that_could_not_keep_all_early_messages_fails_and_says_so) {
-  static constexpr int kMore = 4200;
   testing::internal::CaptureStderr();
-  for (int i = 0; i < kMore; ++i) {
-    auto sent = TestOperation::send({i}, 1, 3);
-    ASSERT_TRUE(run(*first_, *sent).ok());
-  }
+  send_many(*first_);
   let_messages_arrive();
   EXPECT_NE(testing::internal::GetCapturedStderr().find("have come for groups"), std::string::npos);
   const std::unique_ptr<Communicator> late = engines_.form("late", 1, cards_);

@@ -69,7 +69,8 @@ DeviceProcess::DeviceProcess(int rank, Layout layout, ProcessGroup& processes, B
       engine_(make_engine()) {}
 
 Party DeviceProcess::form(const std::string& name, std::chrono::milliseconds timeout) {
-  board_.write(rank_, engine_->make_card().encode());
+  const OwnCard own = engine_->make_card();
+  board_.write(rank_, own.card().encode());
   barrier();
   GroupSpecification specification{.name = name, .rank = rank_, .cards = {}};
   for (int rank = 0; rank < size(); ++rank) specification.cards.push_back(require(PeerCard::decode(board_.read(rank))));
