@@ -40,11 +40,26 @@ void Communicator::start(Operation& operation) noexcept {
   operation.called_at_ = Clock::now();
   operation.deadline_ = operation.called_at_ + std::min<std::chrono::milliseconds>(operation.timeout, kLongestTimeout);
   if (operation.direction == Direction::kCollective) num_started_.fetch_add(1, std::memory_order_relaxed);
+  if (engine_.is_forked()) [[unlikely]] {
+    operation.released_ = true;
+    return fail_in_fork(operation);
+  }
   engine_.submit(operation);
 }
 
 bool Communicator::wait(Operation& operation, Clock::time_point deadline) noexcept {
-  return operation.finished() || engine_.progress_->wait(operation.finished_, deadline);
+  if (operation.finished()) return true;
+  if (engine_.is_forked()) [[unlikely]]
+    fail_in_fork(operation);
+  return engine_.progress_->wait(operation.finished_, deadline);
+}
+
+// In this process's memory alone. What its parent had in flight is never released here: the engine stays as it was.
+void Communicator::fail_in_fork(Operation& operation) noexcept {
+  const Status reason = Engine::forked();
+  operation.status_ = Status(reason.code(), signed_text(operation.describe() + ": " + reason.message()));
+  operation.next = nullptr;
+  engine_.deliver(&operation);
 }
 
 void Communicator::accompany(Companion* companion) noexcept {
@@ -61,6 +76,7 @@ void Communicator::accompany(Companion* companion) noexcept {
 }
 
 Result<PeerPath> Communicator::path_to(int rank) {
+  if (engine_.is_forked()) return Engine::forked();
   return engine_.progress_->exclusively([&]() -> Result<PeerPath> {
     if (!inbox_) return aborted_.clone();
     const PeerId peer = team_.peers[static_cast<size_t>(rank)];

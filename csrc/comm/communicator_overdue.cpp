@@ -28,6 +28,7 @@ Communicator::Heed Communicator::heed_companion() noexcept {
 }
 
 Status Communicator::failure() noexcept {
+  if (engine_.is_forked()) return Engine::forked();
   Heed heed = Heed::kAsking;
   const auto look = [&] {
     engine_.drive();  // brings the answers, even to a callback on the background thread, where nobody else would

@@ -272,8 +272,10 @@ void Engine::lose(PeerId peer, std::string reason) noexcept {
   for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
 }
 
-bool Engine::is_forked() const noexcept {
-  return getpid() != card_.pid;
+Status Engine::forked() {
+  return {ErrorCode::kAborted,
+          "this process was forked from one that uses torch_axon, whose connections it must not touch: start it with "
+          "the 'spawn' or 'forkserver' method of multiprocessing if it is to communicate"};
 }
 
 void Engine::shut_down() noexcept {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/forks.hpp"
 #include "base/status.hpp"
 #include "collectives/selector.hpp"
 #include "comm/communicator.hpp"
@@ -54,8 +55,10 @@ class Engine final : private ControlHandler, private Driver {
   // Messages from outside all groups, or that came twice; see Messenger.
   uint64_t num_refused();
 
-  // This process is a fork of the engine's own: the memory is there, the thread and the connections are not.
-  bool is_forked() const noexcept;
+  // This process is a fork of the engine's own: the memory is there, the thread is not, and the connections are its
+  // parent's. Nothing of the engine may be used then; what can be asked for all the same fails with this.
+  bool is_forked() const noexcept { return num_forks() != born_after_; }
+  static Status forked();
 
   // Aborts what is in flight, delivers what was sent, stops the thread and closes the transport. Whatever is started
   // later fails. Idempotent.
@@ -103,6 +106,7 @@ class Engine final : private ControlHandler, private Driver {
   std::unique_ptr<Transport> transport_;  // none once shut down
   PeerCard card_;                         // this process's, but for the key
   const AlgorithmOverrides overrides_;
+  const uint32_t born_after_ = num_forks();
   Messenger messenger_;
   Doorbell doorbell_;
 

@@ -48,12 +48,7 @@ Engine& Engine::instance() {
   Instance& instance = process_instance();
   const std::lock_guard lock(instance.mutex);
   if (instance.engine == nullptr) instance.engine = make_engine();
-  if (instance.engine->is_forked()) {
-    throw std::runtime_error(
-        "torch_axon: this process was forked from one that uses torch_axon already, whose connections it must not "
-        "touch: "
-        "start it with the 'spawn' or 'forkserver' method of multiprocessing instead");
-  }
+  if (instance.engine->is_forked()) throw std::runtime_error("torch_axon: " + forked().message());
   return *instance.engine;
 }
 

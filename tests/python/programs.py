@@ -164,6 +164,58 @@ def has_children() -> None:
     dist.destroy_process_group()
 
 
+class _Samples(torch.utils.data.Dataset[torch.Tensor]):
+    """Eight, each of which runs `also` in the worker that loads it."""
+
+    def __init__(self, also: Callable[[], object]) -> None:
+        self._also = also
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self._also()
+        return torch.full((1 << 15,), float(index))
+
+
+def loads_with_workers() -> None:
+    """Forked workers load batches while the group works, with a receive in flight all the time."""
+    join()
+    peer = 1 - dist.get_rank()
+    received = torch.zeros(3)
+    pending = dist.irecv(received, peer, tag=7)
+    for _ in range(3):
+        loader = torch.utils.data.DataLoader(_Samples(os.getpid), batch_size=2, num_workers=2)
+        for number, batch in enumerate(loader):
+            works = [dist.all_reduce(batch, async_op=True), dist.all_reduce(torch.ones(1), async_op=True)]
+            for work in works:
+                work.wait()
+            assert batch.mean() == 4.0 * number + 1
+    dist.send(torch.arange(3.0), peer, tag=7)
+    pending.wait()
+    assert received.tolist() == [0, 1, 2]
+    ready()
+    dist.destroy_process_group()
+
+
+def communicates_in_workers() -> None:
+    """Which must not: prints what they are told, of a new operation and of one that their parent has in flight."""
+    join()
+    pending = dist.irecv(torch.zeros(1), 1 - dist.get_rank(), tag=7)
+    told: list[str] = []
+    for also in (lambda: dist.all_reduce(torch.ones(1)), pending.wait):
+        try:
+            list(torch.utils.data.DataLoader(_Samples(also), batch_size=4, num_workers=1))
+        except dist.DistError as error:
+            told.append(str(error).replace("\n", " "))
+    dist.all_reduce(torch.ones(1 << 18))
+    dist.send(torch.ones(1), 1 - dist.get_rank(), tag=7)
+    pending.wait()
+    ready()
+    print(*told, sep="\n")
+    dist.destroy_process_group()
+
+
 def crosses_hosts() -> None:
     """All-reduces until something fails; prints how long that took from the last success, and the error."""
     join(timeout_s=float(sys.argv[5]))
