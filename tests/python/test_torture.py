@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from devices import on_every_path
@@ -17,6 +18,13 @@ def _torture(seed: int, num_operations: int) -> int:
     return Torture(seed).run(num_operations)
 
 
+def _torture_in_threads(seed: int, num_threads: int, num_operations: int) -> None:
+    """Each on groups of its own."""
+    tortures = [Torture(seed + thread) for thread in range(num_threads)]
+    with ThreadPoolExecutor(num_threads) as threads:
+        list(threads.map(lambda torture: torture.run(num_operations), tortures))
+
+
 @on_every_path
 def test_random_operations(ranks: RankPool, request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--torture-seed", None)
@@ -28,3 +36,9 @@ def test_random_operations(ranks: RankPool, request: pytest.FixtureRequest) -> N
     print(f"{num_direct} operations on the peers' tensors themselves")
     if ranks.device == "cuda" and num_operations >= OPERATIONS["cuda"]:
         assert all(count > 0 for count in num_direct), "no kernel has reached its peers' tensors"
+
+
+def test_random_operations_of_16_threads_on_16_groups(two_ranks: RankPool) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    two_ranks.run(_torture_in_threads, seed, 16, 60, timeout_s=120)
