@@ -7,6 +7,7 @@
 #   AXON_CUDA=0                         no device code, no nvcc
 #   AXON_UCX_ROOT=/opt/ucx              your own UCX instead of the libucx wheel
 #   FUZZ_RUNS=10000000                  inputs that make fuzz gives each target
+#   RECORD=1                            make instructions appends what it has counted to benchmarks/results
 TORCH ?= 2.11
 PYTHON ?= python3
 VENV ?= .venv$(if $(filter-out 2.11,$(TORCH)),-torch-$(TORCH))
@@ -90,7 +91,8 @@ instructions: $(VENV)/.installed
 	@$(BIN)/cmake --preset release -B build/instructions -DAXON_CUDA=OFF -DCMAKE_CXX_FLAGS=-g \
 	  -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
 	@$(BIN)/cmake --build build/instructions --target all_reduce_path
-	@$(BIN)/python tools/count_instructions.py build/instructions --json benchmarks/results/instructions.jsonl
+	@$(BIN)/python tools/count_instructions.py build/instructions --history benchmarks/results/instructions.jsonl \
+	  $(if $(RECORD),--record)
 
 # Keeps what is pinned as long as the .in files allow it; UPGRADE=--upgrade moves everything to the newest.
 lock: $(VENV)/.installed

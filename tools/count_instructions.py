@@ -1,9 +1,10 @@
 """Counts the instructions of an 8-byte all_reduce between two ranks, from call to return, by where they are.
 
-    python tools/count_instructions.py BUILD [--json benchmarks/results/instructions.jsonl]
+    python tools/count_instructions.py BUILD [--history benchmarks/results/instructions.jsonl [--record]]
 
 Needs valgrind, and a release build of benchmarks/cpp/all_reduce_path.cpp. Counts, unlike times, repeat to a thousandth
-however busy the machine is, so that a change that costs shows: it is told against the last line of the file.
+however busy the machine is, so that a change that costs shows: it is told against the history's last line of the same
+compiler, since another one makes other instructions of the same code.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 NUM_CALLS = 1020
 NUM_WARM = 20  # as in all_reduce_path.cpp: these are not counted
@@ -64,38 +66,59 @@ def instructions_by_place(profile: Iterable[str]) -> "Counter[str]":
     return found
 
 
-def previous(record: "pathlib.Path | None") -> "dict[str, int]":
-    if record is None or not record.exists():
-        return {}
-    last: dict[str, dict[str, int]] = json.loads(record.read_text().splitlines()[-1])
-    return last["instructions"]
+def compiler_of(build: pathlib.Path) -> str:
+    """What the build's compiler calls itself, version included."""
+    cache = (build / "CMakeCache.txt").read_text()
+    compiler = re.search(r"^CMAKE_CXX_COMPILER:\w+=(.+)$", cache, re.MULTILINE)
+    if compiler is None:
+        sys.exit(f"{build}/CMakeCache.txt names no CMAKE_CXX_COMPILER")
+    return subprocess.check_output([compiler[1], "--version"], text=True).splitlines()[0]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Counts the instructions of an 8-byte all_reduce between two ranks.")
-    parser.add_argument("build", type=pathlib.Path, help="the folder of a release build")
-    parser.add_argument("--json", type=pathlib.Path, help="file to append the counts to, and to compare them with")
-    arguments = parser.parse_args()
-    binary = arguments.build / "benchmarks" / "all_reduce_path"
-    if shutil.which("valgrind") is None or not binary.exists():
-        sys.exit(f"needs valgrind (Debian: valgrind) and {binary}")
+def last_of(compiler: str, history: Iterable[str]) -> "dict[str, Any] | None":
+    """The latest line of this compiler."""
+    lines = [json.loads(line) for line in history]
+    return next((line for line in reversed(lines) if line["compiler"] == compiler), None)
+
+
+def table(counts: "dict[str, int]", before: "dict[str, int]") -> str:
+    changes = {place: f"  ({count - before[place]:+})" for place, count in counts.items() if place in before}
+    return "\n".join(f"{place:20}{count:6}{changes.get(place, '')}" for place, count in counts.items())
+
+
+def count(binary: pathlib.Path) -> "dict[str, int]":
+    """Of one call, by place, and of all places."""
     with tempfile.TemporaryDirectory() as folder:
         profile = pathlib.Path(folder) / "profile"
         run_callgrind(binary, profile)
         with profile.open() as lines:
             totals = instructions_by_place(lines)
     counts = {place: round(total / (NUM_CALLS - NUM_WARM)) for place, total in sorted(totals.items())}
-    counts["all"] = round(totals.total() / (NUM_CALLS - NUM_WARM))
-    before = previous(arguments.json)
-    for place, count in counts.items():
-        change = f"  ({count - before[place]:+})" if place in before else ""
-        print(f"{place:20}{count:6}{change}")
-    if arguments.json:
+    return {**counts, "all": round(totals.total() / (NUM_CALLS - NUM_WARM))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Counts the instructions of an 8-byte all_reduce between two ranks.")
+    parser.add_argument("build", type=pathlib.Path, help="the folder of a release build")
+    parser.add_argument("--history", type=pathlib.Path, help="earlier counts, to compare with")
+    parser.add_argument("--record", action="store_true", help="append these counts to the history")
+    arguments = parser.parse_args()
+    if arguments.record and arguments.history is None:
+        parser.error("argument --record: needs a --history to append to")
+    binary = arguments.build / "benchmarks" / "all_reduce_path"
+    if shutil.which("valgrind") is None or not binary.exists():
+        sys.exit(f"needs valgrind (Debian: valgrind) and {binary}")
+    compiler = compiler_of(arguments.build)
+    history = arguments.history.read_text().splitlines() if arguments.history and arguments.history.exists() else []
+    before = last_of(compiler, history)
+    counts = count(binary)
+    print(table(counts, before["instructions"] if before else {}))
+    print(f"against {before['commit']} of {before['date']}" if before else f"the first of {compiler}")
+    if arguments.record:
         commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True).strip()
-        compiler = subprocess.check_output([os.environ.get("CXX", "g++"), "--version"], text=True).splitlines()[0]
         line = {"instructions": counts, "compiler": compiler, "commit": commit, "date": time.strftime("%Y-%m-%d")}
-        with arguments.json.open("a") as record:
-            record.write(json.dumps(line) + "\n")
+        with arguments.history.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":
