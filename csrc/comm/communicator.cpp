@@ -144,7 +144,7 @@ std::string Communicator::signed_text(const std::string& text) const {
 
 void Communicator::fail(Status reason) noexcept {
   if (!failure_.ok()) return;
-  notify_others(reason);
+  notify_others(OperationKind::kFailureNotice, reason);
   fail_quietly(std::move(reason));
 }
 
@@ -162,7 +162,7 @@ void Communicator::abort(std::string reason) noexcept {
   if (engine_.is_forked()) return;
   engine_.progress_->exclusively([&] {
     if (!inbox_) return;
-    if (aborted_.ok()) notify_others(Status(ErrorCode::kAborted, reason));
+    if (aborted_.ok()) notify_others(OperationKind::kDeparture, Status(ErrorCode::kAborted, reason));
     abort_quietly(reason);
     engine_.settle();
   });
@@ -190,21 +190,21 @@ void Communicator::end(Status reason) noexcept {
   }
 }
 
-void Communicator::notify_others(const Status& reason) noexcept {
+void Communicator::notify_others(OperationKind kind, const Status& reason) noexcept {
   for (int other = 0; other < size(); ++other) {
-    send_control(OperationKind::kFailureNotice, other, static_cast<uint32_t>(reason.code()),
-                 reason.message().substr(0, kLongestNotice));
+    send_control(kind, other, static_cast<uint32_t>(reason.code()), reason.message().substr(0, kLongestNotice));
   }
 }
 
 void Communicator::send_control(OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept {
   if (destination == rank()) return;
+  const uint64_t num_sent = kind == OperationKind::kDeparture ? inbox_->num_sent(destination) : 0;
   const MessageHeader header{.key = team_.keys[static_cast<size_t>(destination)],
                              .source = static_cast<uint32_t>(rank()),
                              .destination = static_cast<uint32_t>(destination),
                              .sequence = latest_.sequence,
                              .slot = slot,
-                             .fingerprint = {.operation = kind}};
+                             .fingerprint = {.operation = kind, .num_elements = num_sent}};
   engine_.send_control(team_.peers[destination], header, text);
 }
 
@@ -216,10 +216,13 @@ static std::string text_of(const Payload& payload) {
 void Communicator::on_control(const MessageHeader& header, const Payload& payload) noexcept {
   const int source = static_cast<int>(header.source);
   switch (header.fingerprint.operation) {
-    case OperationKind::kFailureNotice: {
-      const uint32_t code = std::min(header.slot, static_cast<uint32_t>(ErrorCode::kInternal));
-      fail_quietly(
-          Status(static_cast<ErrorCode>(code), "rank " + std::to_string(source) + " reports: " + text_of(payload)));
+    case OperationKind::kFailureNotice:
+    case OperationKind::kDeparture: {
+      const auto code = static_cast<ErrorCode>(std::min(header.slot, static_cast<uint32_t>(ErrorCode::kInternal)));
+      Status reason(code, "rank " + std::to_string(source) + " reports: " + text_of(payload));
+      fail_quietly(reason.clone());
+      if (header.fingerprint.operation == OperationKind::kFailureNotice) break;
+      on_departure(source, static_cast<uint32_t>(header.fingerprint.num_elements), std::move(reason));
       break;
     }
     case OperationKind::kProgressQuery:
@@ -231,6 +234,15 @@ void Communicator::on_control(const MessageHeader& header, const Payload& payloa
     default:
       break;
   }
+}
+
+// What it had sent still comes; nothing that it was to receive is taken any more.
+void Communicator::on_departure(int source, uint32_t num_sent, Status reason) noexcept {
+  for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
+    const bool sends_there = operation->direction == Direction::kSend && operation->peer == source;
+    if (sends_there) operation->exchange_->fail(reason.clone());
+  }
+  inbox_->depart(static_cast<uint32_t>(source), num_sent, std::move(reason));
 }
 
 static std::string describe(const Fingerprint& fingerprint) {
@@ -255,7 +267,7 @@ void Communicator::on_mismatch(const MessageHeader& theirs, const Fingerprint& o
 // A message has been dropped, so nothing that this group does can be relied on any more.
 void Communicator::on_overflow(Status reason) noexcept {
   if (!aborted_.ok()) return;
-  notify_others(reason);
+  notify_others(OperationKind::kDeparture, reason);
   end(std::move(reason));
 }
 

@@ -5,7 +5,8 @@
 //   communicator->wait(operation, deadline);     // drives the engine until it is finished
 //
 // The first collective that fails ends all collectives of the group: what it left behind is undefined on every rank, so
-// later ones fail with the same reason, and the other ranks are told. A failed send or receive ends only itself.
+// later ones fail with the same reason, and the other ranks are told. A failed send or receive ends only itself; those
+// with a rank that has aborted the group fail.
 #pragma once
 
 #include <atomic>
@@ -102,7 +103,8 @@ class Communicator final : public InboxListener {
   void fail_quietly(Status reason) noexcept;
   void abort_quietly(const std::string& reason) noexcept;
   void end(Status reason) noexcept;
-  void notify_others(const Status& reason) noexcept;
+  void notify_others(OperationKind kind, const Status& reason) noexcept;
+  void on_departure(int source, uint32_t num_sent, Status reason) noexcept;
   void on_peer_lost(PeerId peer) noexcept;
   Status loss_of(int rank) const;
   enum class Heed : uint8_t { kNothing, kFailed, kAsking };

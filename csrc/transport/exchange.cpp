@@ -1,5 +1,6 @@
 #include "transport/exchange.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <new>
@@ -88,9 +89,9 @@ void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept 
   if (fingerprint_.operation == OperationKind::kPointToPoint) {
     request.header.sequence = inbox_.next_point_to_point(request.header.destination);
   }
-  if (messenger_.is_lost(peer)) {
-    finish(request, lost(message.peer));
-    return;
+  if (messenger_.is_lost(peer)) return finish(request, lost(message.peer));
+  if (const Status& departure = inbox_.departure_of(message.peer); !departure.ok()) {
+    return finish(request, departure.clone());
   }
   ++num_moving_;
   if (auto sent = messenger_.transport().send(peer, request.header, buffer, request)) {
@@ -107,10 +108,19 @@ void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
   request.header.slot = message.slot;
   request.state = Request::State::kPosted;
   if (!inbox_.post(request)) return;
-  if (from_anyone ? nobody_left() : messenger_.is_lost(peer)) {
+  if (Status hopelessness = hopelessness_of(request); !hopelessness.ok()) {
     static_cast<InboxNode&>(request).unlink();
-    finish(request, from_anyone ? Status(ErrorCode::kPeerLost, "all other ranks are gone") : lost(message.peer));
+    finish(request, std::move(hopelessness));
   }
+}
+
+Status Exchange::hopelessness_of(const Request& receive) const {
+  if (receive.header.source == kAnySource) {
+    return nobody_left() ? Status(ErrorCode::kPeerLost, "all other ranks are gone") : Status();
+  }
+  const int source = static_cast<int>(receive.header.source);
+  if (messenger_.is_lost(receive.peer)) return lost(source);
+  return is_silent(source) ? inbox_.departure_of(source).clone() : Status();
 }
 
 void Exchange::deliver(Request& receive, const MessageHeader& header, const Payload& payload) noexcept {
@@ -159,20 +169,35 @@ bool Exchange::nobody_left() const noexcept {
   const Team& team = inbox_.team();
   if (team.size() == 1) return false;  // it may still send to itself
   for (int other = 0; other < team.size(); ++other) {
-    if (other != team.rank && !messenger_.is_lost(team.peers[static_cast<size_t>(other)])) return false;
+    if (other != team.rank && !is_silent(other)) return false;
   }
   return true;
+}
+
+// Nothing more comes from there: of a collective's messages that is told to all its ranks.
+bool Exchange::is_silent(int rank) const noexcept {
+  const bool is_point_to_point = fingerprint_.operation == OperationKind::kPointToPoint;
+  return messenger_.is_lost(inbox_.team().peers[static_cast<size_t>(rank)]) ||
+         (is_point_to_point && inbox_.is_spent(rank));
 }
 
 Status Exchange::lost(int rank) const {
   return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: its process ended or cannot be reached"};
 }
 
+// Of a process that has just ended, a transport may know before anybody watches it end.
+Status Exchange::unreachable(PeerId peer, const Status& why) const {
+  const std::vector<PeerId>& peers = inbox_.team().peers;
+  const auto rank = std::find(peers.begin(), peers.end(), peer) - peers.begin();
+  return {why.code(), "rank " + std::to_string(rank) + " cannot be reached: " + why.message()};
+}
+
 void Exchange::on_done(Completion& completion, Status status) noexcept {
   auto& request = static_cast<Request&>(completion);
   if (request.exchange == nullptr) return;
-  --request.exchange->num_moving_;
-  request.exchange->finish(request, std::move(status));
+  Exchange& exchange = *request.exchange;
+  --exchange.num_moving_;
+  exchange.finish(request, status.ok() ? std::move(status) : exchange.unreachable(request.peer, status));
 }
 
 // A request that fails takes its operation with it.

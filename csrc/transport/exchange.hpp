@@ -68,6 +68,9 @@ class Exchange {
   // The rank that a receive from any source was served by; −1 before.
   int matched_source() const noexcept { return matched_source_; }
 
+  // Why a posted receive will get nothing: whom it awaits is gone, or has left and sent no more. Ok while it may.
+  Status hopelessness_of(const Request& receive) const;
+
   // For Inbox: the message for a posted receive is here.
   void deliver(Request& receive, const MessageHeader& header, const Payload& payload) noexcept;
 
@@ -80,6 +83,8 @@ class Exchange {
   bool fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept;
   Status misfit(const Request& receive, const MessageHeader& header, const Payload& payload) const;
   Status lost(int rank) const;
+  Status unreachable(PeerId peer, const Status& why) const;
+  bool is_silent(int rank) const noexcept;
   bool nobody_left() const noexcept;
   void finish(Request& request, Status status) noexcept;
   void abandon(Request& request) noexcept;

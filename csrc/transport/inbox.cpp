@@ -23,7 +23,8 @@ Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListe
       listener_(listener),
       sent_(team.peers.size()),
       arrived_(team.peers.size()),
-      latest_(team.peers.size()) {}
+      latest_(team.peers.size()),
+      departures_(team.peers.size()) {}
 
 Inbox::~Inbox() {
   const auto discard_all = [this](IntrusiveList<Unexpected>& list) {
@@ -103,6 +104,22 @@ void Inbox::on_point_to_point(const MessageHeader& header, const Payload& payloa
   ++next;
   serve_point_to_point(header, payload);
   if (!early_.empty()) serve_early(header.source);
+  if (is_spent(static_cast<int>(header.source))) fail_hopeless();
+}
+
+void Inbox::depart(uint32_t source, uint32_t num_sent, Status reason) noexcept {
+  Departure& departure = departures_[source];
+  if (!departure.reason.ok()) return;
+  departure = {.reason = std::move(reason), .num_sent = num_sent};
+  fail_hopeless();
+}
+
+// Receives for which nobody is left to send.
+void Inbox::fail_hopeless() noexcept {
+  const auto is_hopeless = [](const Request& posted) { return !posted.exchange->hopelessness_of(posted).ok(); };
+  while (Request* receive = posted_point_to_point_.find(is_hopeless)) {
+    receive->exchange->fail(receive->exchange->hopelessness_of(*receive));
+  }
 }
 
 bool Inbox::is_repeated(const MessageHeader& header) noexcept {

@@ -70,6 +70,17 @@ class Inbox {
   // From a rank of the team, to this one.
   void on_message(const MessageHeader& header, const Payload& payload) noexcept;
 
+  // This rank has left the group after so many point-to-point messages to this one: receives of more than those fail
+  // with this reason, now and later. Idempotent.
+  void depart(uint32_t source, uint32_t num_sent, Status reason) noexcept;
+  // Why nothing can be sent to a rank any more; ok while it has not left.
+  const Status& departure_of(int rank) const noexcept { return departures_[static_cast<size_t>(rank)].reason; }
+  // Whether a rank has left, and all that it had sent point to point has come.
+  bool is_spent(int rank) const noexcept {
+    const auto source = static_cast<size_t>(rank);
+    return !departures_[source].reason.ok() && arrived_[source] == departures_[source].num_sent;
+  }
+
   // Messages that had come before.
   uint64_t num_refused() const noexcept { return num_refused_; }
 
@@ -84,6 +95,8 @@ class Inbox {
 
   // The sequence number of the next point-to-point message to `destination`.
   uint32_t next_point_to_point(uint32_t destination) noexcept { return sent_[destination]++; }
+  // How many there were.
+  uint32_t num_sent(int destination) const noexcept { return sent_[static_cast<size_t>(destination)]; }
 
  private:
   static constexpr size_t kNumBuckets = 64;
@@ -93,6 +106,10 @@ class Inbox {
     uint32_t sequence = 0;
     Fingerprint fingerprint;  // of no operation: nothing has been entered
   };
+  struct Departure {
+    Status reason;  // ok: it is there
+    uint32_t num_sent = 0;
+  };
 
   static size_t bucket_of(uint32_t sequence) noexcept { return sequence % kNumBuckets; }
 
@@ -100,6 +117,7 @@ class Inbox {
   void on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
   void serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
   void serve_early(uint32_t source) noexcept;
+  void fail_hopeless() noexcept;
   bool agrees(const MessageHeader& header) noexcept;
   bool is_repeated(const MessageHeader& header) noexcept;
   void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
@@ -125,6 +143,7 @@ class Inbox {
   std::vector<uint32_t> sent_;         // by destination
   std::vector<uint32_t> arrived_;      // by source
   std::vector<MessageHeader> latest_;  // by source; of no operation: none
+  std::vector<Departure> departures_;  // by rank
 };
 
 }  // namespace axon

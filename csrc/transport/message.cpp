@@ -30,6 +30,8 @@ const char* name_of(OperationKind kind) noexcept {
       return "progress query";
     case OperationKind::kProgressReply:
       return "progress reply";
+    case OperationKind::kDeparture:
+      return "departure";
   }
   return "unknown operation";
 }

@@ -12,7 +12,7 @@
 namespace axon {
 
 // Bumped by any change to this file; compared when peers meet.
-inline constexpr uint32_t kWireVersion = 3;
+inline constexpr uint32_t kWireVersion = 4;
 
 enum class OperationKind : uint8_t {
   kBroadcast = 1,
@@ -29,6 +29,7 @@ enum class OperationKind : uint8_t {
   kFailureNotice = 64,
   kProgressQuery = 65,
   kProgressReply = 66,
+  kDeparture = 67,
 };
 
 const char* name_of(OperationKind kind) noexcept;

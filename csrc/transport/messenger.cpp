@@ -136,7 +136,8 @@ void Messenger::hold_stranger(const MessageHeader& header, const Payload& payloa
   const auto found = expected_.find(header.key);
   if (found == expected_.end()) return retired_.contains(header.key) ? drop(payload) : refuse(header, payload);
   Early& early = found->second;
-  const bool is_question = is_control(header) && header.fingerprint.operation != OperationKind::kFailureNotice;
+  const OperationKind kind = header.fingerprint.operation;
+  const bool is_question = kind == OperationKind::kProgressQuery || kind == OperationKind::kProgressReply;
   if (is_question) return drop(payload);
   if (num_strangers_ < kMostStrangers) {
     early.messages.push_back(hold_copy(block_pool_, header, payload));

@@ -149,6 +149,7 @@ class Rank final : ControlHandler, InboxListener {
     if (plausible & 4) header.sequence = entered_ + header.sequence % 4 - 1;
     if (plausible & 8) header.slot %= 4;
     if (plausible & 16) header.fingerprint = plausible & 32 ? kReduce : kMessage;
+    if (plausible & 64) header.fingerprint = {.operation = OperationKind::kDeparture, .num_elements = header.slot};
     return header;
   }
 
@@ -168,6 +169,8 @@ class Rank final : ControlHandler, InboxListener {
   void on_control(const MessageHeader& header, const Payload& payload) noexcept override {
     CHECK(name_of(header.fingerprint.operation) != nullptr && header.source < kNumRanks);
     if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+    if (header.fingerprint.operation != OperationKind::kDeparture) return;
+    inbox_.depart(header.source, static_cast<uint32_t>(header.fingerprint.num_elements), {ErrorCode::kAborted, "left"});
   }
   void on_peer_lost(PeerId, Status) noexcept override {}
   void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {

@@ -28,6 +28,7 @@ class SilentTransport final : public Transport {
     return Status();
   }
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion&) noexcept override {
+    if (fails) return Status(ErrorCode::kTransport, "broken");
     std::memcpy(into.data, rendezvous, into.num_bytes);
     return Status();
   }
@@ -40,6 +41,7 @@ class SilentTransport final : public Transport {
 
   std::vector<MessageHeader> sent;
   int num_refused = 0;
+  bool fails = false;
 };
 
 class NoControl final : public ControlHandler {
@@ -243,6 +245,15 @@ TEST_F(AttachedTest, rendezvous_is_fetched_when_its_receive_is_posted) {
   Receive receiving = receive(kMessage, 0, {.peer = 2, .slot = 1});
   EXPECT_TRUE(receiving.done());
   EXPECT_EQ(receiving.value, 42);
+}
+
+TEST_F(AttachedTest, message_that_cannot_be_fetched_names_its_sender) {
+  transport_.fails = true;
+  int32_t value = 5;
+  messenger_.on_message(header(kMessage, 2, 0, 7), {.num_bytes = sizeof value, .rendezvous = &value});
+  Receive receiving(messenger_, inbox_, 0, kMessage, {.peer = kAnyRank, .slot = 7});
+  ASSERT_TRUE(receiving.done());
+  EXPECT_EQ(receiving.status().message(), "rank 2 cannot be reached: broken");
 }
 
 TEST_F(AttachedTest, failing_an_exchange_ends_its_receives_and_later_ones) {
