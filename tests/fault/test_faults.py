@@ -1,7 +1,8 @@
 """What goes wrong with a rank, when, and in what: the others raise in time, name it, and form another group.
 
 Each case strikes the last rank, the victim, before it calls an operation, inside of it or after it. The survivors are
-the same two processes in all cases; what all that leaves behind in them is measured by the last test.
+the same two processes in all cases; what all that leaves behind in them is measured by the last test. On GPUs a step
+includes the wait for its stream, which goes on whatever has happened; the call after it raises.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from devices import on
 from hosts import Hosts, move_to, two_hosts
 from pool import BACKEND, RankPool, own_rank
 from processes import leftovers
-from reference import same_bits
+from reference import same_bits, synchronize
 from torch import nn
 
-pytestmark = pytest.mark.skipif(BACKEND != "axon", reason="what axon promises")
+pytestmark = [
+    pytest.mark.skipif(BACKEND != "axon", reason="what axon promises"),
+    on("cpu", "cuda", scope="module"),
+]
 
 # The kernel tells of an end at once, a rank that aborts tells the others; this is for a loaded machine.
 NOTICE_S = 5.0
@@ -68,7 +73,8 @@ def _fsdp() -> Step:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    return _train(fully_shard(nn.Linear(32, 32), mesh=init_device_mesh("cpu", (dist.get_world_size(),))))
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
+    return _train(fully_shard(nn.Linear(32, 32), mesh=mesh))
 
 
 # By name, what makes the step of a rank.
@@ -102,8 +108,8 @@ class Case:
 
     @property
     def is_silent(self) -> bool:
-        """Nobody tells the survivors. Of a rank that aborts, those hear who call collectives: messages go on."""
-        return self.fault in ("stop", "cut") or (self.fault, self.operation) == ("interrupt", "send_recv")
+        """Nobody tells the survivors."""
+        return self.fault in ("stop", "cut")
 
     @property
     def timeout_s(self) -> float:
@@ -215,18 +221,23 @@ def _be_survivor(case: Case, place: Place) -> tuple[str, float]:
 
 
 def _prepare(case: Case) -> Step:
-    step = _OPERATIONS[case.operation]()
+    start = _OPERATIONS[case.operation]()
+
+    def step() -> None:
+        start()
+        synchronize()
+
     step()
     dist.barrier()
     group = dist.distributed_c10d._get_default_group()
-    group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=case.timeout_s))
+    group._get_backend(torch.get_default_device())._set_default_timeout(timedelta(seconds=case.timeout_s))
     return step
 
 
 def _fail(step: Step) -> tuple[str, float]:
-    """A first call may have got all that it needs from the victim."""
-    for _ in range(3):
-        started = time.monotonic()
+    """A first call may have got all that it needs from the victim, and a GPU tells only the next one."""
+    started = time.monotonic()
+    for _ in range(4):
         try:
             step()
         except RuntimeError as error:
@@ -251,26 +262,27 @@ class Ranks:
     On one host there are two survivors; of two hosts each has a rank.
     """
 
-    def __init__(self, hosts: Hosts | None = None) -> None:
+    def __init__(self, device: str, hosts: Hosts | None = None) -> None:
+        self._device = device
         self._hosts = hosts
         self._num_survivors = 1 if hosts else 2
         self._pools: dict[str, RankPool] = {}
 
     @property
     def survivors(self) -> RankPool:
-        return self._pool("survivors", self._num_survivors, host=0)
+        return self._pool("survivors", self._num_survivors, first=0)
 
     @property
     def victim(self) -> RankPool:
-        return self._pool("victim", 1, host=1)
+        return self._pool("victim", 1, first=self._num_survivors)
 
-    def _pool(self, name: str, size: int, host: int) -> RankPool:
+    def _pool(self, name: str, size: int, first: int) -> RankPool:
         if name not in self._pools or self._pools[name].broken:
             if name in self._pools:
                 self._pools[name].close()
-            self._pools[name] = RankPool(size, meeting="none")
+            self._pools[name] = RankPool(size, meeting="none", device=self._device, first_gpu=first)
             if self._hosts:
-                self._pools[name].run(move_to, self._hosts.names[host])
+                self._pools[name].run(move_to, self._hosts.names[first])
         return self._pools[name]
 
     def endure(self, case: Case) -> None:
@@ -326,16 +338,16 @@ class Ranks:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    ranks = Ranks()
+def ranks(device: str) -> Iterator[Ranks]:
+    ranks = Ranks(device)
     yield ranks
     ranks.close()
 
 
 @pytest.fixture(scope="module")
-def ranks_of_two_hosts() -> Iterator[Ranks]:
+def ranks_of_two_hosts(device: str) -> Iterator[Ranks]:
     with two_hosts() as hosts:
-        ranks = Ranks(hosts)
+        ranks = Ranks(device, hosts)
         yield ranks
         ranks.close()
 
@@ -343,6 +355,7 @@ def ranks_of_two_hosts() -> Iterator[Ranks]:
 @pytest.mark.parametrize("operation", _OPERATIONS)
 @pytest.mark.parametrize("moment", _MOMENTS)
 @pytest.mark.parametrize("fault", _FAULTS)
+@pytest.mark.usefixtures("device")
 def test_survivors_of_a_fault(fault: str, moment: str, operation: str, tmp_path: Path, request) -> None:
     case = Case(fault, moment, operation, str(tmp_path))
     is_chosen = list(_OPERATIONS).index(operation) % len(_MOMENTS) == _MOMENTS.index(moment)

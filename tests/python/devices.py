@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from contextlib import AbstractContextManager
+from typing import Literal
 
 import pytest
 import torch
@@ -27,10 +28,12 @@ _ENVIRONMENTS: dict[str, dict[str, str]] = {
 _needs_gpu = (pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU"))
 
 
-def on(*devices: str) -> pytest.MarkDecorator:
-    """Runs a test with its pools on each of these devices."""
+def on(*devices: str, scope: Literal["function", "module"] = "function") -> pytest.MarkDecorator:
+    """Runs a test with its pools on each of these devices; `scope` is that of its widest fixture that asks for one."""
     return pytest.mark.parametrize(
-        "device", [device if device == "cpu" else pytest.param(device, marks=_needs_gpu) for device in devices]
+        "device",
+        [device if device == "cpu" else pytest.param(device, marks=_needs_gpu) for device in devices],
+        scope=scope,
     )
 
 

@@ -90,7 +90,7 @@ def import_backend() -> None:
         import torch_axon  # noqa: F401
 
 
-def _serve(rank: int, meeting: Meeting, device: str, connection: Connection) -> None:
+def _serve(rank: int, meeting: Meeting, device: str, gpu: int, connection: Connection) -> None:
     """The life of a rank: join, then run what arrives until the connection ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the session
     stacks = open(f"{meeting.folder}/stacks{rank}", "w")  # noqa: SIM115 - faulthandler writes to it until the end
@@ -100,7 +100,7 @@ def _serve(rank: int, meeting: Meeting, device: str, connection: Connection) -> 
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*deprecated.*")
     import_backend()
-    place = settle(device, rank)
+    place = settle(device, gpu)
     meeting.join(rank)
     connection.send_bytes(pickle.dumps(("returned", None)))
     while True:
@@ -133,10 +133,18 @@ def server_context() -> Any:
 class RankPool:
     """`size` worker processes that share a process group of the backend under test.
 
-    `group_timeout_s` is the group's own timeout, `device` one of devices.py. Not thread-safe: one test at a time.
+    `group_timeout_s` is the group's own timeout, `device` one of devices.py, where the first rank has `first_gpu`. Not
+    thread-safe: one test at a time.
     """
 
-    def __init__(self, size: int, meeting: str = "file", group_timeout_s: float = 60.0, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        size: int,
+        meeting: str = "file",
+        group_timeout_s: float = 60.0,
+        device: str = "cpu",
+        first_gpu: int = 0,
+    ) -> None:
         self.size = size
         self.broken = False
         self._folder = tempfile.mkdtemp(prefix="ranks-")
@@ -146,6 +154,7 @@ class RankPool:
         port = self._server.port if self._server else 0
         self.meeting = Meeting(meeting, self._folder, size, group_timeout_s, port)
         self.device = device
+        self._first_gpu = first_gpu
         self._ranks = [self._spawn(rank) for rank in range(size)]
         self.finish()
 
@@ -153,7 +162,10 @@ class RankPool:
         context = server_context()
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=_serve, args=(rank, self.meeting, self.device, theirs), name=f"rank {rank}", daemon=True
+            target=_serve,
+            args=(rank, self.meeting, self.device, self._first_gpu + rank, theirs),
+            name=f"rank {rank}",
+            daemon=True,
         )
         process.start()
         theirs.close()
