@@ -14,6 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--torture-operations", type=int, help="how many operations test_torture.py draws")
     parser.addoption("--all-faults", action="store_true", help="all of tests/fault, not a part of what takes a timeout")
     parser.addoption("--fault-rounds", type=int, default=12, help="how often tests/fault lets a rank fail again")
+    parser.addoption("--soak-minutes", type=float, default=1.0, help="how long tests/soak goes on, on each device")
     parser.addoption("--torture-seed", type=int, help="and from what; by default another one each time")
 
 

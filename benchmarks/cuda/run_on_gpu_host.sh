@@ -9,8 +9,9 @@
 # Without STEPs all run, in the order of the table below, until DEADLINE (default 520) seconds are over. Each step has a
 # deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
 #
-#   TORTURE=100000 sets the operations of the step torture, JOBS how many of upstream's tests run at a time, SIZES and
-#   OPERATIONS those of the benchmark, SHAPES those of overlap.
+#   TORTURE=100000 sets the operations of the step torture, SOAK_MINUTES how long the soak takes, FAULT_ROUNDS how often
+#   ranks fail and regroup in the step faults, JOBS how many of upstream's tests run at a time, SIZES and OPERATIONS
+#   those of the benchmark, SHAPES those of overlap.
 set -u
 bundle=$(realpath "$1")
 mkdir -p "$2"
@@ -68,6 +69,15 @@ python_tests() { # python_tests SELECTION FILE…: on GPUs only
   python3 -m pytest -p no:cacheprovider -m gpu -k "$selection" --tb=short "${@/#/$tests/}"
 }
 
+faults() { # faults [SELECTION]: of tests/fault, all on GPUs
+  python3 -m pytest -p no:cacheprovider -m gpu -k "${1:-test}" --all-faults --fault-rounds "${FAULT_ROUNDS:-30}" \
+    --tb=short --timeout 120 "$tests/../fault"
+}
+
+soak() { # soak: random operations and faults, on all GPUs
+  python3 "$tests/../soak" --device cuda --minutes "${SOAK_MINUTES:-3}" --commit "$commit" --json "$results/soak.jsonl"
+}
+
 upstream() { # upstream RANKS: PyTorch's own tests of backends
   python3 "$tests/../upstream/report.py" --gpus "$1" --jobs "${JOBS:-4}" --results "$results"
 }
@@ -111,7 +121,7 @@ kernels() { # kernels RANKS
   python3 "$here/table.py" "$results/kernels.jsonl"
 }
 
-export -f all_of sanitize python_tests upstream bench costs host beside overlap llama kernels
+export -f all_of sanitize python_tests faults soak upstream bench costs host beside overlap llama kernels
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$scratch/site" "$bundle"/*.whl || exit 1
@@ -134,6 +144,8 @@ all_steps() {
     test_tensor_parallel.py
   step training 240 python_tests "$few" test_cuda_training.py test_training.py test_cuda_clients.py test_examples.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
+  step faults 500 faults
+  step soak 400 soak
   step upstream_2 500 upstream 2
   step bench_2_graph 200 bench 2 graph
   step bench_2_eager 200 bench 2 eager

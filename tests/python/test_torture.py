@@ -15,7 +15,9 @@ OPERATIONS = {"cpu": 1000, "cuda": 2000, "staged": 500}
 
 
 def _torture(seed: int, num_operations: int) -> int:
-    return Torture(seed).run(num_operations)
+    torture = Torture(seed)
+    torture.run(num_operations)
+    return torture.close()
 
 
 def _torture_in_threads(seed: int, num_threads: int, num_operations: int) -> None:

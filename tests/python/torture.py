@@ -2,6 +2,7 @@
 
     torture = Torture(seed)
     torture.run(2000)              # on every rank; raises where an element differs
+    torture.close()
 
 Drawn are the group, the operation, types, sizes, offsets, roots, whether it is asynchronous and when it is waited for,
 on a GPU also the streams of call and wait. There, each rank also takes and gives back memory as it likes, so that their
@@ -12,9 +13,10 @@ kinds run, those that decline included. Values are small integers.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import combinations
 from typing import Any
 
@@ -28,6 +30,11 @@ MOST_IN_FLIGHT = 12
 STEPS_BETWEEN_CHECKS = 200
 
 
+def _all_and_pairs() -> list[tuple[int, ...]]:
+    everybody = range(dist.get_world_size())
+    return [tuple(everybody)] * 2 + [pair for pair in combinations(everybody, 2) if len(everybody) > 2]
+
+
 @dataclass
 class _Pending:
     step: int
@@ -37,30 +44,38 @@ class _Pending:
 
 
 class Torture:
-    """On every rank of the default group, with the same seed."""
+    """On every rank of the default group, with the same seed, in groups of these ranks: all and all pairs if not told.
 
-    def __init__(self, seed: int) -> None:
+    Several may run at a time, each on a thread of its own; they are made and closed in one order on all ranks.
+    """
+
+    def __init__(self, seed: int, subsets: Sequence[Sequence[int]] = (), timeout: timedelta | None = None) -> None:
         self._random = random.Random(seed)
         self._of_this_rank = random.Random(f"{seed}, rank {dist.get_rank()}")
-        everybody = range(dist.get_world_size())
-        subsets = [tuple(everybody)] * 2 + [pair for pair in combinations(everybody, 2) if len(everybody) > 2]
-        self._groups = [(dist.new_group(list(members)), list(members)) for members in subsets]
+        self._groups = [
+            (dist.new_group(list(members), timeout=timeout), list(members)) for members in subsets or _all_and_pairs()
+        ]
+        # Those that this rank is in, and their members.
+        self.own_groups = [(group, members) for group, members in self._groups if dist.get_rank() in members]
         self._on_gpu = torch.get_default_device().type == "cuda"
         self._streams = [torch.cuda.Stream() for _ in range(3)] if self._on_gpu else []
         self._kept: list[Tensor] = []
         self._pending: list[_Pending] = []
         self._wrong: list[tuple[str, Tensor]] = []
 
-    def run(self, num_steps: int) -> int:
-        """How many operations kernels have done on the peers' tensors themselves."""
+    def run(self, num_steps: int, before_step: Callable[[int], object] = lambda _: None) -> None:
         operations, weights = zip(*OPERATIONS, strict=True)
         for step in range(num_steps):
+            before_step(step)
             operation = self._random.choices(operations, weights)[0]
             self._step(step, operation)
             if step % STEPS_BETWEEN_CHECKS == STEPS_BETWEEN_CHECKS - 1:
                 self._check()
         self._check()
-        own_groups = [group for group, members in self._groups if dist.get_rank() in members]
+
+    def close(self) -> int:
+        """How many operations kernels have done on the peers' tensors themselves."""
+        own_groups = [group for group, _ in self.own_groups]
         num_direct = sum(gpu.num_direct(group) for group in own_groups) if self._on_gpu else 0
         for group in own_groups:
             dist.destroy_process_group(group)
@@ -126,6 +141,8 @@ class Torture:
             self._wait()
         if self._on_gpu:
             torch.cuda.synchronize()
+            for group, _ in self.own_groups:
+                dist.barrier(group)  # raises, where what was enqueued has failed and left anything behind
         wrong = [f"{name}: {int(count)} wrong elements" for name, count in self._wrong if int(count)]
         self._wrong.clear()
         assert not wrong, "\n".join(wrong)

@@ -46,8 +46,9 @@ class Draw:
     def _largest(self, on_gpu: bool) -> int:
         """Mostly small, around the sizes where algorithms change, now and then large."""
         largest = self.random.choice((16, 16, 300, 5000, 5000, 70_000))
-        if self.random.random() < 0.01:
-            largest = 1_500_000 if on_gpu else 200_000
+        draw = self.random.random()
+        if draw < 0.01:
+            largest = 1_500_000 if on_gpu or draw < 0.001 else 200_000
         return largest
 
     def draw_count(self, limit: int) -> int:

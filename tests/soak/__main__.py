@@ -1,0 +1,49 @@
+"""Hours of random operations and faults: python tests/soak --minutes 60 --json report.jsonl"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shlex
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+# What the tests share; and the package, where it is not installed.
+sys.path += [str(_ROOT / "tests" / "python"), str(_ROOT)]
+
+
+def main() -> None:
+    from soak import Settings, Soak
+
+    from torch_axon.bench.record import describe_machine
+
+    arguments = _parse()
+    print(f"--seed {arguments.seed}", flush=True)
+    soak = Soak(Settings(arguments.seed, arguments.slots, arguments.device))
+    report = soak.run(arguments.minutes, arguments.first_round)
+    device = "cpu" if arguments.device == "cpu" else "cuda"
+    command = f"python tests/soak {shlex.join(sys.argv[1:])}"
+    report["machine"] = asdict(replace(describe_machine(device, arguments.commit), command=command))
+    print(json.dumps(report, indent=2))
+    if arguments.json:
+        with open(arguments.json, "a", encoding="utf-8") as file:
+            file.write(json.dumps(report) + "\n")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python tests/soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="another one each time, by default")
+    parser.add_argument("--slots", type=int, default=4, help="processes, of which each round takes two or more")
+    parser.add_argument("--device", choices=("cpu", "cuda", "staged"), default="cpu")
+    parser.add_argument("--first-round", type=int, default=0, help="skips those before it: to repeat one that failed")
+    parser.add_argument("--json", help="where the report's line is appended")
+    parser.add_argument("--commit", help="what was built, where that is no git checkout")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Draws rounds, lets processes go through them, and judges what they report.
+
+    soak = Soak(Settings(seed=7, num_slots=4))
+    report = soak.run(minutes=60)                # raises SoakError at the first thing that is wrong
+
+A slot is a process that takes part in rounds again and again, until it is killed in one and another takes its place.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pool import RankPool
+from processes import leftovers
+from soak_resources import Limits, Resources, growth
+from soak_round import Outcome, Part, Plan, take_part
+
+# How often each is drawn. Of a stopped rank the others learn by their timeout.
+FAULTS = {"none": 8, "kill": 3, "abort": 3, "stop": 1}
+STOPPED_TIMEOUT_S = 5.0
+TIMEOUT_S = 120.0
+# Until others have learned of a death or of a rank that gave up; beyond it something is wrong on any machine.
+NOTICE_S = 20.0
+ROUND_TIMEOUT_S = 300.0
+# Fewer say nothing about growth.
+FEWEST_ROUNDS_TO_JUDGE = 12
+
+
+class SoakError(AssertionError):
+    """What is wrong, and in which round."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    seed: int
+    num_slots: int = 4
+    device: str = "cpu"
+
+
+@dataclass
+class _Slot:
+    pool: RankPool
+    rounds: list[Resources] = field(default_factory=list)
+    num_deaths_seen: int = 0
+
+
+@dataclass
+class _Tally:
+    rounds: Counter[str] = field(default_factory=Counter)  # by fault
+    num_steps: int = 0
+    notices_s: dict[str, list[float]] = field(default_factory=lambda: {"kill": [], "abort": [], "stop": []})
+    ended: list[_Slot] = field(default_factory=list)  # whose process is gone
+
+
+class Soak:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._random = random.Random(settings.seed)
+        self._slots: dict[int, _Slot] = {}
+        self._tally = _Tally()
+        self._files = leftovers()
+
+    def run(self, minutes: float, first_round: int = 0) -> dict[str, Any]:
+        """Rounds before the first are drawn but not run: to repeat one."""
+        started = time.monotonic()
+        deadline = started + minutes * 60
+        with tempfile.TemporaryDirectory(prefix="soak-") as folder, self._closing():
+            for number in range(1 << 30):
+                plan = self._draw(number, f"{folder}/{number}")
+                if number < first_round:
+                    continue
+                if time.monotonic() > deadline:
+                    break
+                self._run(plan)
+            self._judge_growth()
+        if left := leftovers() - self._files:
+            raise SoakError(f"shared memory of nobody is left: {sorted(left)}")
+        return self._report((time.monotonic() - started) / 60)
+
+    def _draw(self, number: int, folder: str) -> Plan:
+        draw = random.Random(self._random.random())
+        slots = draw.sample(range(self._settings.num_slots), draw.randint(2, self._settings.num_slots))
+        fault = draw.choices(list(FAULTS), list(FAULTS.values()))[0]
+        parts = tuple(self._draw_part(draw, len(slots)) for _ in range(draw.randint(1, 3)))
+        return Plan(
+            number=number,
+            folder=folder,
+            slots=tuple(slots),
+            parts=parts,
+            fault=fault,
+            victim=self._draw_victim(draw, slots, fault),
+            strike_step=draw.randrange(parts[0].num_steps),
+            timeout_s=STOPPED_TIMEOUT_S if fault == "stop" else TIMEOUT_S,
+        )
+
+    def _draw_victim(self, draw: random.Random, slots: list[int], fault: str) -> int:
+        """Its rank. The process of slot 0 sees all rounds' deaths and lives as long as the soak."""
+        if fault == "none":
+            return -1
+        return draw.choice([rank for rank, slot in enumerate(slots) if fault != "kill" or slot != 0])
+
+    def _draw_part(self, draw: random.Random, size: int) -> Part:
+        """Groups of all ranks, and of some."""
+        subsets = [tuple(range(size))]
+        subsets += [tuple(sorted(draw.sample(range(size), draw.randint(2, size)))) for _ in range(2)]
+        device = self._settings.device
+        return Part(
+            seed=draw.randrange(1 << 32),
+            device="cpu" if device == "cpu" else draw.choice(("cpu", "cuda", "cuda")),
+            num_steps=draw.choice((20, 60, 200)),
+            subsets=tuple(subsets),
+        )
+
+    def _slot(self, number: int) -> _Slot:
+        slot = self._slots.get(number)
+        if slot is None:
+            pool = RankPool(1, meeting="none", device=self._settings.device, first_gpu=number)
+            slot = self._slots[number] = _Slot(pool)
+        return slot
+
+    def _run(self, plan: Plan) -> None:
+        os.mkdir(plan.folder)
+        slots = [self._slot(number) for number in plan.slots]
+        try:
+            outcomes = self._go_through(plan, slots)
+            self._judge(plan, outcomes)
+        except AssertionError as error:
+            raise SoakError(f"seed {self._settings.seed}, round {plan.number}, {plan}: {error}") from error
+        self._tally.rounds[plan.fault] += 1
+        for slot, outcome in zip(slots, outcomes, strict=True):
+            if outcome is not None:
+                self._tally.num_steps += outcome.num_steps
+                slot.rounds.append(outcome.resources)
+        if plan.fault == "kill":
+            self._bury(plan.slots[plan.victim])
+
+    def _go_through(self, plan: Plan, slots: list[_Slot]) -> list[Outcome | None]:
+        """By rank; none of one that was killed."""
+        for rank, slot in enumerate(slots):
+            slot.pool.start(take_part, plan, rank)
+        outcomes: list[Outcome | None] = [None] * plan.size
+        order = sorted(range(plan.size), key=lambda rank: rank == plan.victim)
+        for rank in order:
+            pool = slots[rank].pool
+            is_victim = rank == plan.victim
+            if is_victim and plan.fault == "stop":
+                os.kill(pool.pids[0], signal.SIGCONT)
+            dying = [0] if is_victim and plan.fault == "kill" else []
+            outcomes[rank] = pool.finish(ROUND_TIMEOUT_S, dying)[0]
+        return outcomes
+
+    def _judge(self, plan: Plan, outcomes: list[Outcome | None]) -> None:
+        for rank, outcome in enumerate(outcomes):
+            for failure in outcome.failures if outcome else ():
+                if failure.is_wrong_data or plan.fault == "none":
+                    raise SoakError(f"rank {rank}: {failure.text}")
+        if plan.fault == "none":
+            return
+        struck_s = float(plan.strike_file.read_text())
+        accused: set[int] = set()
+        for rank, outcome in enumerate(outcomes):
+            if rank == plan.victim or outcome is None:
+                continue
+            if not outcome.failures:
+                raise SoakError(f"rank {rank} has not raised")
+            first = outcome.failures[0]
+            if not first.accused:
+                raise SoakError(f"rank {rank} accuses nobody: {first.text}")
+            accused |= first.accused
+            self._note(plan, first.at_s - struck_s)
+        # Of those who wait for a stopped rank, or for who waits for it, any may be the first whose time is over.
+        if plan.fault != "stop" and plan.victim not in accused:
+            texts = "\n".join(failure.text for outcome in outcomes if outcome for failure in outcome.failures)
+            raise SoakError(f"nobody accuses rank {plan.victim}, but {accused}:\n{texts}")
+
+    def _note(self, plan: Plan, seconds: float) -> None:
+        limit_s = NOTICE_S + (plan.timeout_s if plan.fault == "stop" else 0)
+        if seconds > limit_s:
+            raise SoakError(f"{seconds:.1f} s until a rank has raised; allowed are {limit_s:g}")
+        self._tally.notices_s[plan.fault].append(seconds)
+
+    def _bury(self, number: int) -> None:
+        slot = self._slots.pop(number)
+        slot.pool.close()
+        self._tally.ended.append(slot)
+        for other in self._slots.values():
+            other.num_deaths_seen += 1
+
+    def _judge_growth(self) -> None:
+        for slot in [*self._tally.ended, *self._slots.values()]:
+            if len(slot.rounds) < FEWEST_ROUNDS_TO_JUDGE:
+                continue
+            excess = Limits().excess(growth(slot.rounds), len(slot.rounds), slot.num_deaths_seen)
+            if excess:
+                raise SoakError(f"in {len(slot.rounds)} rounds and {slot.num_deaths_seen} deaths: {'; '.join(excess)}")
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            for slot in self._slots.values():  # whatever they are in the middle of
+                slot.pool.broken = True
+            raise
+        finally:
+            for slot in self._slots.values():
+                slot.pool.close()
+
+    def _report(self, minutes: float) -> dict[str, Any]:
+        tally = self._tally
+        processes = [
+            {
+                "rounds": len(slot.rounds),
+                "deaths_seen": slot.num_deaths_seen,
+                "growth": growth(slot.rounds),
+                "own_mib": [each.own_kib >> 10 for each in slot.rounds[:: max(1, len(slot.rounds) // 12)]],
+                "shared_mib": [each.shared_kib >> 10 for each in slot.rounds[:: max(1, len(slot.rounds) // 12)]],
+            }
+            for slot in [*tally.ended, *self._slots.values()]
+            if len(slot.rounds) >= FEWEST_ROUNDS_TO_JUDGE
+        ]
+        notices = {
+            fault: {"median": round(sorted(all_s)[len(all_s) // 2], 3), "most": round(max(all_s), 3)}
+            for fault, all_s in tally.notices_s.items()
+            if all_s
+        }
+        return {
+            "what": "soak",
+            "seed": self._settings.seed,
+            "device": self._settings.device,
+            "slots": self._settings.num_slots,
+            "minutes": round(minutes, 1),
+            "rounds": dict(tally.rounds),
+            "operations": tally.num_steps,
+            "wrong": 0,
+            "notice_s": notices,
+            "processes": processes,
+        }

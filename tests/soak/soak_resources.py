@@ -1,0 +1,69 @@
+"""What a process holds, and whether it holds more and more."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+
+@dataclass(frozen=True)
+class Resources:
+    descriptors: int
+    threads: int
+    own_kib: int  # memory of this process alone
+    shared_kib: int  # and what it shares
+    gpu_kib: int  # of its GPU, by whomever
+
+
+def measure() -> Resources:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what is free, but kept for later in heaps of many threads, is not held
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    in_kib = {name: int(status[name].split()[0]) for name in ("RssAnon", "RssShmem")}
+    gpu_bytes = 0
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        gpu_bytes = total - free
+    return Resources(
+        descriptors=len(os.listdir("/proc/self/fd")),
+        threads=len(os.listdir("/proc/self/task")),
+        own_kib=in_kib["RssAnon"],
+        shared_kib=in_kib["RssShmem"],
+        gpu_kib=gpu_bytes >> 10,
+    )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of growth from the first third of a process's rounds to the last: a constant, and so much a round and a death."""
+
+    # Pools grow until they hold what the most operations at a time have needed.
+    constant: Resources = Resources(descriptors=8, threads=4, own_kib=64 << 10, shared_kib=16 << 10, gpu_kib=256 << 10)
+    own_kib_a_round: int = 16
+    # UCX keeps what a dead process of this host had shared mapped for as long as this one lives.
+    shared_kib_a_death: int = 4 << 10
+
+    def excess(self, growth: dict[str, int], num_rounds: int, num_deaths: int) -> list[str]:
+        allowed = asdict(self.constant)
+        allowed["own_kib"] += self.own_kib_a_round * num_rounds
+        allowed["shared_kib"] += self.shared_kib_a_death * num_deaths
+        return [
+            f"{name} grew by {growth[name]}, allowed are {most}"
+            for name, most in allowed.items()
+            if growth[name] > most
+        ]
+
+
+def growth(history: Sequence[Resources]) -> dict[str, int]:
+    """From the median of the first third to that of the last."""
+    third = max(1, len(history) // 3)
+    early, late = [asdict(each) for each in history[:third]], [asdict(each) for each in history[-third:]]
+    return {name: round(median(e[name] for e in late) - median(e[name] for e in early)) for name in early[0]}
