@@ -89,11 +89,15 @@ class AxonBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}  // counted from the group's start on every rank
   uint64_t getSequenceNumberForGroup() override;
   c10d::ErrorType getError() override;
-  // A group of some of this one's ranks; null on the others. c10d asks once for each type of device, and gets the same
-  // backend for all.
+  // A group of some of this one's ranks; null on the others. c10d asks for this and for merge() once for each type of
+  // device, and gets the same backend for all.
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  // A group of several groups' ranks, which all meet at this store.
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& options, const int& rank,
+                                          const int& size) override;
   void abort() override;
   void shutdown() override;
 
@@ -164,9 +168,13 @@ class AxonBackend final : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
+  c10::intrusive_ptr<c10d::Backend> make_once(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                              c10::intrusive_ptr<Options> options);
   std::mutex split_mutex_;
-  c10::weak_intrusive_ptr<c10d::Backend> last_split_{c10::intrusive_ptr<c10d::Backend>()};  // guarded by split_mutex_
-  std::mutex cuda_side_mutex_;                                                              // guards these
+  // The group that was split off or merged last, and at which store: guarded by split_mutex_.
+  c10::weak_intrusive_ptr<c10d::Backend> last_made_{c10::intrusive_ptr<c10d::Backend>()};
+  c10::intrusive_ptr<c10d::Store> last_store_;
+  std::mutex cuda_side_mutex_;                 // guards these
   std::unique_ptr<CudaSide> owned_cuda_side_;  // from the first CUDA tensor on
   Suspension suspension_ = Suspension::kNone;
   uint32_t num_suspensions_ = 0;

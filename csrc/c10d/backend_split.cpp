@@ -1,4 +1,4 @@
-// Groups made of a group: split_group, which DeviceMesh takes where a device is bound.
+// Groups made of groups: split_group, which DeviceMesh takes where a device is bound, and merge_remote_group.
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -18,18 +18,33 @@ c10::intrusive_ptr<c10d::Backend> AxonBackend::split(const c10::intrusive_ptr<c1
     const auto index = static_cast<size_t>(rank);
     own_options->global_ranks_in_group.push_back(index < parents.size() ? parents[index] : index);
   }
+  return make_once(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+                   std::move(own_options));
+}
+
+// Whose ranks the others were, nobody tells: here they have those of the new group alone.
+c10::intrusive_ptr<c10d::Backend> AxonBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const c10::intrusive_ptr<c10d::Backend::Options>& options,
+                                                     const int& rank, const int& size) {
+  auto own_options = c10::make_intrusive<Options>(options->timeout);
+  own_options->group_name = options->group_name;
+  return make_once(store, rank, size, std::move(own_options));
+}
+
+c10::intrusive_ptr<c10d::Backend> AxonBackend::make_once(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                         int size, c10::intrusive_ptr<Options> options) {
   const std::lock_guard lock(split_mutex_);
-  if (auto last = last_split_.lock()) {
+  if (auto last = last_made_.lock(); last && last_store_ == store) {
     const Options& known = static_cast<const Options&>(*last->getBackendOptions());
-    const bool is_same = known.group_name == own_options->group_name &&
-                         known.global_ranks_in_group == own_options->global_ranks_in_group;
+    const bool is_same =
+        known.group_name == options->group_name && known.global_ranks_in_group == options->global_ranks_in_group;
     if (is_same) return last;
   }
-  auto own_store = c10::make_intrusive<c10d::PrefixStore>("split/" + options->group_name, store);
+  auto own_store = c10::make_intrusive<c10d::PrefixStore>("made of groups/" + options->group_name, store);
   c10::intrusive_ptr<c10d::Backend> made =
-      c10::make_intrusive<AxonBackend>(std::move(own_store), static_cast<int>(own - ranks.begin()),
-                                       static_cast<int>(ranks.size()), std::move(own_options));
-  last_split_ = c10::weak_intrusive_ptr<c10d::Backend>(made);
+      c10::make_intrusive<AxonBackend>(std::move(own_store), rank, size, std::move(options));
+  last_made_ = c10::weak_intrusive_ptr<c10d::Backend>(made);
+  last_store_ = store;
   return made;
 }
 

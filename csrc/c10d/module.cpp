@@ -133,6 +133,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
                              py::cpp_function(&AxonBackend::num_direct, py::call_guard<py::gil_scoped_release>()))
       .def_property_readonly("mem_allocator", &axon::mem_allocator)
       .def("path_to", &axon::path_to, py::arg("rank"))
+      .def("get_error", &AxonBackend::getError, py::call_guard<py::gil_scoped_release>())
       .def("suspend", &AxonBackend::suspend, py::call_guard<py::gil_scoped_release>())
       .def("resume", &AxonBackend::resume, py::call_guard<py::gil_scoped_release>())
       .def("perform_nocolor_split", [](const AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in

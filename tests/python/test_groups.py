@@ -141,6 +141,30 @@ def test_a_split_group_is_split(four_ranks: RankPool) -> None:
     four_ranks.run(_split_of_a_split)
 
 
+def _merge(folder: str) -> None:
+    """Two groups that know nothing of each other, as two jobs have them, become one, again and again."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    side = rank % 2
+    sides = [dist.new_group(list(range(first, num_ranks, 2))) for first in (0, 1)]
+    for turn in range(2):
+        store = dist.FileStore(f"{folder}/{turn}", num_ranks)
+        merged = sides[side].merge_remote_group(store, num_ranks, timedelta(seconds=30), "merged", "two sides")
+        assert merged.size() == num_ranks
+        assert merged._get_backend(torch.device("cpu")) is merged._get_backend(torch.device("cuda"))
+        data = torch.full((1000,), float(rank))
+        merged.allreduce([data]).wait()
+        same_bits(data, torch.full((1000,), float(sum(range(num_ranks)))))
+        ranks = torch.zeros(num_ranks)
+        merged._allgather_base(ranks, torch.tensor([float(merged.rank())])).wait()
+        same_bits(ranks, torch.arange(float(num_ranks)))
+        merged.shutdown()
+
+
+@on_cpu_and_gpu
+def test_groups_of_two_jobs_are_merged(ranks: RankPool, tmp_path: Path) -> None:
+    ranks.run(_merge, str(tmp_path))
+
+
 @on("cuda")
 def test_device_mesh_with_a_device_id(fresh_ranks, tmp_path: Path) -> None:
     fresh_ranks(2, meeting="none").run(_mesh_with_a_device_id, str(tmp_path))

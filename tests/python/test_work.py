@@ -230,6 +230,23 @@ def test_the_profiler_names_operations_and_their_sizes(two_ranks: RankPool) -> N
         assert shapes[f"{BACKEND}:all_reduce"] == [[10]]
 
 
+def _errors() -> tuple[str, str]:
+    """What getError says of a whole group, and of one in which a rank never comes."""
+    group = dist.new_group(timeout=timedelta(milliseconds=200))
+    backend = group._get_backend(torch.device("cpu"))
+    dist.barrier(group)
+    before = backend.get_error().name
+    if dist.get_rank() == 0:
+        failure(lambda: dist.barrier(group))
+    dist.barrier()
+    failure(lambda: dist.barrier(group))
+    return before, backend.get_error().name
+
+
+def test_the_error_of_a_group_says_its_kind(two_ranks: RankPool) -> None:
+    assert two_ranks.run(_errors) == [("SUCCESS", "TIMEOUT")] * 2
+
+
 def _attributes() -> None:
     assert dist.get_backend() == BACKEND
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
