@@ -114,8 +114,9 @@ def _with_hook(group: dist.ProcessGroup, hook: str) -> list[torch.Tensor]:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     model = nn.parallel.DistributedDataParallel(_model(), process_group=group, static_graph=True)
-    if hook == "bfloat16":
-        model.register_comm_hook(group, default_hooks.bf16_compress_hook)
+    compressions = {"float16": default_hooks.fp16_compress_hook, "bfloat16": default_hooks.bf16_compress_hook}
+    if hook in compressions:
+        model.register_comm_hook(group, compressions[hook])
     else:
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -125,7 +126,7 @@ def _with_hook(group: dist.ProcessGroup, hook: str) -> list[torch.Tensor]:
 
 def _hooks() -> None:
     gloo = dist.new_group(backend="gloo")
-    for hook in ("bfloat16", "PowerSGD"):
+    for hook in ("float16", "bfloat16", "PowerSGD"):
         with case(hook=hook):
             for ours, theirs in zip(_with_hook(dist.group.WORLD, hook), _with_hook(gloo, hook), strict=True):
                 torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-2)
