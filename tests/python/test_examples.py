@@ -91,7 +91,7 @@ def _free_port() -> int:
 
 _DIGITS = r"read 9\S+% of \d+ held-out digits; last loss \S+\n"
 # By example, what it prints.
-_LEARNED = dict.fromkeys(("ddp", "fsdp", "tensor_parallel", "pipeline", "compiled"), _DIGITS) | {
+_LEARNED = dict.fromkeys(("ddp", "fsdp", "tensor_parallel", "pipeline", "compiled", "lightning_digits"), _DIGITS) | {
     "accelerate_text": r"loss 2\.\S+ after 100 steps; writes '.*'\n"
 }
 
@@ -99,7 +99,7 @@ _LEARNED = dict.fromkeys(("ddp", "fsdp", "tensor_parallel", "pipeline", "compile
 @on_cpu_and_gpu
 @pytest.mark.parametrize("example", _LEARNED)
 def test_examples_learn(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
-    for package in ("sklearn", "accelerate") if device == "cuda" else ():  # of requirements/, but not on every GPU host
+    for package in ("sklearn", "accelerate", "pytorch_lightning") if device == "cuda" else ():  # of requirements/, but not on every GPU host
         pytest.importorskip(package)
     backends = ("axon", "gloo") if device == "cpu" else ("axon",)
     outputs = [
