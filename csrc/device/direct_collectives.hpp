@@ -24,7 +24,7 @@ namespace axon {
 enum class Beside : uint8_t { kNothing, kComputation };
 
 // How many a direct kernel takes: as many as make it fastest, or so few that computation hardly feels them.
-int preferred_blocks(DeviceOperation operation, Beside beside) noexcept;
+int preferred_blocks(DeviceOperation operation, Beside beside, int num_ranks) noexcept;
 
 // Where peers find what they read and write. Empty ones need no place.
 struct ExchangePlaces {

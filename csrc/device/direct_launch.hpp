@@ -54,7 +54,7 @@ inline SegmentPlace behind(SegmentPlace place, uint64_t num_bytes) noexcept {
 
 DirectMeeting meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
 // `num_blocks`, or what is preferred if that is 0.
-Result<int> count_blocks(int num_blocks, DeviceOperation operation);
+Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_ranks);
 
 const void* direct_exchange_kernel() noexcept;
 const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept;  // null: there is none

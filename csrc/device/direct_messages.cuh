@@ -114,7 +114,7 @@ __device__ __forceinline__ void lead_sending(const Site& site, const ExchangeBlo
 
 // One warp's part of a message that begins at a granule. Chunks go around the warps.
 __device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte* target, const Job& part) {
-  constexpr uint32_t kInFlight = 8;  // granules a thread
+  constexpr uint32_t kInFlight = 16;  // granules a thread
   constexpr uint64_t kChunk = uint64_t{32} * kInFlight;
   const uint64_t num_granules = block.send_bytes / kGranuleBytes;
   const auto* from = reinterpret_cast<const uint4*>(block.send);

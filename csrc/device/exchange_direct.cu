@@ -1,8 +1,10 @@
 // Messages written into the receivers' tensors.
 //
-// Steps: 1. Bytes out a rank: what it sends. All blocks write to one peer after the other, beginning with the next
-// rank, so that no peer is everybody's at a time. By ordinary stores: a multiprocessor writes ~50 GB/s either way, and
-// these need no shared memory. The own block is copied by some of the blocks meanwhile.
+// Steps: 1. Bytes out a rank: what it sends. Each block takes spans of all messages in turns, beginning with the next
+// rank's, so that every rank is written to by all others at once, evenly: peer after peer, they drift until two write
+// to one and nobody to another (all_gather of 1 GiB by 16 blocks on 4 H200: 2868 µs instead of 2683). By ordinary
+// stores: a multiprocessor writes ~50 GB/s either way, and these need no shared memory. The own block is copied by some
+// of the blocks meanwhile.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -20,6 +22,7 @@ constexpr int kInFlight = 8;  // granules a thread
 struct DirectExchangeArguments {
   DirectMeeting meeting;
   uint32_t num_own_blocks;  // blocks that copy the own message
+  uint64_t num_spans;       // of the largest one to a peer
   std::byte* own_target;
   const std::byte* sources[kMaxTeamRanks];
 };
@@ -30,39 +33,59 @@ struct Crew {
   uint32_t count;
 };
 
-__device__ __forceinline__ void copy(const std::byte* source, std::byte* target, uint64_t num_bytes, Crew crew) {
+// What a block moves at a time, in granules.
+constexpr uint64_t kSpan = uint64_t{kThreads} * kInFlight;
+
+__host__ __device__ __forceinline__ uint64_t count_spans(uint64_t num_bytes) {
+  constexpr uint64_t kBytes = kSpan * kGranuleBytes;
+  return (num_bytes + kBytes - 1) / kBytes;
+}
+
+// Nothing behind the message's end.
+__device__ __forceinline__ void copy_span(const std::byte* source, std::byte* target, uint64_t num_bytes,
+                                          uint64_t span) {
   const uint64_t num_granules = num_bytes / kGranuleBytes;
   const uint4* from = reinterpret_cast<const uint4*>(source);
   uint4* to = reinterpret_cast<uint4*>(target);
-  constexpr uint64_t kSpan = uint64_t{kThreads} * kInFlight;
-  for (uint64_t first = crew.number * kSpan + threadIdx.x; first < num_granules; first += crew.count * kSpan) {
-    uint4 granules[kInFlight];
+  const uint64_t first = span * kSpan + threadIdx.x;
+  uint4 granules[kInFlight];
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (first + k * kThreads < num_granules) granules[k] = __ldcg(from + first + k * kThreads);
-    }
+  for (int k = 0; k < kInFlight; ++k) {
+    if (first + k * kThreads < num_granules) granules[k] = __ldcg(from + first + k * kThreads);
+  }
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (first + k * kThreads < num_granules) to[first + k * kThreads] = granules[k];
-    }
+  for (int k = 0; k < kInFlight; ++k) {
+    if (first + k * kThreads < num_granules) to[first + k * kThreads] = granules[k];
   }
   const uint64_t num_even = num_granules * kGranuleBytes;
-  if (num_even == num_bytes || crew.number != 0 || threadIdx.x != 0) return;
+  if (num_even == num_bytes || span + 1 != count_spans(num_bytes) || threadIdx.x != 0) return;
   store_odd_granule(target + num_even, num_bytes - num_even, 0,
                     load_odd_granule(source + num_even, num_bytes - num_even));
+}
+
+__device__ __forceinline__ void copy_own(const DirectExchangeArguments& call, int rank, Crew crew) {
+  const uint64_t num_bytes = call.meeting.edges[rank].bytes_to;
+  for (uint64_t span = crew.number; span < count_spans(num_bytes); span += crew.count) {
+    copy_span(call.sources[rank], call.own_target, num_bytes, span);
+  }
+}
+
+__device__ __forceinline__ void write_to_peers(const DeviceTeam& team, const DirectExchangeArguments& call,
+                                               const Reach (&reaches)[kMaxTeamRanks], Crew crew) {
+  const auto num_peers = static_cast<uint32_t>(team.num_ranks - 1);
+  for (uint64_t turn = crew.number; turn < num_peers * call.num_spans; turn += crew.count) {
+    const uint64_t span = turn / num_peers;
+    int peer = team.rank + 1 + static_cast<int>(turn - span * num_peers);
+    if (peer >= team.num_ranks) peer -= team.num_ranks;
+    copy_span(call.sources[peer], reaches[peer].writable, call.meeting.edges[peer].bytes_to, span);
+  }
 }
 
 __device__ __forceinline__ void move(const DeviceTeam& team, const DirectExchangeArguments& call,
                                      const Reach (&reaches)[kMaxTeamRanks]) {
   const uint32_t num_own = call.num_own_blocks;
-  const bool is_own = blockIdx.x < num_own;
-  const Crew crew = is_own ? Crew{blockIdx.x, num_own} : Crew{blockIdx.x - num_own, gridDim.x - num_own};
-  int rank = team.rank;
-  for (int step = is_own ? 0 : 1; step < (is_own ? 1 : team.num_ranks); ++step) {
-    if (step != 0 && ++rank == team.num_ranks) rank = 0;
-    copy(call.sources[rank], is_own ? call.own_target : reaches[rank].writable, call.meeting.edges[rank].bytes_to,
-         crew);
-  }
+  if (blockIdx.x < num_own) return copy_own(call, team.rank, {blockIdx.x, num_own});
+  write_to_peers(team, call, reaches, {blockIdx.x - num_own, gridDim.x - num_own});
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -77,6 +100,7 @@ __global__ void __launch_bounds__(kThreads)
 DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places) {
   DirectExchangeArguments arguments{.meeting = meeting_of(call.operation, call.dtype, Reduction::kNone, call.root),
                                     .num_own_blocks = 0,
+                                    .num_spans = 0,
                                     .own_target = static_cast<std::byte*>(call.receives[team.rank].data),
                                     .sources = {}};
   DirectMeeting& meeting = arguments.meeting;
@@ -90,8 +114,10 @@ DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange&
                            .bytes_from = call.receives[rank].num_bytes};
     largest = std::max({largest, send.num_bytes, call.receives[rank].num_bytes});
     if (send.num_bytes == 0) continue;
-    if (rank != team.rank) meeting.writes |= 1u << rank;
     if (!is_even(send.data)) meeting.is_even = 0;
+    if (rank == team.rank) continue;
+    meeting.writes |= 1u << rank;
+    arguments.num_spans = std::max(arguments.num_spans, count_spans(send.num_bytes));
   }
   if (call.sends[team.rank].num_bytes != 0 && !is_even(arguments.own_target)) meeting.is_even = 0;
   meeting.descriptor.num_bytes = largest;  // for reports; what is agreed on is an edge's
@@ -130,7 +156,7 @@ const void* direct_exchange_kernel() noexcept {
 Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places,
                        StreamView stream) {
   AXON_TRY(device::check(team, call));
-  Result<int> num_blocks = device::count_blocks(places.num_blocks, call.operation);
+  Result<int> num_blocks = device::count_blocks(places.num_blocks, call.operation, team.num_ranks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
   const int grid = std::max(num_blocks.value(), 2);  // one may be for the own message
   device::DirectExchangeArguments arguments = device::arguments_of(team, call, places);

@@ -49,7 +49,7 @@ Status launch_direct_fold(const DeviceTeam& team, DirectFoldArguments& call, int
   const DeviceDescriptor& descriptor = call.meeting.descriptor;
   const void* kernel =
       direct_fold_kernel(static_cast<DataType>(descriptor.dtype), static_cast<Reduction>(descriptor.reduction));
-  Result<int> blocks = count_blocks(num_blocks, static_cast<DeviceOperation>(descriptor.operation));
+  Result<int> blocks = count_blocks(num_blocks, static_cast<DeviceOperation>(descriptor.operation), team.num_ranks);
   if (!blocks.ok()) return std::move(blocks.status());
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
   return launch(kernel,

@@ -103,7 +103,7 @@ LineExchange messages_of(const DeviceTeam& team, const CollectiveArguments& argu
 Status launch_exchange(const LaunchSite& site, Kernel kernel, LineExchange call) {
   const DeviceTeam& team = site.team;
   if (kernel == Kernel::kDirect) {
-    ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, site.beside)};
+    ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, site.beside, team.num_ranks)};
     for (int rank = 0; rank < team.num_ranks; ++rank) {
       const ReceiveBlock& receive = call.receives[static_cast<size_t>(rank)];
       if (rank == team.rank || receive.num_bytes == 0) continue;
@@ -144,7 +144,7 @@ Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& 
     const bool has_root = call.root != kNoRoot;
     const auto operation_there = has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce;
     ReductionPlaces places{.input = site.segments.locate(call.input, num_bytes),
-                           .num_blocks = preferred_blocks(operation_there, site.beside)};
+                           .num_blocks = preferred_blocks(operation_there, site.beside, site.team.num_ranks)};
     if (!has_root || call.root == site.team.rank) {
       places.output = call.output == call.input ? places.input : site.segments.locate(call.output, num_bytes);
     }
@@ -161,7 +161,8 @@ Status launch_reduce_scatter(const LaunchSite& site, Kernel kernel, const Collec
                          .premul_factor = arguments.premul_factor};
   for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
   if (kernel == Kernel::kDirect) {
-    ReduceScatterPlaces places{.num_blocks = preferred_blocks(DeviceOperation::kReduceScatter, site.beside)};
+    ReduceScatterPlaces places{.num_blocks =
+                                   preferred_blocks(DeviceOperation::kReduceScatter, site.beside, site.team.num_ranks)};
     for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
       const ConstBuffer& input = arguments.inputs[rank];
       if (input.num_bytes != 0) places.inputs[rank] = site.segments.locate(input.data, input.num_bytes);

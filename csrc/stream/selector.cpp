@@ -24,9 +24,8 @@ struct TuningRow {
   Kernel kernel;
 };
 
-// Measured with 2 and 4 GPUs (benchmarks/results/packets_4xh200.jsonl), lines and direct kernels with 2
-// (lines_2xh200.jsonl, direct_2xh200.jsonl); where lines begin for more ranks is estimated from the bytes that each
-// moves (packets half data, lines 15/16).
+// Measured with 2 and 4 GPUs: packets in benchmarks/results/packets_4xh200.jsonl, lines and direct kernels in
+// lines_2xh200.jsonl, direct_2xh200.jsonl and direct_4xh200.jsonl.
 constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kOneShotPackets},
@@ -34,7 +33,8 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kTwoShotPackets},
-    {OperationKind::kAllReduce, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kAllReduce, 2, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kAllReduce, kAnyRanks, 4 * kMiB, Kernel::kLines},
     {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kPackets},
     {OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLines},
@@ -45,13 +45,15 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kScatteredLines},
     {OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLines},
     {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kReduceScatter, kAnyRanks, 16 * kMiB, Kernel::kLines},
+    {OperationKind::kReduceScatter, 2, 16 * kMiB, Kernel::kLines},
+    {OperationKind::kReduceScatter, kAnyRanks, 4 * kMiB, Kernel::kLines},
     {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kGather, kAnyRanks, 8 * kMiB, Kernel::kLines},
     {OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kScatter, kAnyRanks, 8 * kMiB, Kernel::kLines},
     {OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kAllToAll, kAnyRanks, 16 * kMiB, Kernel::kLines},
+    {OperationKind::kAllToAll, 2, 16 * kMiB, Kernel::kLines},
+    {OperationKind::kAllToAll, kAnyRanks, 8 * kMiB, Kernel::kLines},
     {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLines},
     {OperationKind::kPointToPoint, kAnyRanks, 8 * kMiB, Kernel::kLines},
