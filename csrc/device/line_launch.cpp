@@ -5,6 +5,7 @@
 #include <string>
 
 #include "device/direct_launch.hpp"
+#include "device/fold_slots.hpp"
 #include "device/fold_types.hpp"
 #include "device/packet_collectives.hpp"
 
@@ -114,6 +115,7 @@ Status load_kernels(int num_ranks) {
   AXON_TRY(load(device::exchange_kernel_address()));
   AXON_TRY(load(device::message_kernel_address()));
   AXON_TRY(device::load_direct_kernels());
+  AXON_TRY(load_slot_folds());
   return load_packet_kernels(num_ranks);
 }
 

@@ -3,9 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
-#include <algorithm>
-#include <array>
-
+#include "c10d/convert.hpp"
 #include "c10d/cuda/multiplier.hpp"
 #include "c10d/cuda/pushing.hpp"
 
@@ -13,7 +11,7 @@ namespace axon {
 
 namespace {
 
-// Rows of float8's scales behind the values, at a boundary that every product takes.
+// Boundaries that every product takes: of rows of float8's scales behind the values, and of ranks' slots.
 constexpr size_t kAlignment = 256;
 
 size_t aligned(size_t num_bytes) {
@@ -35,18 +33,6 @@ Pieces cut(int64_t num_rows, size_t num_ranks) {
   return {{.begin = 0, .num_rows = half}, {.begin = half, .num_rows = num_rows - half}};
 }
 
-// In the accumulation type of the elements, rounded once.
-void sum(const at::Tensor& slots, const c10d::ReduceOp& reduction, at::Tensor& output) {
-  static constexpr std::array<int64_t, 1> kRanks{0};
-  if (reduction == c10d::ReduceOp::AVG) {
-    at::mean_out(output, slots, at::IntArrayRef(kRanks));
-  } else if (slots.size(0) == 2) {
-    at::add_out(output, slots[0], slots[1]);  // the faster kernel
-  } else {
-    at::sum_out(output, slots, at::IntArrayRef(kRanks));
-  }
-}
-
 // A matmul_reduce_scatter, step by step.
 class Scattering {
  public:
@@ -58,16 +44,18 @@ class Scattering {
   void push_partials();
   void add_own();
   void sum_all();
-  size_t bytes_a_row() const { return row_bytes(output_); }
-  // Of the own rows: each rank's partial result, in the workspace.
-  at::Tensor slots() const;
+  // In the workspace of a rank, the owner of these rows: each rank's partial result for them.
+  size_t slot_bytes(RowRange owned) const { return aligned(static_cast<size_t>(owned.num_rows) * row_bytes(output_)); }
+  at::Tensor own_slot_of(size_t rank) const {
+    return pushing_.tensor(rank * slot_bytes(rows_.own()), output_.sizes(), output_.options());
+  }
 
   const MatmulReduceScatter& call_;
   const RowPartition& rows_;
   Pushing& pushing_;
   Multiplier multiplier_;
   at::Tensor output_;
-  std::vector<at::Tensor> partials_;  // read by the pushes
+  at::Tensor partials_;  // read by the pushes
 };
 
 Scattering::Scattering(const MatmulReduceScatter& call, Pushing& pushing)
@@ -75,7 +63,8 @@ Scattering::Scattering(const MatmulReduceScatter& call, Pushing& pushing)
       rows_(call.rows),
       pushing_(pushing),
       multiplier_(call.x.values.device()),
-      output_(call.weight.empty_output(rows_.own().num_rows)) {}
+      output_(call.weight.empty_output(rows_.own().num_rows)),
+      partials_(call.weight.empty_output(rows_.all().num_rows - rows_.own().num_rows)) {}
 
 Pushing::Plan Scattering::plan(const MatmulReduceScatter& call) {
   const int64_t num_columns = call.weight.num_columns();
@@ -85,7 +74,7 @@ Pushing::Plan Scattering::plan(const MatmulReduceScatter& call) {
   return {.operation = DeviceOperation::kMatmulReduceScatter,
           .dtype = call.weight.output_type,
           .num_bytes = static_cast<size_t>(call.rows.all().num_rows) * bytes_a_row,
-          .workspace_bytes = call.rows.num_ranks() * static_cast<size_t>(call.rows.most_rows()) * bytes_a_row,
+          .workspace_bytes = call.rows.num_ranks() * aligned(static_cast<size_t>(call.rows.most_rows()) * bytes_a_row),
           .shared = std::move(shared)};
 }
 
@@ -98,30 +87,26 @@ at::Tensor Scattering::run() {
 }
 
 void Scattering::push_partials() {
+  RowRange partial;
   for (size_t distance = 1; distance < rows_.num_ranks(); ++distance) {
     const size_t peer = (rows_.rank() + distance) % rows_.num_ranks();
     const RowRange block = rows_.of(peer);
-    const auto first_row = static_cast<int64_t>(rows_.rank()) * block.num_rows;
-    const at::Tensor& partial = partials_.emplace_back(call_.weight.empty_output(block.num_rows));
+    partial = {.begin = partial.begin + partial.num_rows, .num_rows = block.num_rows};
+    const size_t slot = rows_.rank() * slot_bytes(block);
     int number = 0;
     for (const RowRange piece : cut(block.num_rows, rows_.num_ranks())) {
-      const at::Tensor part = slice_rows(partial, piece);
+      const at::Tensor part = slice_rows(partials_, piece.behind(partial.begin));
       multiplier_.multiply(call_.x.slice(piece.behind(block.begin)), call_.weight, part);
       distance == 1 && number == 0 ? pushing_.begin() : pushing_.follow_current();
-      pushing_.push(peer, static_cast<size_t>(first_row + piece.begin) * bytes_a_row(), part);
+      pushing_.push(peer, slot + static_cast<size_t>(piece.begin) * row_bytes(output_), part);
       pushing_.tell(peer, number++);
     }
   }
 }
 
-at::Tensor Scattering::slots() const {
-  const auto num_ranks = static_cast<int64_t>(rows_.num_ranks());
-  return pushing_.tensor(0, {num_ranks, output_.size(0), output_.size(1)}, output_.options());
-}
-
 void Scattering::add_own() {
   const RowRange own = rows_.own();
-  const at::Tensor theirs = slots()[static_cast<int64_t>(1 - rows_.rank())];
+  const at::Tensor theirs = own_slot_of(1 - rows_.rank());
   const double factor = call_.reduction == c10d::ReduceOp::AVG ? 0.5 : 1;
   int number = 0;
   for (const RowRange piece : cut(own.num_rows, rows_.num_ranks())) {
@@ -132,11 +117,10 @@ void Scattering::add_own() {
 }
 
 void Scattering::sum_all() {
-  const at::Tensor all = slots();
-  multiplier_.multiply(call_.x.slice(rows_.own()), call_.weight, all[static_cast<int64_t>(rows_.rank())]);
+  multiplier_.multiply(call_.x.slice(rows_.own()), call_.weight, own_slot_of(rows_.rank()));
   const auto num_pieces = static_cast<int>(cut(rows_.own().num_rows, rows_.num_ranks()).size());
   for (int piece = 0; piece < num_pieces; ++piece) pushing_.await(piece);
-  sum(all, call_.reduction, output_);
+  pushing_.fold(slot_bytes(rows_.own()), to_reduction(call_.reduction, "matmul_reduce_scatter").reduction, output_);
 }
 
 }  // namespace

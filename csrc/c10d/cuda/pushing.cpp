@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
 #include "cuda/memory.hpp"
+#include "device/fold_slots.hpp"
 
 namespace axon {
 
@@ -24,14 +25,15 @@ std::optional<Pushing> Pushing::open(AxonBackend& backend, at::Device device, co
                         .dtype = to_data_type(plan.dtype),
                         .announcement = Announcement::of(plan.num_bytes, plan.shared),
                         .timeout = backend.timeout()};
-  return Pushing(side, workspace, meeting, backend.getRank());
+  return Pushing(backend, side, workspace, meeting);
 }
 
-Pushing::Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank)
+Pushing::Pushing(AxonBackend& backend, CudaSide& side, const Workspace* workspace, const Meeting& meeting)
     : side_(side),
       workspace_(workspace),
       meeting_(meeting),
-      rank_(rank),
+      rank_(backend.getRank()),
+      num_ranks_(backend.getSize()),
       current_(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(side.device())),
       pushing_(side.side_stream()),
       awaiting_(side.awaiting_stream()) {}
@@ -64,6 +66,18 @@ void Pushing::join() {
   side_.order(pushing_, current_);
   if (awaiting_is_ahead_) side_.order(awaiting_, current_);
   is_open_ = false;
+}
+
+void Pushing::fold(size_t slot_bytes, Reduction reduction, const at::Tensor& output) const {
+  const Status folded = fold_slots({.slots = workspace_->at(rank_),
+                                    .slot_bytes = slot_bytes,
+                                    .num_slots = num_ranks_,
+                                    .output = static_cast<std::byte*>(output.mutable_data_ptr()),
+                                    .num_elements = static_cast<size_t>(output.numel()),
+                                    .dtype = to_data_type(output.scalar_type()),
+                                    .reduction = reduction},
+                                   StreamView(static_cast<cudaStream_t>(current_.native_handle())));
+  if (!folded.ok()) throw_failure(folded);
 }
 
 at::Tensor Pushing::tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const {

@@ -51,6 +51,8 @@ class Pushing {
     copy(target.data_ptr(), rows, awaiting_);
     awaiting_is_ahead_ = true;
   }
+  // On the current stream: `output` becomes the reduction of what the ranks' slots of this rank's workspace hold.
+  void fold(size_t slot_bytes, Reduction reduction, const at::Tensor& output) const;
   // The current stream goes on behind all that: tensors are the caller's again.
   void join();
 
@@ -58,13 +60,14 @@ class Pushing {
   at::Tensor tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const;
 
  private:
-  Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank);
+  Pushing(AxonBackend& backend, CudaSide& side, const Workspace* workspace, const Meeting& meeting);
   static void copy(void* target, const at::Tensor& source, c10::Stream stream);
 
   CudaSide& side_;
   const Workspace* workspace_;
   Meeting meeting_;
   int rank_;
+  int num_ranks_;
   c10::Stream current_;
   c10::Stream pushing_;
   c10::Stream awaiting_;            // of its own: pieces come while others are pushed
