@@ -52,6 +52,19 @@ def destroys_and_ends() -> None:
     dist.destroy_process_group()
 
 
+def was_profiled() -> None:
+    join()
+    torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+    data = torch.ones(1000, device="cuda")
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    for _ in range(2):
+        with torch.profiler.profile(activities=activities):
+            dist.all_reduce(data)
+            torch.cuda.synchronize()
+    ready()
+    dist.destroy_process_group()
+
+
 def exits_with_work_in_flight() -> None:
     join()
     start_work()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from processes import leftovers, run_ranks
 
 PROMPT_S = 8.0  # two interpreters that leave torch, on a loaded machine
@@ -42,6 +43,15 @@ def test_a_process_ends_in_any_order(program: str, tmp_path: Path) -> None:
         assert ended.code == 0, ended.errors
         assert ended.seconds < PROMPT_S
         assert not CRASH.search(ended.errors), ended.errors
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")
+def test_a_profiled_process_ends(tmp_path: Path) -> None:
+    """CUPTI tells torch's profiler of what becomes of the GPU's contexts: nothing may, once that is gone."""
+    for attempt in range(3):
+        for ended in run_ranks("was_profiled", 2, tmp_path / f"store{attempt}"):
+            assert ended.code == 0, ended.errors
 
 
 def test_sys_exit_with_work_in_flight_keeps_its_code(tmp_path: Path) -> None:
