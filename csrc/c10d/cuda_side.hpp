@@ -13,7 +13,6 @@
 // build without CUDA has a CudaSide too (without_cuda/), whose constructor throws.
 #pragma once
 
-#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <atomic>
@@ -31,6 +30,7 @@
 namespace axon {
 
 class DeviceGroup;
+class Event;
 class Workspace;
 struct Meeting;
 
@@ -124,7 +124,7 @@ class CudaSide {
   const at::Device device_;
   const c10::Stream own_stream_;
   std::mutex mutex_;              // calls of several threads are put in one order
-  c10::Event passed_{at::kCUDA};  // of put_in_order(): a wait is for what was recorded before it
+  std::unique_ptr<const Event> passed_;  // of put_in_order(): a wait is for what was recorded before it
   std::map<Edge, c10::Stream> edge_streams_;
   std::vector<c10::Stream> used_streams_;       // each once
   std::optional<c10::Stream> awaiting_stream_;  // made at first use: torch has few

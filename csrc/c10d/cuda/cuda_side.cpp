@@ -73,6 +73,7 @@ CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device
       own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       most_workspace_bytes_(std::stoull(config::text("AXON_WORKSPACE_MB")) << 20) {
   const c10::DeviceGuard on_device(device_);
+  passed_ = std::make_unique<const Event>(value_of(Event::create_untimed()));
   group_ = value_of(DeviceGroup::form(*communicator_, device.index(), timeout, round));
 }
 
@@ -330,8 +331,8 @@ void CudaSide::order(c10::Stream earlier, c10::Stream later) {
 
 // With the lock.
 void CudaSide::put_in_order(c10::Stream earlier, c10::Stream later) {
-  passed_.record(earlier);
-  passed_.block(later);
+  check(view_of(earlier).record(*passed_));
+  check(view_of(later).wait(*passed_));
 }
 
 void CudaSide::tell(const Workspace& workspace, int peer, int piece) {

@@ -6,6 +6,7 @@
 namespace axon {
 
 class DeviceGroup {};
+class Event {};
 class Workspace {};
 
 CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds, uint32_t)
