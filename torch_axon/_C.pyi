@@ -3,6 +3,7 @@ from datetime import timedelta
 from typing import TypedDict
 
 import torch
+from torch import Tensor
 from torch._C import _cuda_CUDAAllocator
 from torch._C._distributed_c10d import Backend, ErrorType, _DistributedBackendOptions
 
@@ -43,3 +44,11 @@ class Setting(TypedDict):
 def create(group: _DistributedBackendOptions, options: Options) -> AxonBackend: ...
 def shut_down() -> None: ...
 def settings() -> list[Setting]: ...
+
+# None: to be called by the dispatcher.
+def all_gather_matmul(
+    x: Tensor, weights: list[Tensor], biases: list[Tensor | None], group_name: str, return_gathered: bool, /
+) -> tuple[Tensor, list[Tensor]] | None: ...
+def matmul_reduce_scatter(
+    x: Tensor, weight: Tensor, bias: Tensor | None, reduce_op: str, group_name: str, /
+) -> Tensor | None: ...

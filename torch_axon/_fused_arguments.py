@@ -12,6 +12,8 @@ from torch import Tensor
 
 T = TypeVar("T", Tensor, Tensor | None)
 
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
+
 
 class Rows:
     """A tensor as a matrix whose outermost dimension is the one gathered or scattered, and such a matrix's way back."""
@@ -32,6 +34,13 @@ class Rows:
             return matrix
         restored = matrix.view(extent, *self._middle, matrix.shape[-1])
         return restored.movedim(0, self._dim) if self._dim else restored
+
+
+def are_plain(*tensors: Tensor | None) -> bool:
+    """Whether nobody looks at calls from Python: neither a compiler, nor a mode, nor a subclass."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_function_stack():
+        return False
+    return all(type(tensor) in _PLAIN_TYPES for tensor in tensors)
 
 
 def dimension(what: str, dim: int, x: Tensor) -> int:

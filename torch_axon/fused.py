@@ -19,8 +19,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 import torch_axon._fused_operators  # noqa: F401 - completes torch.ops.axon
+from torch_axon import _native
 from torch_axon._fused_arguments import (
     Rows,
+    are_plain,
     as_lists,
     by_name,
     check_factors,
@@ -33,6 +35,8 @@ from torch_axon._fused_arguments import (
     shares_of_whole,
 )
 from torch_axon._fused_gradients import differentiably
+
+_C = _native.load()
 
 __all__ = ["all_gather_matmul", "matmul_reduce_scatter", "scaled_all_gather_matmul", "scaled_matmul_reduce_scatter"]
 
@@ -82,9 +86,13 @@ def all_gather_matmul(
     again. Overlapped along every dimension but the last, which is gathered first, and kept whole in either case.
     """
     group = group or dist.distributed_c10d._get_default_group()
+    several, addends = as_lists("all_gather_matmul", weights, biases)
+    if gather_dim == 0 and sizes is None and are_plain(x_shard, *several, *addends):
+        done = _C.all_gather_matmul(x_shard, several, addends, group.group_name, return_gathered)
+        if done is not None:
+            return done[0] if return_gathered else None, done[1][0] if isinstance(weights, Tensor) else done[1]
     dim = dimension("all_gather_matmul: gather_dim", gather_dim, x_shard)
     shares = shares_of_shards("all_gather_matmul", x_shard.shape[dim], sizes, group)
-    several, addends = as_lists("all_gather_matmul", weights, biases)
     columns = dim == x_shard.ndim - 1
     depth = sum(shares) if columns else x_shard.shape[-1]
     if not fit(x_shard, depth, several, addends):
@@ -123,6 +131,10 @@ def matmul_reduce_scatter(
     sizes: what each rank gets along `scatter_dim`; needed where that does not divide evenly.
     """
     group = group or dist.distributed_c10d._get_default_group()
+    if scatter_dim == 0 and sizes is None and are_plain(x, weight, bias):
+        done = _C.matmul_reduce_scatter(x, weight, bias, reduce_op, group.group_name)
+        if done is not None:
+            return done
     dim = dimension("matmul_reduce_scatter: scatter_dim", scatter_dim, x)
     if not fit(x, x.shape[-1], [weight], [bias]):
         check_factors("matmul_reduce_scatter", x, x.shape[-1], {"weight": weight}, {"bias": bias})

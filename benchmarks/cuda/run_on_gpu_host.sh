@@ -166,6 +166,7 @@ all_steps() {
   step odd 300 python_tests "3ranks and not staged and not one_connection" test_reductions.py test_movements.py \
     test_point_to_point.py test_cuda_graphs.py test_torture.py
   step bench_tests 200 python_tests test test_bench.py
+  step fused_4 240 python_tests "4ranks or 3ranks" test_fused.py test_cuda_fused.py
   if ((num_gpus >= 4)); then
     step upstream_4 500 upstream 4
     step bench_4_graph 200 bench 4 graph

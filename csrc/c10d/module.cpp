@@ -1,5 +1,6 @@
 // torch_axon._C: the backend for Python, which adds nothing of its own.
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -7,6 +8,7 @@
 
 #include "base/config.hpp"
 #include "c10d/backend.hpp"
+#include "c10d/fused/at_once.hpp"
 #include "c10d/signals.hpp"
 #include "comm/engine.hpp"
 
@@ -143,4 +145,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
   module.def("shut_down", &axon::shut_down, py::call_guard<py::gil_scoped_release>());
   module.def("settings", &axon::settings);
+  module.def("all_gather_matmul", &axon::all_gather_matmul_at_once, py::call_guard<py::gil_scoped_release>());
+  module.def("matmul_reduce_scatter", &axon::matmul_reduce_scatter_at_once, py::call_guard<py::gil_scoped_release>());
 }

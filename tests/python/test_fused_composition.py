@@ -12,6 +12,7 @@ from pool import RankPool
 from products import factor
 from reference import case
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import torch_axon
@@ -146,3 +147,45 @@ def _check_operators() -> None:
 
 def test_torch_finds_no_fault_with_the_operators(two_ranks: RankPool) -> None:
     two_ranks.run(_check_operators, timeout_s=120)
+
+
+class _Watch(TorchDispatchMode):
+    """Which operators the dispatcher comes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+class _Marked(Tensor):
+    pass
+
+
+def _results(x: Tensor, weight: Tensor) -> list[Tensor]:
+    gathered, product = all_gather_matmul(x, weight)
+    assert gathered is not None
+    return [gathered, product, matmul_reduce_scatter(gathered, weight, reduce_op="avg")]
+
+
+def _whoever_watches_sees_the_operators() -> None:
+    x, weight = factor((4, 8), dist.get_rank()), factor((8, 6), 0, 1)
+    expected = _results(x, weight)
+    names = ["axon::all_gather_matmul", "axon::matmul_reduce_scatter"]
+    with _Watch() as watch:
+        _compare(_results(x, weight), expected, 0)
+    assert [name for name in watch.names if name in names] == names
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        _compare(_results(x, weight), expected, 0)
+    assert {event.key for event in profile.key_averages()} >= set(names)
+    marked = _results(x.as_subclass(_Marked), weight)
+    assert all(type(result) is _Marked for result in marked)
+    _compare([result.as_subclass(Tensor) for result in marked], expected, 0)
+
+
+def test_whoever_watches_sees_the_operators(two_ranks: RankPool) -> None:
+    """Calls that nobody watches do without torch's dispatcher."""
+    two_ranks.run(_whoever_watches_sees_the_operators)

@@ -1,8 +1,6 @@
 // torch.ops.axon: the operators' schemas, and what their arguments must be. They stand below autograd and autocast;
 // their fake kernels and derivatives are Python's (torch_axon).
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
 
 #include <sstream>
@@ -10,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "c10d/errors.hpp"
+#include "c10d/fused/below_autograd.hpp"
 #include "c10d/fused/schedules.hpp"
 
 namespace axon {
@@ -17,12 +16,6 @@ namespace axon {
 namespace {
 
 using OptionalTensors = c10::List<std::optional<at::Tensor>>;
-
-// What the products call is neither differentiated nor cast again.
-struct BelowAutograd {
-  at::AutoDispatchBelowADInplaceOrView autograd;
-  c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
-};
 
 [[noreturn]] void reject(Argument argument, const std::string& found, const std::string& allowed) {
   throw_value_error(std::string(argument.operation) + ": argument '" + argument.name + "' " + found +

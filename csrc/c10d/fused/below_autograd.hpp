@@ -1,0 +1,14 @@
+// Around what an operator calls, which is neither differentiated nor cast again.
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+namespace axon {
+
+struct BelowAutograd {
+  at::AutoDispatchBelowADInplaceOrView autograd;
+  c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
+};
+
+}  // namespace axon
