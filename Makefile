@@ -1,6 +1,6 @@
 # One command a task; each sets up what it needs: a virtual environment from the hashed locks, then the build.
 #
-#   make demo | test | test-upstream | check | docs | format | bench | wheel | sanitize | fuzz | instructions | lock | clean
+#   make demo | test | test-upstream | check | docs | format | bench | wheel | asan | tsan | sanitize | fuzz | instructions | lock | clean
 #
 #   PYTHON=python3.12  VENV=folder      interpreter, and the folder of the environment made with it
 #   TORCH=2.15                          another torch of requirements/torch-*.txt, in an environment of its own
@@ -23,7 +23,7 @@ LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header $(UPG
 CXX_FILES = $(shell find csrc tests benchmarks -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 # Only these need GoogleTest, so `make demo` runs where it is missing.
-TESTS := $(if $(filter test sanitize instructions,$(MAKECMDGOALS)),1,0)
+TESTS := $(if $(filter test asan tsan sanitize instructions,$(MAKECMDGOALS)),1,0)
 BUILD_DIR := $(abspath build)/$(patsubst .%,%,$(notdir $(VENV)))
 BUILD := AXON_BUILD_DIR=$(BUILD_DIR) AXON_TESTS=$(TESTS)
 
@@ -32,7 +32,7 @@ export AXON_CUDA_ROOT ?= $(abspath $(CUDA))/nvidia/cu13
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-upstream check docs format bench wheel sanitize fuzz instructions lock clean build host
+.PHONY: demo test test-upstream check docs format bench wheel asan tsan sanitize fuzz instructions lock clean build host
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.editable
@@ -74,11 +74,12 @@ format: $(VENV)/.installed
 	@$(BIN)/ruff check -q --fix
 	@$(BIN)/ruff format -q
 
-sanitize: $(VENV)/.installed
-	@for preset in asan tsan; do \
-	  $(BIN)/cmake --preset $$preset -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja && \
-	  $(BIN)/cmake --build --preset $$preset && $(CTEST) --test-dir build/$$preset || exit 1; \
-	done
+sanitize: asan tsan
+
+asan tsan: $(VENV)/.installed
+	@$(BIN)/cmake --preset $@ -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
+	@$(BIN)/cmake --build --preset $@
+	@$(CTEST) --test-dir build/$@
 
 # Every parser of what comes from outside; the committed inputs run in `make test`, too.
 fuzz: $(VENV)/.installed

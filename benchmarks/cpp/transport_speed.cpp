@@ -1,7 +1,10 @@
-// Two processes on this host over the UCX transport: half a round trip, and one-way bandwidth with 32 messages under
-// way. The yardstick is UCX's own: ucx_perftest -t ucp_am_lat and -t ucp_am_bw, of the same library.
+// Two processes over the UCX transport: half a round trip, and one way with 32 messages under way; a JSON line a size.
+// The yardstick is UCX's own: ucx_perftest -t ucp_am_lat and -t ucp_am_bw, of the same library, beside which
+// benchmarks/beside_ucx_perftest.py runs it.
 //
-//   transport_speed [num_bytes …]
+//   transport_speed [num_bytes …]                             two processes of this host
+//   transport_speed --between-hosts RANK SOCKET num_bytes …    one of two, each on its host, which meet over a
+//                                                             descriptor that both have inherited
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "transport/ucx/ucx.hpp"
@@ -35,7 +39,7 @@ class Endpoint final : public Receiver {
     transport_->set_receiver(*this);
   }
 
-  void meet(int socket) {
+  void meet(int socket, bool same_host) {
     const std::span<const std::byte> ours = transport_->address();
     const size_t length = ours.size();
     if (write(socket, &length, sizeof length) < 0 || write(socket, ours.data(), length) < 0) std::abort();
@@ -43,7 +47,7 @@ class Endpoint final : public Receiver {
     if (read(socket, &their_length, sizeof their_length) != sizeof their_length) std::abort();
     std::vector<std::byte> theirs(their_length);
     if (read(socket, theirs.data(), their_length) != static_cast<ssize_t>(their_length)) std::abort();
-    peer_ = transport_->add_peer(theirs, true).value();
+    peer_ = transport_->add_peer(theirs, same_host).value();
   }
 
   void resize(size_t num_bytes) {
@@ -127,44 +131,60 @@ double median(std::vector<double> values) {
 // Many short batches: the best is what the code can do, the median what this machine lets it do.
 void run(Endpoint& endpoint, bool first, size_t num_bytes) {
   constexpr size_t kVolume = size_t{1} << 24;  // of a batch
-  constexpr int kNumBatches = 100;
   const int num_messages = static_cast<int>(std::clamp<size_t>(kVolume / (num_bytes + 4096), 8, 500));
+  const int num_batches = num_bytes < kVolume / 8 ? 100 : 20;
   endpoint.resize(num_bytes);
   std::vector<double> latencies;
   std::vector<double> rates;
-  for (int batch = 0; batch < kNumBatches; ++batch) {
+  for (int batch = 0; batch < num_batches; ++batch) {
     latencies.push_back(half_round_trip_us(endpoint, first, num_messages));
   }
-  for (int batch = 0; batch < kNumBatches; ++batch) {
+  for (int batch = 0; batch < num_batches; ++batch) {
     rates.push_back(messages_per_second(endpoint, first, num_messages));
   }
   if (!first) return;
-  const double gigabytes = static_cast<double>(num_bytes) * 1e-9;
-  std::printf("%9zu B  half round trip %9.3f us best %9.3f us median   one way %8.3f GB/s best %8.3f GB/s median\n",
-              num_bytes, std::ranges::min(latencies), median(latencies), std::ranges::max(rates) * gigabytes,
-              median(rates) * gigabytes);
+  std::printf(
+      "{\"num_bytes\": %zu, \"half_round_trip_us\": {\"best\": %.3f, \"median\": %.3f}, "
+      "\"messages_per_s\": {\"best\": %.6g, \"median\": %.6g}}\n",
+      num_bytes, std::ranges::min(latencies), median(latencies), std::ranges::max(rates), median(rates));
   std::fflush(stdout);
+}
+
+enum class Where : uint8_t { kSameHost, kOtherHost };
+
+int run_all(int socket, bool first, Where peer, const std::vector<size_t>& sizes) {
+  auto transport = open_ucx_transport();
+  if (!transport.ok()) {
+    std::fprintf(stderr, "%s\n", transport.status().message().c_str());
+    return 1;
+  }
+  Endpoint endpoint(std::move(transport).value());
+  endpoint.meet(socket, peer == Where::kSameHost);
+  for (const size_t num_bytes : sizes) run(endpoint, first, num_bytes);
+  return 0;
+}
+
+int run_as_two(const std::vector<size_t>& sizes) {
+  int sockets[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) return 1;
+  const pid_t child = fork();
+  const int failed = run_all(sockets[child == 0], child != 0, Where::kSameHost, sizes);
+  if (child == 0 || failed != 0) return failed;
+  int status = 0;
+  return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace axon
 
 int main(int argc, char** argv) {
+  std::vector<std::string_view> arguments(argv + 1, argv + argc);
+  const bool between_hosts = arguments.size() > 3 && arguments[0] == "--between-hosts";
   std::vector<size_t> sizes;
-  for (int i = 1; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
-  if (sizes.empty()) sizes = {8, 52, 256, 1024, 4096, 8000, 16384, 65536, size_t{1} << 20, size_t{16} << 20};
-  int sockets[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) return 1;
-  const pid_t child = fork();
-  auto transport = axon::open_ucx_transport();
-  if (!transport.ok()) {
-    std::fprintf(stderr, "%s\n", transport.status().message().c_str());
-    return 1;
+  for (int i = between_hosts ? 4 : 1; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
+  if (between_hosts) {
+    return axon::run_all(std::atoi(argv[3]), arguments[1] == "0", axon::Where::kOtherHost, sizes);
   }
-  axon::Endpoint endpoint(std::move(transport).value());
-  endpoint.meet(sockets[child == 0]);
-  for (const size_t num_bytes : sizes) axon::run(endpoint, child != 0, num_bytes);
-  if (child == 0) return 0;
-  int status = 0;
-  return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
+  if (sizes.empty()) sizes = {8, 52, 256, 1024, 4096, 8000, 16384, 65536, size_t{1} << 20, size_t{16} << 20};
+  return axon::run_as_two(sizes);
 }

@@ -44,7 +44,7 @@ bool Progress::try_acquire_patiently() noexcept {
 void Progress::acquire() noexcept {
   num_contenders_.fetch_add(1);
   while (!try_acquire()) {
-    sleep_until(Clock::now() + kLongNap, [this] { return !token_.load(); });
+    for_token_.sleep_until(Clock::now() + kLongNap, [this] { return !token_.load(); });
   }
   num_contenders_.fetch_sub(1);
 }
@@ -52,18 +52,12 @@ void Progress::acquire() noexcept {
 void Progress::release_once() noexcept {
   Deliverable* outbox = driver_.take_outbox();
   token_.store(false);
-  notify();  // those who want the token
+  for_token_.notify();
   if (outbox == nullptr) return;
+  if (background_is_away_.load()) for_end_.notify();
   driver_.deliver(outbox);
-  notify();  // those whose operation is finished now
-}
-
-void Progress::notify() noexcept {
-  if (num_sleepers_.load() == 0) return;
-  {
-    const std::lock_guard lock(mutex_);  // a sleeper that has looked but does not sleep yet goes first
-  }
-  changed_.notify_all();
+  for_token_.notify();
+  for_end_.notify();
 }
 
 void Progress::release() noexcept {
@@ -85,20 +79,10 @@ void Progress::wake() noexcept {
   if (deeply_asleep_.load() && deeply_asleep_.exchange(false)) doorbell_.ring();
 }
 
-template <typename Condition>
-void Progress::sleep_until(Clock::time_point deadline, Condition condition) noexcept {
-  num_sleepers_.fetch_add(1);
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, deadline, condition);
-  }
-  num_sleepers_.fetch_sub(1);
-}
-
 bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
   while (!finished.load()) {
     if (!try_acquire_patiently()) {
-      sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
+      for_token_.sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
       if (Clock::now() >= deadline) break;
       continue;
     }
@@ -108,8 +92,8 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
     if (pause == Pause::kQuiet) {
       if (!listens_.load()) doorbell_.ring();  // the background thread takes over now
       const bool alone = background_is_away_.load();
-      sleep_until(alone ? std::min(deadline, Clock::now() + kShortNap) : deadline,
-                  [&] { return finished.load() || (!alone && background_is_away_.load()); });
+      for_end_.sleep_until(alone ? std::min(deadline, Clock::now() + kShortNap) : deadline,
+                           [&] { return finished.load() || (!alone && background_is_away_.load()); });
       if (Clock::now() >= deadline) break;
     }
   }
@@ -160,7 +144,7 @@ bool Progress::is_background() noexcept {
 void Progress::run_in_background() noexcept {
   pthread_setname_np(pthread_self(), "axon-progress");
   is_background_thread = true;
-  while (!stopping_.load()) {
+  for (unsigned round = 1; !stopping_.load(); ++round) {
     write_trace();
     if (num_contenders_.load() != 0 || !try_acquire()) {
       nap(Sleep::kLight, kLongNap);
@@ -171,10 +155,13 @@ void Progress::run_in_background() noexcept {
     background_is_away_.store(driver_.has_outbox());
     release();
     background_is_away_.store(false);
-    if (pause.count() == 0) {
-      sync::yield();
-    } else {
+    if (pause.count() != 0) {
       nap(deep ? Sleep::kDeep : Sleep::kLight, pause);
+      round = 0;
+    } else if (round < kRoundsBeforeYield) {
+      sync::relax();  // whoever yields is served last where cores are short, and more of the message is on its way
+    } else {
+      sync::yield();
     }
   }
 }
@@ -206,7 +193,7 @@ void Progress::write_trace() noexcept {
   if (!trace::is_on() || Clock::now() < traced_at_ + kTraceInterval) [[likely]]
     return;
   background_is_away_.store(true);
-  notify();
+  for_end_.notify();
   trace::flush();
   background_is_away_.store(false);
   traced_at_ = Clock::now();

@@ -18,6 +18,7 @@
 #include "base/sync.hpp"
 #include "comm/doorbell.hpp"
 #include "comm/pace.hpp"
+#include "comm/sleepers.hpp"
 #include "comm/submissions.hpp"
 
 namespace axon {
@@ -90,10 +91,7 @@ class Progress {
   void acquire() noexcept;
   void release() noexcept;
   void release_once() noexcept;
-  void notify() noexcept;
   Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
-  template <typename Condition>
-  void sleep_until(Clock::time_point deadline, Condition condition) noexcept;
 
   void run_in_background() noexcept;
   std::chrono::microseconds drive_in_background() noexcept;
@@ -105,14 +103,13 @@ class Progress {
 
   sync::atomic<bool> token_{false};               // true: held
   sync::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): holders that only spin make way
-  sync::atomic<uint32_t> num_sleepers_{0};        // threads on the condition variable
   sync::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any holder
   sync::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
   sync::atomic<bool> listens_{false};             // the background thread, to the transport: what comes wakes it
   sync::atomic<bool> background_is_away_{false};  // in a callback, or at the trace's file, and so does not drive
   sync::atomic<bool> stopping_{false};
-  sync::mutex mutex_;                 // guards nothing but the sleep itself
-  sync::condition_variable changed_;  // token released, or operation finished
+  Sleepers for_token_;  // until it is released; or their operation is finished, which somebody else may do
+  Sleepers for_end_;    // of their operation, which the background thread drives; or until it cannot
 
   // Holder of the token only.
   Clock::time_point crowded_until_{};

@@ -189,6 +189,8 @@ def test_output_files_are_paths() -> None:
         (["--beside", "--iters", "9"], "argument --beside: not together with --iters"),
         (["--beside", "--assert-ahead"], "argument --beside: not together with --assert-ahead"),
         (["--groups", "1", "--beside"], "argument --groups: not together with --beside"),
+        (["--groups", "1", "--idle"], "argument --groups: not together with --idle"),
+        (["--idle", "0"], "argument --idle: '0' is no number from 0.1 to 3600"),
         (["--seconds", "nan"], "argument --seconds: 'nan' is no number"),
     ],
 )

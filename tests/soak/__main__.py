@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).resolve().parents[2]
 # What the tests share; and the package, where it is not installed.
 sys.path += [str(_ROOT / "tests" / "python"), str(_ROOT)]
 

@@ -29,6 +29,7 @@ def measure() -> Resources:
     in_kib = {name: int(status[name].split()[0]) for name in ("RssAnon", "RssShmem")}
     gpu_bytes = 0
     if torch.get_default_device().type == "cuda":
+        torch.cuda.synchronize()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         gpu_bytes = total - free
@@ -45,8 +46,8 @@ def measure() -> Resources:
 class Limits:
     """Of growth from the first third of a process's rounds to the last: a constant, and so much a round and a death."""
 
-    # Pools grow until they hold what the most operations at a time have needed.
-    constant: Resources = Resources(descriptors=8, threads=4, own_kib=64 << 10, shared_kib=16 << 10, gpu_kib=256 << 10)
+    # Pools grow until they hold what the most operations at a time have needed; a GPU may be another process's, too.
+    constant: Resources = Resources(descriptors=8, threads=4, own_kib=64 << 10, shared_kib=16 << 10, gpu_kib=1 << 20)
     own_kib_a_round: int = 16
     # UCX keeps what a dead process of this host had shared mapped for as long as this one lives.
     shared_kib_a_death: int = 4 << 10

@@ -86,14 +86,15 @@ class _Life:
 
     plan: Plan
     rank: int
+    gpu: torch.device | None
     tortures: list[Torture]
     lock: threading.Lock = field(default_factory=threading.Lock)
     failures: list[Failure] = field(default_factory=list)
     num_steps: int = 0
 
     def run(self, thread: int, device: torch.device) -> None:
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
+        if self.gpu is not None:
+            torch.cuda.set_device(self.gpu)  # also where the tensors are on the CPU: torch's barrier makes one on a GPU
         with device:
             try:
                 self.tortures[thread].run(self.plan.parts[thread].num_steps, lambda step: self._before(thread, step))
@@ -162,12 +163,13 @@ def take_part(plan: Plan, rank: int) -> Outcome:
 
 
 def _live(plan: Plan, rank: int) -> tuple[list[Failure], int]:
-    devices = [torch.device("cpu") if part.device == "cpu" else torch.get_default_device() for part in plan.parts]
+    home = torch.get_default_device()
+    devices = [torch.device("cpu") if part.device == "cpu" else home for part in plan.parts]
     tortures = []
     for part, device in zip(plan.parts, devices, strict=True):
         with device:
             tortures.append(Torture(part.seed, part.subsets, timedelta(seconds=plan.timeout_s)))
-    life = _Life(plan, rank, tortures)
+    life = _Life(plan, rank, home if home.type == "cuda" else None, tortures)
     threads = [threading.Thread(target=life.run, args=(number, device)) for number, device in enumerate(devices)]
     for thread in threads:
         thread.start()

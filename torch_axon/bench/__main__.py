@@ -15,8 +15,9 @@ from torch_axon.bench.arguments import Arguments, parse_arguments
 from torch_axon.bench.beside import BesideMeter
 from torch_axon.bench.beside_record import BesideLine
 from torch_axon.bench.contenders import choose_gpu, is_backend, open_contenders
-from torch_axon.bench.cost import measure_costs
+from torch_axon.bench.cost import CostLine, GroupCost, measure_costs
 from torch_axon.bench.exercise import Setting
+from torch_axon.bench.idle import IdleCost, measure_idle
 from torch_axon.bench.launch import ranks_wanted, run_each
 from torch_axon.bench.measure import Meter
 from torch_axon.bench.operations import OPERATIONS, Operation
@@ -47,10 +48,9 @@ def main(command_line: Sequence[str]) -> int:
     terminal = Terminal(rank)
     timeout = timedelta(seconds=arguments.timeout)
     device = choose_gpu() if arguments.device == "cuda" else torch.device("cpu")
-    if arguments.groups:
-        backends = [name for name in (arguments.backend, *arguments.rivals) if is_backend(name)]
+    if arguments.groups or arguments.idle:
         with device:
-            terminal.costs(measure_costs(backends, arguments.groups, timeout))
+            _measure_costs(arguments, terminal, timeout)
         return 0
     contenders, control = open_contenders(arguments.backend, arguments.rivals, timeout)
     machine = describe_machine(arguments.device, arguments.commit)
@@ -64,6 +64,21 @@ def main(command_line: Sequence[str]) -> int:
     for problem in problems:
         terminal.say(problem)
     return 1 if problems and rank == 0 else 0
+
+
+def _measure_costs(arguments: Arguments, terminal: Terminal, timeout: timedelta) -> None:
+    backends = [name for name in (arguments.backend, *arguments.rivals) if is_backend(name)]
+    machine = describe_machine(arguments.device, arguments.commit)
+    costs: Sequence[GroupCost | IdleCost]
+    if arguments.idle:
+        costs = measure_idle(backends, arguments.idle, timeout)
+        terminal.idle_costs(costs)
+    else:
+        costs = measure_costs(backends, arguments.groups, timeout)
+        terminal.costs(costs)
+    if arguments.json is not None and int(os.environ["RANK"]) == 0:
+        ranks = int(os.environ["WORLD_SIZE"])
+        append_lines(arguments.json, [CostLine(ranks, cost, machine, arguments.device) for cost in costs])
 
 
 def _legend(arguments: Arguments) -> str:

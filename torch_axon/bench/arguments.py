@@ -17,12 +17,14 @@ from torch_axon.bench.sizes import parse_size, parse_sizes, size_range
 _DEFAULT_SIZES = "8:128M:x4"
 _DEFAULT_SIZES_BESIDE = "1M:256M:x16"
 _PRODUCT = 8192
+_IDLE_S = 5.0
 # Options by those that they cannot be given with.
 _NOT_TOGETHER = {
     "--graph": ("--async",),
     "--host": ("--graph", "--async", "--plot"),
     "--beside": ("--host", "--graph", "--async", "--iters", "--plot", "--assert-ahead"),
-    "--groups": ("--host", "--beside", "--graph"),
+    "--groups": ("--host", "--beside", "--graph", "--idle", "--assert-ahead", "--plot"),
+    "--idle": ("--host", "--beside", "--graph", "--assert-ahead", "--plot"),
 }
 T = TypeVar("T")
 
@@ -44,6 +46,7 @@ class Arguments:
     seconds: float
     window: int | None
     groups: int
+    idle: float  # seconds; 0 is without
     timeout: float
     device: str
     graph: bool
@@ -89,6 +92,7 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         seconds=given.seconds,
         window=given.window if given.is_async else None,
         groups=given.groups,
+        idle=given.idle,
         timeout=given.timeout,
         device=given.device,
         graph=given.graph,
@@ -150,6 +154,16 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
     add("--window", type=_integer(1, 1024), default=16, metavar="N", help="calls in flight with --async (default: 16)")
     add(
         "--groups", type=_integer(0, 10000), default=0, metavar="N", help="instead: what a first and N more groups cost"
+    )
+    add(
+        "--idle",
+        nargs="?",
+        type=_number(0.1, 3600),
+        const=_IDLE_S,
+        default=0.0,
+        metavar="SECONDS",
+        help="instead: what a process takes of a core while its group is quiet for so long, and how soon it is awake "
+        f"again (SECONDS: {_IDLE_S:g})",
     )
     add("--graph", action="store_true", help="with --device cuda: replay CUDA graphs of 20 calls and more")
     add("--host", action="store_true", help="with --device cuda: time only what enqueuing a call takes the host")

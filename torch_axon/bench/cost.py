@@ -1,16 +1,22 @@
 """What a group costs: milliseconds to open it and to make its first call, kibibytes of resident memory."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+
+from torch_axon.bench.record import Machine
+
+if TYPE_CHECKING:
+    from torch_axon.bench.idle import IdleCost
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,19 @@ class GroupCost:
     further_gpu_kib: float
 
 
-def measure_costs(backends: Sequence[str], num_further: int, timeout: timedelta) -> list[GroupCost]:
-    """Opens the default group on each backend in turn, with `num_further` groups beside it, and closes them again."""
+@dataclass(frozen=True)
+class CostLine:
+    """A line of a result file."""
+
+    ranks: int
+    cost: "GroupCost | IdleCost"
+    machine: Machine
+    device: str
+
+
+def default_groups(backends: Sequence[str], timeout: timedelta) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Each backend in turn, with what opens the default group on it; the group is closed again before the next."""
     store, rank, num_ranks = next(iter(rendezvous("env://", timeout=timeout)))
-    costs = []
     for number, backend in enumerate(backends):
 
         def open_default(backend: str = backend, number: int = number) -> None:
@@ -43,9 +58,15 @@ def measure_costs(backends: Sequence[str], num_further: int, timeout: timedelta)
                 timeout=timeout,
             )
 
-        costs.append(_measure_cost(backend, open_default, num_further))
+        yield backend, open_default
         dist.destroy_process_group()
-    return costs
+
+
+def measure_costs(backends: Sequence[str], num_further: int, timeout: timedelta) -> list[GroupCost]:
+    """Opens the default group on each backend in turn, with `num_further` groups beside it, and closes them again."""
+    return [
+        _measure_cost(backend, open_default, num_further) for backend, open_default in default_groups(backends, timeout)
+    ]
 
 
 def _measure_cost(backend: str, open_default: Callable[[], None], num_further: int) -> GroupCost:

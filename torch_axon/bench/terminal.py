@@ -11,6 +11,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from torch_axon.bench import beside_record
 from torch_axon.bench.beside_record import BesideLine
 from torch_axon.bench.cost import GroupCost
+from torch_axon.bench.idle import IdleCost
 from torch_axon.bench.record import Line, Machine
 from torch_axon.bench.report import columns
 
@@ -74,6 +75,14 @@ class Terminal:
                 f"{cost.gpu_kib / 1024:.1f}" if cost.gpu_kib else "–",
                 f"{cost.further_gpu_kib / 1024:.2f}" if cost.gpu_kib and cost.num_further else "–",
             ]
+            for cost in costs
+        ]
+        self._table(titles, rows)
+
+    def idle_costs(self, costs: Sequence[IdleCost]) -> None:
+        titles = ["backend", "% of a core", "message µs", "later when asleep µs"]
+        rows = [
+            [cost.backend, f"{cost.core_percent:.2f}", f"{cost.message_us:.1f}", f"{cost.wake_us:.1f}"]
             for cost in costs
         ]
         self._table(titles, rows)

@@ -1,0 +1,184 @@
+"""The transport beside UCX's own benchmark of Active Messages, in turn in one run.
+
+Over shared memory, or over TCP between two network namespaces, which need root.
+
+    python benchmarks/beside_ucx_perftest.py BUILD [--path shm|tcp] [--sizes 8,16777216] [--rounds 7] [--json FILE]
+
+BUILD holds benchmarks/transport_speed. The order alternates from round to round; a figure is the median over the
+rounds, of the best batch of each: with more work than cores anything else measures the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from two_hosts import ADDRESSES, Hosts, two_hosts
+
+from torch_axon.bench.record import append_lines, describe_machine
+
+# Of ucx_perftest: short, so that some are left alone by whatever else the machine does.
+_NUM_RUNS = 8
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one message size; the best of many short batches."""
+
+    latency_us: float
+    messages_per_s: float
+
+
+@dataclass(frozen=True)
+class Result:
+    path: str
+    num_bytes: int
+    latency_us: float
+    ucx_latency_us: float
+    messages_per_s: float
+    ucx_messages_per_s: float
+    machine: dict[str, object]
+
+    def __str__(self) -> str:
+        gigabytes = self.num_bytes * 1e-9
+        return (
+            f"{self.path:4} {self.num_bytes:9} B  latency {self.latency_us:10.3f} µs = "
+            f"{self.latency_us / self.ucx_latency_us:5.2f} × ucx_perftest's;  one way "
+            f"{self.messages_per_s * 1e-6:8.3f} M/s, {self.messages_per_s * gigabytes:7.3f} GB/s = "
+            f"{self.messages_per_s / self.ucx_messages_per_s:5.2f} × its"
+        )
+
+
+@contextmanager
+def _hosts(path: str) -> Iterator[Hosts | None]:
+    if path == "shm":
+        yield None
+        return
+    with two_hosts() as hosts:
+        yield hosts
+
+
+def _start(command: Sequence[str], host: int, hosts: Hosts | None, **options: object) -> subprocess.Popen[str]:
+    prefix = hosts.prefix(host) if hosts else []
+    # No SysV segments: the engine uses none.
+    environment = os.environ | {"UCX_TLS": "tcp" if hosts else "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+    return subprocess.Popen([*prefix, *command], env=environment, stdout=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def _output(process: subprocess.Popen[str]) -> str:
+    text, _ = process.communicate(timeout=300)
+    if process.returncode != 0:
+        raise RuntimeError(f"{process.args} ended with {process.returncode}:\n{text}")
+    return text
+
+
+def _measure_ours(binary: Path, num_bytes: int, hosts: Hosts | None) -> Figures:
+    if hosts is None:
+        text = _output(_start([str(binary), str(num_bytes)], 0, None))
+    else:
+        ends = socket.socketpair()
+        both = []
+        for rank, end in enumerate(ends):
+            command = [str(binary), "--between-hosts", str(rank), str(end.fileno()), str(num_bytes)]
+            both.append(_start(command, rank, hosts, pass_fds=[end.fileno()]))
+            end.close()
+        text, _ = [_output(process) for process in both]
+    line = json.loads(text)
+    return Figures(line["half_round_trip_us"]["best"], line["messages_per_s"]["best"])
+
+
+def _measure_ucx(num_bytes: int, hosts: Hosts | None) -> Figures:
+    latency = min(_perftest("ucp_am_lat", num_bytes, hosts)[0] for _ in range(_NUM_RUNS))
+    return Figures(latency, max(_perftest("ucp_am_bw", num_bytes, hosts)[1] for _ in range(_NUM_RUNS)))
+
+
+def _perftest(test: str, num_bytes: int, hosts: Hosts | None) -> tuple[float, float]:
+    """Overall latency in µs and messages a second, of one short run."""
+    with socket.socket() as free:  # of both hosts, in all likelihood
+        free.bind(("", 0))
+        port = str(free.getsockname()[1])
+    binary = str(_ucx_folder() / "bin" / "ucx_perftest")
+    iterations = str(min(500, max(8, (1 << 24) // (num_bytes + 4096))))
+    server = _start([binary, "-p", port], 0, hosts)
+    address = ADDRESSES[0] if hosts else "127.0.0.1"
+    command = [binary, address, "-p", port, "-t", test, "-s", str(num_bytes), "-n", iterations, "-w", "50", "-f"]
+    deadline = time.monotonic() + 20
+    try:
+        while True:  # until the server listens
+            client = _start(command, 1, hosts, stderr=subprocess.DEVNULL)
+            text, _ = client.communicate(timeout=120)
+            figures = re.search(r"^ +\d+((?: +[\d.]+){7})$", text, re.MULTILINE)
+            if figures:
+                columns = [float(column) for column in figures[1].split()]
+                return columns[2], columns[6]
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no figures of {command}:\n{text}")
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def _ucx_folder() -> Path:
+    spec = importlib.util.find_spec("libucx")
+    if spec is None or spec.origin is None:
+        sys.exit("needs the wheel libucx, of which ucx_perftest is a part")
+    return Path(spec.origin).parent
+
+
+def _compare(binary: Path, path: str, num_bytes: int, rounds: int) -> Result:
+    ours: list[Figures] = []
+    theirs: list[Figures] = []
+    with _hosts(path) as hosts:
+        sides = [
+            lambda: ours.append(_measure_ours(binary, num_bytes, hosts)),
+            lambda: theirs.append(_measure_ucx(num_bytes, hosts)),
+        ]
+        for number in range(rounds):
+            for measure in sides if number % 2 == 0 else reversed(sides):
+                measure()
+    return Result(
+        path=path,
+        num_bytes=num_bytes,
+        latency_us=statistics.median(one.latency_us for one in ours),
+        ucx_latency_us=statistics.median(one.latency_us for one in theirs),
+        messages_per_s=statistics.median(one.messages_per_s for one in ours),
+        ucx_messages_per_s=statistics.median(one.messages_per_s for one in theirs),
+        machine=asdict(describe_machine()) | {"command": " ".join(["beside_ucx_perftest.py", "BUILD", *sys.argv[2:]])},
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Times the transport beside ucx_perftest.")
+    parser.add_argument("build", type=Path, help="the folder of a release build")
+    parser.add_argument("--path", choices=("shm", "tcp"), default="shm", help="between the two processes")
+    parser.add_argument("--sizes", default="8,65536,1048576,16777216", help="of messages, in bytes")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="file to append a line a size to")
+    arguments = parser.parse_args()
+    binary = arguments.build / "benchmarks" / "transport_speed"
+    if not binary.exists():
+        parser.error(f"argument build: there is no {binary}")
+    os.environ["LD_LIBRARY_PATH"] = str(_ucx_folder() / "lib")
+    for size in arguments.sizes.split(","):
+        result = _compare(binary, arguments.path, int(size), arguments.rounds)
+        print(result, flush=True)
+        if arguments.json:
+            append_lines(arguments.json, [result])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The benchmark of the backend between two hosts that are network namespaces of this one, over a link of any speed.
+
+    python benchmarks/between_hosts.py [--rate 1gbit] all_reduce --sizes 64M --vs gloo --json FILE
+
+Arguments but --rate are those of torch_axon.bench, which runs with a rank on each host. Needs root, and leaves nothing
+behind.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from two_hosts import ADDRESSES, Hosts, two_hosts
+
+_PORT = "29517"
+
+
+def _start_rank(rank: int, hosts: Hosts, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    variables = {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": ADDRESSES[0],
+        "MASTER_PORT": _PORT,
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "torch_axon.bench", *arguments]
+    return subprocess.Popen([*hosts.prefix(rank), *command], env=os.environ | variables)
+
+
+def main(arguments: list[str]) -> int:
+    rate = None
+    if arguments[:1] == ["--rate"]:
+        rate, arguments = arguments[1], arguments[2:]
+    with two_hosts() as hosts:
+        if rate is not None:
+            hosts.limit(rate)
+        ranks = [_start_rank(rank, hosts, arguments) for rank in (0, 1)]
+        return max([rank.wait() for rank in ranks], key=abs)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""Two hosts: two network namespaces joined by a veth pair, so that nothing but TCP leads from one to the other."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
+
+_CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000  # linux/sched.h
+_MS_PRIVATE_ALL = (1 << 18) | (1 << 14)  # MS_PRIVATE | MS_REC
+
+
+class UnavailableError(RuntimeError):
+    """This kernel, container or user cannot have two hosts; the text says why."""
+
+
+class Hosts:
+    """Both, for as long as `two_hosts` lasts."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def prefix(self, host: int) -> list[str]:
+        """Of a command, to run it there."""
+        return ["ip", "netns", "exec", self.names[host]]
+
+    def cut(self) -> None:
+        _ip("-n", self.names[0], "link", "set", "eth0", "down")
+
+    def mend(self) -> None:
+        _ip("-n", self.names[0], "link", "set", "eth0", "up")
+        for name in self.names:
+            _await_link(name)
+
+    def limit(self, rate: str) -> None:
+        """Of what each sends, in tc's notation: 1gbit."""
+        for name in self.names:
+            bucket = ["rate", rate, "burst", "128kb", "latency", "100ms"]
+            _run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "tbf", *bucket)
+
+
+@contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    if reason := _reason_against():
+        raise UnavailableError(reason)
+    names = [_name(host) for host in (0, 1)]
+    made: list[str] = []
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+            made.append(name)
+        _ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
+        for name, address in zip(names, ADDRESSES, strict=True):
+            _ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", names[1], "link", "set", "eth0", "up")
+        hosts = Hosts(names)
+        hosts.mend()
+        yield hosts
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def move_to(name: str) -> None:
+    """Moves this thread, and what it starts from here on, to that host: `ip netns exec` for a process that runs."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{name}") as namespace:
+        _check(libc.setns(namespace.fileno(), _CLONE_NEWNET))
+    _check(libc.unshare(_CLONE_NEWNS))  # /sys shows the interfaces of whoever mounts it
+    _check(libc.mount(None, b"/", None, _MS_PRIVATE_ALL, None))
+    _check(libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _reason_against() -> str:
+    if shutil.which("ip") is None:
+        return "needs iproute2's `ip`"
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    probe = subprocess.run(["ip", "netns", "add", _name(9)], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        return f"this kernel or container makes no network namespaces: {probe.stderr.strip()}"
+    _ip("netns", "delete", _name(9))
+    return ""
+
+
+def _name(host: int) -> str:
+    return f"axon-{os.getpid()}-{host}"
+
+
+def _ip(*arguments: str) -> str:
+    return _run("ip", *arguments)
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _await_link(name: str) -> None:
+    """The kernel calls a new link up as much as a second after it carries data, unless asked; UCX takes none before."""
+    deadline = time.monotonic() + 10
+    while "state UP" not in _ip("-n", name, "link", "show", "eth0"):
+        assert time.monotonic() < deadline, "the link between the namespaces does not come up"
