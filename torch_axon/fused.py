@@ -132,7 +132,7 @@ def matmul_reduce_scatter(
     """
     group = group or dist.distributed_c10d._get_default_group()
     if scatter_dim == 0 and sizes is None and are_plain(x, weight, bias):
-        done = _C.matmul_reduce_scatter(x, weight, bias, reduce_op, group.group_name)
+        done: Tensor | None = _C.matmul_reduce_scatter(x, weight, bias, reduce_op, group.group_name)
         if done is not None:
             return done
     dim = dimension("matmul_reduce_scatter: scatter_dim", scatter_dim, x)

@@ -123,7 +123,7 @@ class CudaSide {
   const std::shared_ptr<Communicator> communicator_;
   const at::Device device_;
   const c10::Stream own_stream_;
-  std::mutex mutex_;              // calls of several threads are put in one order
+  std::mutex mutex_;                     // calls of several threads are put in one order
   std::unique_ptr<const Event> passed_;  // of put_in_order(): a wait is for what was recorded before it
   std::map<Edge, c10::Stream> edge_streams_;
   std::vector<c10::Stream> used_streams_;       // each once

@@ -26,7 +26,7 @@ from torture import Torture
 FORMING_TIMEOUT_S = 120.0
 
 # Whom an error holds responsible: "rank 2 is gone: …", "rank 1 reports: …", "Not entered by: rank 0 (…), rank 3 (…)".
-_ACCUSED = re.compile(r"rank (\d+) (?:is gone|reports|cannot be reached)")
+_ACCUSED = re.compile(r"rank (\d+) (?:is gone|reports|cannot be reached|has not used a GPU)")
 _MISSING = re.compile(r"(?:Not entered by|Still awaited here): (.*?)(?=Entered by|Still awaited|$)", re.DOTALL)
 _SIGNATURE = re.compile(r"\[rank \d+ of group '([^']*)'\]")
 

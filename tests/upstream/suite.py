@@ -14,15 +14,15 @@ import functools
 import multiprocessing
 import os
 import re
+import subprocess
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from unittest import mock
 
 TESTED = os.environ.get("AXON_TEST_BACKEND", "axon")
 ON_GPUS = os.environ.get("BACKEND") == "nccl"
 if ON_GPUS:
-    # Otherwise torch asks CUDA itself whether there are GPUs, and a process that has done so must not fork.
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     # Upstream deals all GPUs that it sees out to the ranks; in a group of ours each has one.
     num_ranks = int(os.environ["WORLD_SIZE"])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num_ranks))))
@@ -33,7 +33,30 @@ os.environ["INIT_METHOD"] = "file://"
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from torch.testing._internal import common_distributed, common_utils  # noqa: E402
+
+
+def _without_cuda() -> AbstractContextManager[object]:
+    """Upstream asks for the GPUs when it is imported, and a process that has asked CUDA must not fork."""
+    if not ON_GPUS:
+        return nullcontext()
+
+    def refuse() -> None:
+        raise RuntimeError("upstream's modules use CUDA while they are imported")
+
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    capability = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    major, minor = map(int, capability.split("."))
+    return mock.patch.multiple(
+        torch.cuda,
+        is_available=lambda: True,
+        device_count=lambda: num_ranks,
+        get_device_capability=lambda device=None: (major, minor),
+        _lazy_init=refuse,
+    )
+
+
+with _without_cuda():
+    from torch.testing._internal import common_distributed, common_utils
 
 if TESTED == "axon":
     import torch_axon  # noqa: F401
@@ -85,7 +108,8 @@ _stand_in_for_nccl() if ON_GPUS else _open_gates()
 if int(os.environ["WORLD_SIZE"]) >= 4:  # enough for every one of them, though upstream asks for eight
     common_distributed.skip_if_small_worldsize = lambda function: function
 
-from torch.testing._internal.distributed import distributed_test  # noqa: E402
+with _without_cuda():
+    from torch.testing._internal.distributed import distributed_test
 
 
 class TestAxon(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):  # type: ignore[misc]

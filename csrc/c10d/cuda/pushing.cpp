@@ -8,7 +8,6 @@
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
 #include "cuda/memory.hpp"
-#include "device/fold_slots.hpp"
 
 namespace axon {
 
@@ -25,15 +24,14 @@ std::optional<Pushing> Pushing::open(AxonBackend& backend, at::Device device, co
                         .dtype = to_data_type(plan.dtype),
                         .announcement = Announcement::of(plan.num_bytes, plan.shared),
                         .timeout = backend.timeout()};
-  return Pushing(backend, side, workspace, meeting);
+  return Pushing(side, workspace, meeting, backend.getRank());
 }
 
-Pushing::Pushing(AxonBackend& backend, CudaSide& side, const Workspace* workspace, const Meeting& meeting)
+Pushing::Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank)
     : side_(side),
       workspace_(workspace),
       meeting_(meeting),
-      rank_(backend.getRank()),
-      num_ranks_(backend.getSize()),
+      rank_(rank),
       current_(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(side.device())),
       pushing_(side.side_stream()),
       awaiting_(side.awaiting_stream()) {}
@@ -69,14 +67,13 @@ void Pushing::join() {
 }
 
 void Pushing::fold(size_t slot_bytes, Reduction reduction, const at::Tensor& output) const {
-  const Status folded = fold_slots({.slots = workspace_->at(rank_),
-                                    .slot_bytes = slot_bytes,
-                                    .num_slots = num_ranks_,
-                                    .output = static_cast<std::byte*>(output.mutable_data_ptr()),
-                                    .num_elements = static_cast<size_t>(output.numel()),
-                                    .dtype = to_data_type(output.scalar_type()),
-                                    .reduction = reduction},
-                                   StreamView(static_cast<cudaStream_t>(current_.native_handle())));
+  const Status folded = workspace_->fold(rank_,
+                                         {.slot_bytes = slot_bytes,
+                                          .output = static_cast<std::byte*>(output.mutable_data_ptr()),
+                                          .num_elements = static_cast<size_t>(output.numel()),
+                                          .dtype = to_data_type(output.scalar_type()),
+                                          .reduction = reduction},
+                                         StreamView(static_cast<cudaStream_t>(current_.native_handle())));
   if (!folded.ok()) throw_failure(folded);
 }
 

@@ -60,14 +60,13 @@ class Pushing {
   at::Tensor tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const;
 
  private:
-  Pushing(AxonBackend& backend, CudaSide& side, const Workspace* workspace, const Meeting& meeting);
+  Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank);
   static void copy(void* target, const at::Tensor& source, c10::Stream stream);
 
   CudaSide& side_;
   const Workspace* workspace_;
   Meeting meeting_;
   int rank_;
-  int num_ranks_;
   c10::Stream current_;
   c10::Stream pushing_;
   c10::Stream awaiting_;            // of its own: pieces come while others are pushed

@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "cuda/capture.hpp"
+#include "device/fold_slots.hpp"
 #include "stream/letter.hpp"
 #include "stream/peer_process.hpp"
 
@@ -144,6 +145,17 @@ Result<std::unique_ptr<Workspace>> Workspace::make(Communicator& communicator, c
   workspace->shared_ = FileDescriptor();
   if (vote->outcome() == 0) workspace.reset();
   return workspace;
+}
+
+Status Workspace::fold(int rank, const Slots& slots, StreamView stream) const {
+  return fold_slots({.slots = at(rank),
+                     .slot_bytes = slots.slot_bytes,
+                     .num_slots = static_cast<int>(parts_.size()),
+                     .output = slots.output,
+                     .num_elements = slots.num_elements,
+                     .dtype = slots.dtype,
+                     .reduction = slots.reduction},
+                    stream);
 }
 
 void Workspace::let_go(std::vector<std::unique_ptr<Workspace>> workspaces, std::weak_ptr<void> graphs) {
