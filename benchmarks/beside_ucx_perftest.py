@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
-from two_hosts import ADDRESSES, Hosts, two_hosts
+from two_hosts import ADDRESSES, Hosts, clean_up_when_told_to_end, two_hosts
 
 from torch_axon.bench.record import append_lines, describe_machine
 
@@ -172,6 +172,7 @@ def main() -> None:
     binary = arguments.build / "benchmarks" / "transport_speed"
     if not binary.exists():
         parser.error(f"argument build: there is no {binary}")
+    clean_up_when_told_to_end()
     os.environ["LD_LIBRARY_PATH"] = str(_ucx_folder() / "lib")
     for size in arguments.sizes.split(","):
         result = _compare(binary, arguments.path, int(size), arguments.rounds)

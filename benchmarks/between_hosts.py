@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
-from two_hosts import ADDRESSES, Hosts, two_hosts
+from two_hosts import ADDRESSES, Hosts, clean_up_when_told_to_end, two_hosts
 
 _PORT = "29517"
 
@@ -40,11 +40,17 @@ def main(arguments: list[str]) -> int:
     rate = None
     if arguments[:1] == ["--rate"]:
         rate, arguments = arguments[1], arguments[2:]
+    clean_up_when_told_to_end()
     with two_hosts() as hosts:
         if rate is not None:
             hosts.limit(rate)
-        ranks = [_start_rank(rank, hosts, arguments) for rank in (0, 1)]
-        return max([rank.wait() for rank in ranks], key=abs)
+        ranks: list[subprocess.Popen[bytes]] = []
+        try:
+            ranks += (_start_rank(rank, hosts, arguments) for rank in (0, 1))
+            return max([rank.wait() for rank in ranks], key=abs)
+        finally:
+            for rank in ranks:
+                rank.kill()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-// The batches of a pipeline: chunk c uses batch c mod kDepth, so awaiting a chunk's batch before posting to it keeps at
-// most kDepth chunks in flight.
+// The batches of a pipeline: chunk c uses batch c mod its depth, so awaiting a chunk's batch before posting to it keeps
+// at most so many chunks in flight.
 #pragma once
 
 #include <array>
@@ -10,19 +10,21 @@
 
 namespace axon {
 
-template <size_t kDepth>
+template <size_t kMostDepth>
 class BatchRing {
  public:
-  explicit BatchRing(Exchange& exchange) noexcept : BatchRing(exchange, std::make_index_sequence<kDepth>()) {}
+  explicit BatchRing(Exchange& exchange, size_t depth = kMostDepth) noexcept
+      : BatchRing(exchange, depth, std::make_index_sequence<kMostDepth>()) {}
 
-  Batch& operator[](size_t chunk) noexcept { return batches_[chunk % kDepth]; }
+  Batch& operator[](size_t chunk) noexcept { return batches_[chunk % depth_]; }
 
  private:
   template <size_t... kIndex>
-  BatchRing(Exchange& exchange, std::index_sequence<kIndex...>) noexcept
-      : batches_{((void)kIndex, Batch(exchange))...} {}
+  BatchRing(Exchange& exchange, size_t depth, std::index_sequence<kIndex...>) noexcept
+      : depth_(depth), batches_{((void)kIndex, Batch(exchange))...} {}
 
-  std::array<Batch, kDepth> batches_;
+  const size_t depth_;
+  std::array<Batch, kMostDepth> batches_;
 };
 
 }  // namespace axon

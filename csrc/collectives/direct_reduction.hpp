@@ -4,17 +4,18 @@
 //   DirectReduction reduction(exchange, arguments, blocks);
 //   for (size_t step = 0; step < reduction.num_steps(); ++step) {
 //     if (reduction.posts(step)) {
-//       AXON_CO_TRY(co_await reduction.departures(step));     // of the chunk kDepth before: its memory is free again
+//       AXON_CO_TRY(co_await reduction.departures(step));     // of the chunk depth() before: its memory is free again
 //       reduction.post(step);
 //     }
 //     if (!reduction.reduces(step)) continue;
-//     const size_t chunk = step - reduction.kAhead;
+//     const size_t chunk = step - reduction.ahead();
 //     AXON_CO_TRY(co_await reduction.arrivals(chunk));
 //     reduction.reduce(chunk, …);
 //   }
 //
-// While chunk c is being reduced, the pieces of the next kAhead are on their way. Pieces are small enough to be reduced
-// out of the cache that the transport has just written them to. Operands are taken in rank order and rounded once.
+// While chunk c is being reduced, the pieces of the next ahead() are on their way. Pieces are small enough to be
+// reduced out of the cache that the transport has just written them to. Operands are taken in rank order and rounded
+// once.
 #pragma once
 
 #include <span>
@@ -29,15 +30,14 @@ namespace axon {
 
 class DirectReduction {
  public:
-  static constexpr size_t kAhead = 2;
-  static constexpr size_t kDepth = 4;
-
   // `blocks`: this rank's contribution to each rank's block. They outlive this.
   DirectReduction(Exchange& exchange, const CollectiveArguments& arguments, std::span<const ConstBuffer> blocks);
 
-  size_t num_steps() const noexcept { return num_chunks_ + kAhead; }
+  size_t ahead() const noexcept { return window_.ahead; }
+  size_t depth() const noexcept { return window_.depth; }
+  size_t num_steps() const noexcept { return num_chunks_ + window_.ahead; }
   bool posts(size_t step) const noexcept { return step < num_chunks_; }
-  bool reduces(size_t step) const noexcept { return step >= kAhead; }
+  bool reduces(size_t step) const noexcept { return step >= window_.ahead; }
 
   Batch& arrivals(size_t chunk) noexcept { return arrivals_[chunk]; }
   Batch& departures(size_t chunk) noexcept { return departures_[chunk]; }
@@ -57,17 +57,26 @@ class DirectReduction {
   Buffer spare(size_t chunk) const noexcept;
 
  private:
+  // How many chunks are on their way before one is reduced, and in flight at all.
+  struct Window {
+    size_t ahead;
+    size_t depth;
+  };
+  static constexpr Window kWithinHost{.ahead = 2, .depth = 4};
+  static constexpr Window kBetweenHosts{.ahead = 8, .depth = 16};
+
   Buffer piece(size_t chunk, int source) const noexcept;
 
   Exchange& exchange_;
+  const Window window_;
   const ReductionPlan plan_;
   const std::span<const ConstBuffer> blocks_;
   size_t chunk_bytes_;
   size_t num_chunks_;  // of the longest block
   Buffer staging_;
   PoolArray<ConstBuffer> operands_;
-  BatchRing<kDepth> arrivals_;
-  BatchRing<kDepth> departures_;
+  BatchRing<kBetweenHosts.depth> arrivals_;
+  BatchRing<kBetweenHosts.depth> departures_;
 };
 
 }  // namespace axon

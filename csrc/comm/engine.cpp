@@ -86,6 +86,7 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
       if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
       team.peers.push_back(peer.value());
       team.keys.push_back(card.key);
+      team.on_one_host &= card.host == specification.cards.front().host;
     }
     auto communicator = std::make_unique<Communicator>(*this, std::move(specification.name), std::move(team));
     communicators_.push_back(communicator.get());

@@ -45,6 +45,7 @@ class Exchange {
 
   int rank() const noexcept { return inbox_.team().rank; }
   int size() const noexcept { return inbox_.team().size(); }
+  bool on_one_host() const noexcept { return inbox_.team().on_one_host; }
   const Fingerprint& fingerprint() const noexcept { return fingerprint_; }
   uint32_t sequence() const noexcept { return sequence_; }
   BlockPool& block_pool() noexcept { return messenger_.block_pool(); }

@@ -12,6 +12,7 @@ struct Team {
   int rank = 0;
   std::vector<PeerId> peers;   // by rank; this rank's own entry leads back to this process
   std::vector<uint64_t> keys;  // by rank: what a message to it has to name
+  bool on_one_host = true;     // all of them; every rank knows it alike
 
   int size() const noexcept { return static_cast<int>(peers.size()); }
   uint64_t own_key() const noexcept { return keys[static_cast<size_t>(rank)]; }

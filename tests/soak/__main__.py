@@ -31,6 +31,8 @@ def main() -> None:
     if arguments.json:
         with open(arguments.json, "a", encoding="utf-8") as file:
             file.write(json.dumps(report) + "\n")
+    if report["excess"]:
+        sys.exit("what processes hold has grown")
 
 
 def _parse() -> argparse.Namespace:

@@ -44,10 +44,10 @@ def measure() -> Resources:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of growth from the first third of a process's rounds to the last: a constant, and so much a round and a death."""
+    """Of growth from the second third of a process's rounds to the last: constant, and so much a round and a death."""
 
     # Pools grow until they hold what the most operations at a time have needed; a GPU may be another process's, too.
-    constant: Resources = Resources(descriptors=8, threads=4, own_kib=64 << 10, shared_kib=16 << 10, gpu_kib=1 << 20)
+    constant: Resources = Resources(descriptors=8, threads=4, own_kib=96 << 10, shared_kib=16 << 10, gpu_kib=1 << 20)
     own_kib_a_round: int = 16
     # UCX keeps what a dead process of this host had shared mapped for as long as this one lives.
     shared_kib_a_death: int = 4 << 10
@@ -64,7 +64,7 @@ class Limits:
 
 
 def growth(history: Sequence[Resources]) -> dict[str, int]:
-    """From the median of the first third to that of the last."""
+    """From the median of the second third to that of the last: in the first, pools fill."""
     third = max(1, len(history) // 3)
-    early, late = [asdict(each) for each in history[:third]], [asdict(each) for each in history[-third:]]
+    early, late = [asdict(each) for each in history[-2 * third : -third]], [asdict(each) for each in history[-third:]]
     return {name: round(median(e[name] for e in late) - median(e[name] for e in early)) for name in early[0]}

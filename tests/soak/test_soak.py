@@ -19,3 +19,4 @@ def test_random_operations_and_faults(device: str, request: pytest.FixtureReques
     print(f"python tests/soak --device {device} --seed {seed} --minutes {minutes}")  # shown where it fails
     report = Soak(Settings(seed, device=device)).run(minutes)
     assert report["operations"] > 0
+    assert not report["excess"]

@@ -48,14 +48,14 @@ Task<Status> all_reduce::two_shot(Exchange& exchange, const CollectiveArguments&
       receive_results(exchange, reduction, step, tensor);
     }
     if (!reduction.reduces(step)) continue;
-    const size_t chunk = step - DirectReduction::kAhead;
+    const size_t chunk = step - reduction.ahead();
     AXON_CO_TRY(co_await reduction.arrivals(chunk));
     if (!own_chunks.contains(chunk)) continue;
     const Buffer result = slice(own, own_chunks[chunk]);
     reduction.reduce(chunk, result);
     share_result(exchange, reduction, chunk, result);
   }
-  for (size_t i = 0; i < DirectReduction::kDepth; ++i) AXON_CO_TRY(co_await reduction.departures(i));
+  for (size_t i = 0; i < reduction.depth(); ++i) AXON_CO_TRY(co_await reduction.departures(i));
   co_return Status();
 }
 

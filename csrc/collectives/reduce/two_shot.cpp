@@ -37,7 +37,7 @@ Task<Status> reduce::two_shot(Exchange& exchange, const CollectiveArguments& arg
       if (is_root) receive_results(exchange, reduction, step, arguments.outputs[0]);
     }
     if (!reduction.reduces(step)) continue;
-    const size_t chunk = step - DirectReduction::kAhead;
+    const size_t chunk = step - reduction.ahead();
     AXON_CO_TRY(co_await reduction.arrivals(chunk));
     if (!own_chunks.contains(chunk)) continue;
     const Range range = own_chunks[chunk];
@@ -49,7 +49,7 @@ Task<Status> reduce::two_shot(Exchange& exchange, const CollectiveArguments& arg
     reduction.reduce(chunk, result);
     reduction.departures(chunk).send({.peer = arguments.root, .slot = reduction.slot_of(chunk) + 1}, result);
   }
-  for (size_t i = 0; i < DirectReduction::kDepth; ++i) AXON_CO_TRY(co_await reduction.departures(i));
+  for (size_t i = 0; i < reduction.depth(); ++i) AXON_CO_TRY(co_await reduction.departures(i));
   co_return Status();
 }
 

@@ -18,11 +18,11 @@ Task<Status> reduce_scatter::direct(Exchange& exchange, const CollectiveArgument
       reduction.post(step);
     }
     if (!reduction.reduces(step)) continue;
-    const size_t chunk = step - DirectReduction::kAhead;
+    const size_t chunk = step - reduction.ahead();
     AXON_CO_TRY(co_await reduction.arrivals(chunk));
     reduction.reduce(chunk, slice(own, reduction.chunks_of(own.num_bytes)[chunk]));
   }
-  for (size_t i = 0; i < DirectReduction::kDepth; ++i) AXON_CO_TRY(co_await reduction.departures(i));
+  for (size_t i = 0; i < reduction.depth(); ++i) AXON_CO_TRY(co_await reduction.departures(i));
   co_return Status();
 }
 

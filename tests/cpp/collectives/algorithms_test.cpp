@@ -91,6 +91,10 @@ TEST_P(AlgorithmTest, right_over_many_chunks) {
     const size_t num_elements = (size_t{5} << 16) * (whole ? static_cast<size_t>(num_ranks) : 1) + 13;
     for (const uint64_t seed : {0, 3}) expect_success(uniform_case(GetParam().kind, num_ranks, num_elements), seed);
   }
+  // More than are ever in flight, 16 between hosts, also where they are largest.
+  static constexpr size_t kTenMiB = (size_t{10} << 20) / sizeof(float);
+  const size_t num_elements = GetParam().kind == OperationKind::kReduceScatter ? kTenMiB : 2 * kTenMiB;
+  if (reduces()) expect_success(uniform_case(GetParam().kind, 2, num_elements), 3);
 }
 
 TEST_P(AlgorithmTest, right_for_uneven_blocks) {

@@ -28,6 +28,7 @@ FaultPlan delays_of_seed(uint64_t seed) {
 struct World::Rank final : ControlHandler, InboxListener {
   Rank(World& owner, int rank) : world(owner), transport(owner.fabric_.make_transport()), messenger(transport, *this) {
     team.rank = rank;
+    team.on_one_host = world.seed_ % 2 == 0;
   }
 
   // Peers are added rank by rank, so that a peer's id is its rank.

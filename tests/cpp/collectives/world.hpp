@@ -28,7 +28,8 @@ struct Mismatch {
   OperationKind ours;
 };
 
-// Messages and completions come late and out of order as the seed decides; 0: all in order.
+// Messages and completions come late and out of order as the seed decides; 0: all in order. Ranks of an odd seed take
+// each other for other hosts'.
 FaultPlan delays_of_seed(uint64_t seed);
 
 class World {
