@@ -9,6 +9,7 @@
 #include "c10d/backend.hpp"
 #include "c10d/signals.hpp"
 #include "comm/engine.hpp"
+#include "runtime_python/bindings.hpp"
 
 namespace axon {
 namespace {
@@ -56,6 +57,8 @@ const char* name_of(config::ReadBy reader) noexcept {
   switch (reader) {
     case config::ReadBy::kEngine:
       return "engine";
+    case config::ReadBy::kRuntime:
+      return "runtime";
     case config::ReadBy::kBuild:
       return "build";
     case config::ReadBy::kTests:
@@ -73,7 +76,8 @@ py::list settings() {
     row["default"] = setting.fallback;
     row["allowed"] = setting.allowed;
     row["description"] = setting.description;
-    row["value"] = config::text(setting.name);
+    const bool is_secret = setting.name == std::string_view("AXON_SECRET") && config::is_set(setting.name);
+    row["value"] = is_secret ? "(set)" : config::text(setting.name);
     row["source"] = config::is_set(setting.name) ? "environment" : "default";
     rows.append(row);
   }
@@ -143,4 +147,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
   module.def("shut_down", &axon::shut_down, py::call_guard<py::gil_scoped_release>());
   module.def("settings", &axon::settings);
+  axon::bind_runtime(module);
 }
