@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from pool import RankPool
 
 from torch_axon.runtime import Future, Peer, PeerLostError, RemoteError, Runtime, RuntimeClosedError, publish
 
@@ -496,3 +498,18 @@ def test_publishing_reaches_all_peers(server: Server, runtime: Runtime, peer: Pe
         assert future.result() is None
     while peer.invoke("greeted").result().count("everybody") < 2:
         pass
+
+
+def meets_and_calls() -> None:
+    """On each rank of a group."""
+    with Runtime(f"rank {dist.get_rank()}") as runtime:
+        runtime.register("rank")(dist.get_rank)
+        peers = runtime.meet()
+        dist.barrier()
+        assert [peer.name for peer in peers] == [f"rank {rank}" for rank in range(dist.get_world_size())]
+        assert [peer.invoke("rank").result() for peer in peers] == list(range(dist.get_world_size()))
+        dist.barrier()
+
+
+def test_ranks_of_a_group_meet(two_ranks: RankPool) -> None:
+    two_ranks.run(meets_and_calls)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from torch_axon import _native
 from torch_axon.runtime import _errors
@@ -129,6 +130,15 @@ class Runtime:
             host, port = to
             return Peer(self, self._core.connect_place(host, port, self._known_secret(), limit))
         return Peer(self, self._core.connect_address(bytes(to), limit))
+
+    def meet(self, group: dist.ProcessGroup | None = None) -> list[Peer]:
+        """The runtimes of a process group's ranks, in their order, this one among them. All ranks call it.
+
+        Their listeners must be reachable: on several hosts, `listen` comes before.
+        """
+        addresses: list[bytes] = [b""] * dist.get_world_size(group)
+        dist.all_gather_object(addresses, self.address, group=group)
+        return [self.connect(address) for address in addresses]
 
     def register(
         self,
