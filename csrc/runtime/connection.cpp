@@ -112,6 +112,7 @@ void Connection::launch(Call& call) noexcept {
   const bool awaited = call.answer == Call::Answer::kAwaited;
   const MessageHeader header = header_of(awaited ? OperationKind::kInvoke : OperationKind::kTell, call.number_);
   Status sent = call.request.send(engine_.messenger(), peer_, header, OperationKind::kInvokePart);
+  if (call.over_) return;  // a runtime of this process refused it while it was being sent
   if (!sent.ok()) {
     call.at_peer_ = false;
     place.call = nullptr;
