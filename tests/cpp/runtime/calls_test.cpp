@@ -38,6 +38,40 @@ TEST_P(CallsTest, any_size_comes_back) {
   }
 }
 
+// Says itself where its answer goes.
+class AskedCall final : public Call {
+ public:
+  explicit AskedCall(Connection& connection) : connection_(connection) { landing = Landing::kAsked; }
+  std::vector<Bytes> memory;
+
+ private:
+  void on_announced() noexcept override {
+    std::vector<Buffer> buffers;
+    for (const Inbound::Tensor& tensor : reply().tensors()) {
+      Bytes& bytes = memory.emplace_back(tensor.data.num_bytes);
+      buffers.push_back({bytes.data(), bytes.size()});
+    }
+    connection_.accept(*this, buffers);
+  }
+
+  Connection& connection_;
+};
+
+TEST_P(CallsTest, answers_land_where_they_are_asked_to) {
+  ASSERT_TRUE(pair_.server->add("echo", echo).ok());
+  for (const size_t size : {5000u, 70'000u, 1u << 20}) {
+    const Bytes bytes = pattern(size, size);
+    const auto call = Counted<AskedCall>::adopt(*new AskedCall(*pair_.to_server));
+    fill(call->request, "echo", bytes);
+    pair_.to_server->start(*call);
+    wait_for(*pair_.to_server, *call);
+    ASSERT_TRUE(call->status().ok()) << call->status().message();
+    ASSERT_EQ(call->memory.size(), 1u);
+    EXPECT_EQ(call->memory[0], bytes);
+    EXPECT_EQ(call->reply().tensors()[0].data.data, call->memory[0].data());
+  }
+}
+
 TEST_P(CallsTest, both_ends_call_each_other) {
   ASSERT_TRUE(pair_.server->add("echo", echo).ok());
   ASSERT_TRUE(pair_.client->add("echo", echo).ok());
