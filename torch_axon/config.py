@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _READ_BY = {
     "engine": "when the first process group is made",
+    "runtime": "when a runtime listens or connects",
     "build": "when the extension is built",
     "tests": "when the tests run",
 }

@@ -58,6 +58,8 @@ static constexpr Setting kSettings[] = {
      "MiB of each GPU that a group may take to move data beside matrix products (torch.ops.axon). What needs more "
      "communicates first. Must be the same on all ranks.",
      is_workspace_size},
+    {"AXON_SECRET", ReadBy::kRuntime, "", "16 to 1024 bytes",
+     "What runtimes that meet at (host, port) must both know, unless they are given a secret. Never printed.", nullptr},
     {"AXON_UCX_ROOT", ReadBy::kBuild, "", "a folder",
      "Prefix of a UCX installation to build against and load, in place of the libucx wheel.", nullptr},
     {"AXON_CUDA", ReadBy::kBuild, "1", "0 or 1", "Whether the device code is compiled.", nullptr},

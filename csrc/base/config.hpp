@@ -16,7 +16,7 @@
 
 namespace axon::config {
 
-enum class ReadBy : uint8_t { kEngine, kBuild, kTests };
+enum class ReadBy : uint8_t { kEngine, kRuntime, kBuild, kTests };
 
 struct Setting {
   const char* name;

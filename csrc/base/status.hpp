@@ -21,6 +21,8 @@ enum class ErrorCode : uint8_t {
   kTransport,
   kResourceExhausted,
   kInternal,
+  kRemote,     // what was called has failed, and says so
+  kCancelled,  // by whoever has called
 };
 
 struct Error {

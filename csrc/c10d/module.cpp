@@ -11,6 +11,7 @@
 #include "c10d/fused/at_once.hpp"
 #include "c10d/signals.hpp"
 #include "comm/engine.hpp"
+#include "runtime_python/bindings.hpp"
 
 namespace axon {
 namespace {
@@ -58,6 +59,8 @@ const char* name_of(config::ReadBy reader) noexcept {
   switch (reader) {
     case config::ReadBy::kEngine:
       return "engine";
+    case config::ReadBy::kRuntime:
+      return "runtime";
     case config::ReadBy::kBuild:
       return "build";
     case config::ReadBy::kTests:
@@ -75,7 +78,8 @@ py::list settings() {
     row["default"] = setting.fallback;
     row["allowed"] = setting.allowed;
     row["description"] = setting.description;
-    row["value"] = config::text(setting.name);
+    const bool is_secret = setting.name == std::string_view("AXON_SECRET") && config::is_set(setting.name);
+    row["value"] = is_secret ? "(set)" : config::text(setting.name);
     row["source"] = config::is_set(setting.name) ? "environment" : "default";
     rows.append(row);
   }
@@ -147,4 +151,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("settings", &axon::settings);
   module.def("all_gather_matmul", &axon::all_gather_matmul_at_once, py::call_guard<py::gil_scoped_release>());
   module.def("matmul_reduce_scatter", &axon::matmul_reduce_scatter_at_once, py::call_guard<py::gil_scoped_release>());
+  axon::bind_runtime(module);
 }

@@ -43,6 +43,7 @@ void Communicator::start(Operation& operation) noexcept {
     return fail_in_fork(operation);
   }
   engine_.submit(operation);
+  if (!operation.finished()) engine_.wake();
 }
 
 bool Communicator::wait(Operation& operation, Clock::time_point deadline) noexcept {
@@ -91,6 +92,7 @@ const Status& Communicator::obstacle(const Operation& operation) const noexcept 
 }
 
 void Communicator::begin(Operation& operation) noexcept {
+  ++engine_.num_running_;
   if (!obstacle(operation).ok()) {
     engine_.over_.push_back(operation);
     return;

@@ -116,18 +116,30 @@ Result<PeerId> Engine::meet(const PeerCard& card) {
   return peer;
 }
 
-void Engine::submit(Operation& operation) noexcept {
-  submitted_.push(operation);
+Status Engine::enter(Door& door) {
+  return progress_->exclusively([&]() -> Status {
+    if (shut_down_) return {ErrorCode::kAborted, "torch_axon has been shut down in this process"};
+    doors_.push_back(&door);
+    return Status();
+  });
+}
+
+void Engine::submit(Submission& item) noexcept {
+  submitted_.push(item);
   progress_->pump();
-  if (!operation.finished()) progress_->wake();
+}
+
+static thread_local bool is_delivering = false;
+
+void Engine::submit_after_delivery(Submission& item) noexcept {
+  submitted_.push(item);
+  if (!is_delivering) progress_->pump();
 }
 
 size_t Engine::begin_submitted() noexcept {
   size_t num_begun = 0;
   for (Deliverable* item = submitted_.take_all(); item != nullptr; ++num_begun) {
-    auto& operation = static_cast<Operation&>(*std::exchange(item, item->next));
-    ++num_running_;
-    operation.communicator_->begin(operation);
+    static_cast<Submission&>(*std::exchange(item, item->next)).begin();
   }
   return num_begun;
 }
@@ -177,7 +189,7 @@ void Engine::finish_over() noexcept {
     } else {
       restless_.push_back(*operation);
     }
-    post_outbox(*operation);
+    post(*operation);
     messenger_.run_ready();  // a failure may have ended others
   }
 }
@@ -189,16 +201,16 @@ void Engine::release_rested() noexcept {
       operation->unlink();
       operation->exchange_.reset();
       operation->released_ = true;
-      post_outbox(*operation);
+      post(*operation);
     }
     operation = next;
   }
 }
 
-void Engine::post_outbox(Operation& operation) noexcept {
-  operation.next = nullptr;
-  (outbox_ == nullptr ? outbox_ : outbox_end_->next) = &operation;
-  outbox_end_ = &operation;
+void Engine::post(Submission& item) noexcept {
+  item.next = nullptr;
+  (outbox_ == nullptr ? outbox_ : outbox_end_->next) = &item;
+  outbox_end_ = &item;
 }
 
 Deliverable* Engine::take_outbox() noexcept {
@@ -206,27 +218,22 @@ Deliverable* Engine::take_outbox() noexcept {
 }
 
 void Engine::deliver(Deliverable* chain) noexcept {
-  while (chain != nullptr) {
-    auto& operation = static_cast<Operation&>(*std::exchange(chain, chain->next));
-    const bool released = operation.released_;  // before finished(), after which another thread may set it
-    if (!operation.finished()) {
-      operation.on_finished();
-      if (operation.done_word != nullptr) operation.done_word->store(1, std::memory_order_release);
-      operation.finished_.store(true);
-    }
-    if (released) operation.on_released();
-  }
+  const bool is_within_another = std::exchange(is_delivering, true);
+  while (chain != nullptr) static_cast<Submission&>(*std::exchange(chain, chain->next)).deliver();
+  is_delivering = is_within_another;
 }
 
 bool Engine::has_running() const noexcept {
   const auto is_asking = [](const Communicator* communicator) { return communicator->is_asking(); };
-  return num_running_ != 0 || std::ranges::any_of(communicators_, is_asking);
+  return num_running_ != 0 || std::ranges::any_of(doors_, &Door::has_running) ||
+         std::ranges::any_of(communicators_, is_asking);
 }
 
 void Engine::tick(Clock::time_point now) noexcept {
   if (now < next_tick_ || shut_down_) return;
   next_tick_ = now + kTickInterval;
   for (Communicator* communicator : communicators_) communicator->tick(now);
+  std::erase_if(doors_, [now](Door* door) { return !door->tick(now); });
   messenger_.run_ready();
   finish_over();
   release_rested();
@@ -271,6 +278,7 @@ void Engine::lose(PeerId peer, std::string reason) noexcept {
   messenger_.mark_lost(peer);
   peers_[peer].loss = std::move(reason);
   for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
+  for (Door* door : doors_) door->on_peer_lost(peer, peers_[peer].loss);
 }
 
 Status Engine::forked() {
@@ -284,6 +292,7 @@ void Engine::shut_down() noexcept {
   const bool first = progress_->exclusively([&] {
     if (shut_down_) return false;
     for (Communicator* communicator : communicators_) communicator->abort_quietly("the process shuts torch_axon down");
+    for (Door* door : doors_) door->on_shut_down();
     settle();
     shut_down_ = true;
     return true;
@@ -301,8 +310,9 @@ void Engine::shut_down() noexcept {
     while (Operation* operation = restless_.pop_front()) {  // nobody moves their memory any more
       operation->exchange_.reset();
       operation->released_ = true;
-      post_outbox(*operation);
+      post(*operation);
     }
+    for (Door* door : doors_) door->on_transport_gone();
   });
 }
 

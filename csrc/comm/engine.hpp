@@ -19,6 +19,7 @@
 #include "base/status.hpp"
 #include "collectives/selector.hpp"
 #include "comm/communicator.hpp"
+#include "comm/door.hpp"
 #include "comm/doorbell.hpp"
 #include "comm/operation.hpp"
 #include "comm/own_card.hpp"
@@ -52,6 +53,31 @@ class Engine final : private ControlHandler, private Driver {
   // All ranks' cards are there: nobody is asked or waited for.
   Result<std::unique_ptr<Communicator>> form(GroupSpecification specification);
 
+  // For doors beside process groups, see comm/door.hpp. Fails once the engine is shut down.
+  Status enter(Door& door);
+  void submit(Submission& item) noexcept;
+  // The same, but from within a deliver() the item is left to whoever delivers: what is submitted in answer to what has
+  // come does not nest, however much comes meanwhile.
+  void submit_after_delivery(Submission& item) noexcept;
+  // True when `finished`, which a deliver() sets; false at the deadline. Drives as long as something has moved within
+  // its patience, then sleeps.
+  bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
+            Clock::duration patience = pace::kPatience) noexcept {
+    return progress_->wait(finished, deadline, patience);
+  }
+  // For those who set a flag outside a deliver() that others wait for.
+  void nudge() noexcept { progress_->nudge(); }
+  template <typename Action>
+  auto exclusively(Action action) {
+    return progress_->exclusively(std::move(action));
+  }
+  // Holder of the token only, as all that follows.
+  Result<PeerId> meet(const PeerCard& card);
+  const PeerCard& card() const noexcept { return card_; }
+  Messenger& messenger() noexcept { return messenger_; }
+  void post(Submission& item) noexcept;
+  void wake() noexcept { progress_->wake(); }
+
   // Messages from outside all groups, or that came twice; see Messenger.
   uint64_t num_refused();
 
@@ -75,10 +101,8 @@ class Engine final : private ControlHandler, private Driver {
   using ProcessId = std::array<uint64_t, 2>;
 
   // For communicators.
-  void submit(Operation& operation) noexcept;
   void send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept;
   void settle() noexcept;
-  Result<PeerId> meet(const PeerCard& card);
   void lose(PeerId peer, std::string reason) noexcept;
 
   // Driver
@@ -100,7 +124,6 @@ class Engine final : private ControlHandler, private Driver {
   size_t begin_submitted() noexcept;
   size_t open_gates() noexcept;
   void finish_over() noexcept;
-  void post_outbox(Operation& operation) noexcept;
   void release_rested() noexcept;
 
   std::unique_ptr<Transport> transport_;  // none once shut down
@@ -113,6 +136,7 @@ class Engine final : private ControlHandler, private Driver {
   std::vector<Peer> peers_;  // by PeerId
   std::map<ProcessId, PeerId> peer_of_;
   std::vector<Communicator*> communicators_;
+  std::vector<Door*> doors_;
 
   Submissions submitted_;              // by any thread, taken by the holder
   std::vector<Operation*> gated_;      // begun, in order, waiting for their inputs

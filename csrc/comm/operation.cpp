@@ -27,6 +27,20 @@ Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept {
           .num_elements = num_elements};
 }
 
+void Operation::begin() noexcept {
+  communicator_->begin(*this);
+}
+
+void Operation::deliver() noexcept {
+  const bool released = released_;  // before finished(), after which another thread may set it
+  if (!finished()) {
+    on_finished();
+    if (done_word != nullptr) done_word->store(1, std::memory_order_release);
+    finished_.store(true);
+  }
+  if (released) on_released();
+}
+
 Task<Status> Operation::run() {
   Status status;
   if (direction == Direction::kCollective) {

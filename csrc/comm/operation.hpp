@@ -21,6 +21,7 @@
 #include "base/task.hpp"
 #include "collectives/collective.hpp"
 #include "comm/call_record.hpp"
+#include "comm/door.hpp"
 #include "comm/progress.hpp"
 #include "transport/exchange.hpp"
 
@@ -28,7 +29,7 @@ namespace axon {
 
 class Communicator;
 
-class Operation : public ListNode<Operation>, private Deliverable {
+class Operation : public ListNode<Operation>, private Submission {
  public:
   // Filled in by the door. The spans in `arguments` and the strings are borrowed until on_released().
   CollectiveArguments arguments;  // point to point: kind = kPointToPoint, inputs[0] (send) or outputs[0] (receive)
@@ -76,6 +77,9 @@ class Operation : public ListNode<Operation>, private Deliverable {
   friend class Communicator;
   friend class Engine;
   friend struct Task<Status>::promise_type;
+
+  void begin() noexcept override;
+  void deliver() noexcept override;
 
   // The whole life of the operation on the wire.
   Task<Status> run();

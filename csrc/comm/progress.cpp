@@ -79,14 +79,14 @@ void Progress::wake() noexcept {
   if (deeply_asleep_.load() && deeply_asleep_.exchange(false)) doorbell_.ring();
 }
 
-bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept {
   while (!finished.load()) {
     if (!try_acquire_patiently()) {
       for_token_.sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
       if (Clock::now() >= deadline) break;
       continue;
     }
-    const Pause pause = spin(finished, deadline);
+    const Pause pause = spin(finished, deadline, patience);
     release();
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {
@@ -100,7 +100,8 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
   return finished.load();
 }
 
-Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline,
+                               Clock::duration patience) noexcept {
   Clock::time_point looked_at = Clock::now();
   Clock::time_point busy_at = looked_at;
   const bool crowded = looked_at < crowded_until_;
@@ -128,7 +129,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
         crowded_until_ = std::max(crowded_until_, now + crowded_for_);
         return Pause::kQuiet;
       }
-      if (now - busy_at > kPatience) return Pause::kQuiet;
+      if (now - busy_at > patience) return Pause::kQuiet;
     }
   }
   if (!crowded) crowded_for_ = std::max<Clock::duration>(crowded_for_ / 2, kLeastCrowded);

@@ -67,7 +67,15 @@ class Progress {
   void wake() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which deliver() sets (true), or the deadline (false).
-  bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
+  // Sleeps once nothing has moved for as long as its patience.
+  bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
+            Clock::duration patience = pace::kPatience) noexcept;
+
+  // Lets all who sleep in wait() look at what they wait for, which somebody else than deliver() has set.
+  void nudge() noexcept {
+    for_token_.notify();
+    for_end_.notify();
+  }
 
   // From now on there are more processes here than cores: whoever waits sleeps soon. Holder of the token only.
   void crowd() noexcept { crowded_until_ = Clock::time_point::max(); }
@@ -91,7 +99,7 @@ class Progress {
   void acquire() noexcept;
   void release() noexcept;
   void release_once() noexcept;
-  Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
+  Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept;
 
   void run_in_background() noexcept;
   std::chrono::microseconds drive_in_background() noexcept;

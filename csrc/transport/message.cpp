@@ -24,6 +24,22 @@ const char* name_of(OperationKind kind) noexcept {
       return "barrier";
     case OperationKind::kPointToPoint:
       return "send/recv";
+    case OperationKind::kInvoke:
+      return "invoke";
+    case OperationKind::kTell:
+      return "tell";
+    case OperationKind::kInvokePart:
+      return "part of an invoke";
+    case OperationKind::kReply:
+      return "reply";
+    case OperationKind::kFailure:
+      return "failure";
+    case OperationKind::kReplyPart:
+      return "part of a reply";
+    case OperationKind::kCancel:
+      return "cancel";
+    case OperationKind::kClose:
+      return "close";
     case OperationKind::kFailureNotice:
       return "failure notice";
     case OperationKind::kProgressQuery:

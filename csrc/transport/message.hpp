@@ -25,6 +25,15 @@ enum class OperationKind : uint8_t {
   kAllToAll = 8,
   kBarrier = 9,
   kPointToPoint = 10,
+  // Of calls between runtimes: for who is addressed by the key, not for a group.
+  kInvoke = 16,
+  kTell = 17,
+  kInvokePart = 18,
+  kReply = 19,
+  kFailure = 20,
+  kReplyPart = 21,
+  kCancel = 22,
+  kClose = 23,
   // Control: between engines, outside any operation's sequence.
   kFailureNotice = 64,
   kProgressQuery = 65,
@@ -33,6 +42,10 @@ enum class OperationKind : uint8_t {
 };
 
 const char* name_of(OperationKind kind) noexcept;
+
+inline bool is_of_a_call(OperationKind kind) noexcept {
+  return kind >= OperationKind::kInvoke && kind <= OperationKind::kClose;
+}
 
 struct Fingerprint {
   OperationKind operation{};

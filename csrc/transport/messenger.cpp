@@ -65,20 +65,26 @@ void Messenger::retire(uint64_t key) noexcept {
   retired_.add(key);
 }
 
-void Messenger::attach(Inbox& inbox) {
-  const uint64_t key = inbox.team().own_key();
-  inboxes_.emplace(key, &inbox);
+template <typename Deliver>
+bool Messenger::hand_out_early(uint64_t key, Deliver deliver) {
   const auto found = expected_.find(key);
-  if (found == expected_.end()) return;
+  if (found == expected_.end()) return false;
   Early& early = found->second;
   while (Unexpected* message = early.messages.front()) {
-    deliver(inbox, message->header, message->payload);
+    deliver(*message);
     --num_strangers_;
     release_copy(block_pool_, *message);
   }
   const bool overflowed = early.overflowed;
   expected_.erase(found);
-  if (overflowed) {
+  return overflowed;
+}
+
+void Messenger::attach(Inbox& inbox) {
+  const uint64_t key = inbox.team().own_key();
+  inboxes_.emplace(key, &inbox);
+  const auto deliver_to = [&](const Unexpected& message) { deliver(inbox, message.header, message.payload); };
+  if (hand_out_early(key, deliver_to)) {
     inbox.overflow(Status(ErrorCode::kResourceExhausted,
                           "messages that came before this rank had formed the group have been dropped: it kept " +
                               std::to_string(kMostStrangers) + " for groups to come, and more came"));
@@ -92,6 +98,19 @@ void Messenger::detach(Inbox& inbox) noexcept {
   num_refused_ += inbox.num_refused();
 }
 
+bool Messenger::attach(uint64_t key, Addressee& addressee) {
+  addressees_.emplace(key, &addressee);
+  return !hand_out_early(key, [&](const Unexpected& message) {
+    if (is_of_a_call(message.header.fingerprint.operation))
+      return addressee.on_message(message.header, message.payload);
+    refuse(message.header, message.payload);
+  });
+}
+
+void Messenger::detach(uint64_t key) noexcept {
+  if (addressees_.erase(key) != 0) retired_.add(key);
+}
+
 unsigned Messenger::progress() noexcept {
   const unsigned num_moved = transport_.progress();
   run_ready();
@@ -103,12 +122,13 @@ void Messenger::run_ready() noexcept {
 }
 
 void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  const auto found = inboxes_.find(header.key);
-  if (found != inboxes_.end()) {
-    deliver(*found->second, header, payload);
-  } else {
-    hold_stranger(header, payload);
+  if (is_of_a_call(header.fingerprint.operation)) {
+    const auto addressee = addressees_.find(header.key);
+    if (addressee != addressees_.end()) return addressee->second->on_message(header, payload);
+  } else if (const auto inbox = inboxes_.find(header.key); inbox != inboxes_.end()) {
+    return deliver(*inbox->second, header, payload);
   }
+  hold_stranger(header, payload);
 }
 
 void Messenger::deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept {

@@ -32,6 +32,15 @@ class Wakeable : public ListNode<Wakeable> {
   std::coroutine_handle<> waiter_;
 };
 
+// Takes the messages of calls (OperationKind kInvoke to kClose) whose key is its own.
+class Addressee {
+ public:
+  virtual void on_message(const MessageHeader& header, const Payload& payload) noexcept = 0;
+
+ protected:
+  ~Addressee() = default;
+};
+
 // Takes the messages that belong to no operation (OperationKind ≥ kFailureNotice), of groups whose inbox is attached.
 class ControlHandler {
  public:
@@ -62,6 +71,9 @@ class Messenger final : public Receiver {
   void attach(Inbox& inbox);
   // And no longer; whatever still comes for the group is dropped.
   void detach(Inbox& inbox) noexcept;
+  // The same for calls, which have a key to themselves. False: some that came before could not be kept.
+  bool attach(uint64_t key, Addressee& addressee);
+  void detach(uint64_t key) noexcept;
 
   // Moves data and resumes every coroutine that can go on. Returns 0 if nothing moved.
   unsigned progress() noexcept;
@@ -109,6 +121,9 @@ class Messenger final : public Receiver {
   };
 
   void discard(Early& early) noexcept;
+  // Hands out what came for a key before its owner was there, in order; true if some of it could not be kept.
+  template <typename Deliver>
+  bool hand_out_early(uint64_t key, Deliver deliver);
   void deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept;
   void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
   void refuse(const MessageHeader& header, const Payload& payload) noexcept;
@@ -120,11 +135,12 @@ class Messenger final : public Receiver {
   ScratchPool scratch_pool_;
   IntrusiveList<Wakeable> ready_;
   IntrusiveList<Request, InExchange> orphans_;
-  std::unordered_map<uint64_t, Inbox*> inboxes_;  // by key
-  std::unordered_map<uint64_t, Early> expected_;  // by key
-  size_t num_strangers_ = 0;                      // in expected_
-  Recent retired_;                                // gone, formed or not
-  std::vector<bool> lost_;                        // by peer
+  std::unordered_map<uint64_t, Inbox*> inboxes_;         // by key
+  std::unordered_map<uint64_t, Addressee*> addressees_;  // by key
+  std::unordered_map<uint64_t, Early> expected_;         // by key
+  size_t num_strangers_ = 0;                             // in expected_
+  Recent retired_;                                       // gone, formed or not
+  std::vector<bool> lost_;                               // by peer
   uint64_t num_dropped_ = 0;
   uint64_t num_refused_ = 0;  // by the messenger, and by inboxes that are gone
 };

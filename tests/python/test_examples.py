@@ -49,6 +49,22 @@ def test_a_job_goes_on_from_its_checkpoint_when_a_rank_has_died(tmp_path: Path) 
     assert "read 9" in output
 
 
+def test_rollout_workers_teach_a_learner_though_one_is_killed() -> None:
+    command = [sys.executable, str(EXAMPLES / "rollout_workers.py")]
+    done = subprocess.run(
+        [*command, "--workers=2", "--updates=200", "--kill-a-worker"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"read 9\S+% of 300 held-out digits after 200 updates; 3 workers lived\n", done.stdout), (
+        done.stdout
+    )
+
+
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Callable[[str], RankPool]]:
     """Two for each device, and not those of other tests: examples choose their own."""

@@ -168,10 +168,12 @@ class Soak:
         struck_s = float(plan.strike_file.read_text())
         accused: set[int] = set()
         for rank, outcome in enumerate(outcomes):
-            if rank == plan.victim or outcome is None:
+            if outcome is None:
                 continue
             if not outcome.failures:
                 raise SoakError(f"rank {rank} has not raised")
+            if rank == plan.victim:
+                continue
             first = outcome.failures[0]
             if not first.accused:
                 raise SoakError(f"rank {rank} accuses nobody: {first.text}")

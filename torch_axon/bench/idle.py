@@ -18,7 +18,10 @@ _NAP_S = 0.1  # before each: whoever waits has long gone to sleep
 
 @dataclass(frozen=True)
 class IdleCost:
-    """Of the rank that takes most. `wake_us` is by how much a message that finds its receiver asleep comes later."""
+    """Of the rank that takes most of a core, and of rank 0's messages to rank 1.
+
+    `wake_us` is by how much one comes later that finds its receiver asleep.
+    """
 
     backend: str
     core_percent: float
@@ -43,11 +46,11 @@ def _measure(backend: str, open_default: Callable[[], None], seconds: float) -> 
     for _ in range(_NUM_WAKES):
         asleep.append(_round_trip_us(tensor, _NAP_S))
         awake.append(_round_trip_us(tensor, 0))
-    message_us = _median(awake) / 2
-    wake_us = _median(asleep) - _median(awake)
-    most = torch.tensor([core_percent, message_us, wake_us], dtype=torch.float64)
+    most = torch.tensor([core_percent], dtype=torch.float64)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    return IdleCost(backend, *most.tolist())
+    times = torch.tensor([_median(awake) / 2, _median(asleep) - _median(awake)], dtype=torch.float64)
+    dist.broadcast(times, 0)
+    return IdleCost(backend, *most.tolist(), *times.tolist())
 
 
 def _round_trip_us(tensor: torch.Tensor, nap_s: float) -> float:

@@ -85,7 +85,7 @@ def describe_machine(device: str = "cpu", commit: str | None = None) -> Machine:
     return Machine(
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),
-        kernel=platform.release(),
+        kernel=platform.release().partition("-")[0],
         python=platform.python_version(),
         torch=torch.__version__,
         commit=commit or _commit(),

@@ -31,6 +31,8 @@ TEST(Wire, message_header_bytes) {
 TEST(Wire, enumerations_keep_their_values) {
   EXPECT_EQ(static_cast<int>(OperationKind::kBroadcast), 1);
   EXPECT_EQ(static_cast<int>(OperationKind::kPointToPoint), 10);
+  EXPECT_EQ(static_cast<int>(OperationKind::kInvoke), 16);
+  EXPECT_EQ(static_cast<int>(OperationKind::kClose), 23);
   EXPECT_EQ(static_cast<int>(OperationKind::kFailureNotice), 64);
   EXPECT_EQ(static_cast<int>(OperationKind::kProgressReply), 66);
   EXPECT_EQ(static_cast<int>(OperationKind::kDeparture), 67);

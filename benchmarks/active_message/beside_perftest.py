@@ -1,0 +1,91 @@
+"""What a call without Python takes beside ucx_perftest's active messages, which is UCX alone: half a round trip each.
+
+    python benchmarks/active_message/beside_perftest.py --echo BUILD/benchmarks/active_message_echo --json am_lat.jsonl
+
+The two take turns. ucx_perftest spins and never sleeps, so both need a core a process: on a machine that has less, or
+other work, its times are those of its scheduler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+
+import libucx
+from pairs import Pair, Place
+
+from torch_axon.bench.record import describe_machine
+from torch_axon.bench.sizes import format_size, parse_size
+
+UCX = Path(libucx.__file__).parent
+MOST_S = 20
+
+
+def perftest_us(num_bytes: int, num_calls: int) -> float | None:
+    """The median of one way, the second figure of its last line; none where it does not come to an end in time."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [str(UCX / "bin" / "ucx_perftest"), "-p", port]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(UCX / "lib")}
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    call = [*command, "localhost", "-t", "ucp_am_lat", "-s", str(num_bytes), "-n", str(num_calls), "-f"]
+    try:
+        while not _listens(int(port)):
+            if server.poll() is not None:
+                return None
+        done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=MOST_S)
+        return float(done.stdout.split()[-7]) if done.returncode == 0 else None
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _listens(port: int) -> bool:
+    suffix = f":{port:04X}"
+    lines = [line for path in ("tcp", "tcp6") for line in Path(f"/proc/net/{path}").read_text().splitlines()]
+    return any(line.split()[1].endswith(suffix) and line.split()[3] == "0A" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--echo", type=Path, required=True, help="the build's benchmarks/active_message_echo")
+    parser.add_argument("--sizes", default="8,64,512,4K,32K,256K")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--calls", type=int, default=3000, help="of ucx_perftest, a turn")
+    parser.add_argument("--json", type=Path, help="lines are appended")
+    arguments = parser.parse_args()
+    words = [Path(word).name if "/" in word else word for word in sys.argv]
+    machine = asdict(replace(describe_machine(), command=f"python {shlex.join(words)}"))
+    pair = Pair([str(arguments.echo)], Place())
+    try:
+        for num_bytes in map(parse_size, arguments.sizes.split(",")):
+            ours, ucx = [], []
+            for _ in range(arguments.turns):
+                ours.append(pair.measure(num_bytes, 1, 0.1)["p50_us"] / 2)
+                if (alone := perftest_us(num_bytes, arguments.calls)) is not None:
+                    ucx.append(alone)
+            line = {"num_bytes": num_bytes, "axon_cpp_us": median(ours), "ucx_us": median(ucx) if ucx else None}
+            ratio = f"{line['axon_cpp_us'] / line['ucx_us']:.2f}" if ucx else "–"
+            print(
+                f"{format_size(num_bytes):>5}  axon {median(ours):8.2f} µs  ucx {line['ucx_us']} µs  {ratio}×",
+                flush=True,
+            )
+            if arguments.json:
+                with arguments.json.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({**line, "turns": arguments.turns, "machine": machine}) + "\n")
+    finally:
+        pair.close()
+
+
+if __name__ == "__main__":
+    main()

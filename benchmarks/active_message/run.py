@@ -1,0 +1,170 @@
+"""An echo of bytes by active messages, beside others: time of one call, and calls a second with many in flight.
+
+    python -m venv build/others && build/others/bin/pip install --require-hashes -r requirements/active_message.txt
+    python benchmarks/active_message/run.py --others build/others/bin/python --json am.jsonl --plot am.png
+    python benchmarks/active_message/run.py --others build/others/bin/python --two-hosts --sizes 8,64K,4M   # as root
+
+Each side has a process that serves and one that calls, which sends a tensor or array and gets its bytes back, all of
+which are compared before the first turn. The sides take turns in alternating order, all other processes stopped.
+
+    axon        torch_axon.Runtime, awaited in asyncio
+    axon_waits  the same from a plain thread
+    axon_cpp    the same without Python; --echo is benchmarks/active_message_echo in the build's folder
+    ucxx        UCXX's active messages, in its default mode; ucxx_polling: driven by the event loop without pause
+    grpc        gRPC's asyncio API with bytes
+    socket      an asyncio stream over TCP
+    torch_rpc   torch.distributed.rpc over TensorPipe
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pairs import Pair, PairError, Place
+from report import Line, Side, append, failures, save_plot, table
+from rich.console import Console
+from rich.progress import Progress
+
+from torch_axon.bench.record import Machine, describe_machine
+from torch_axon.bench.sizes import parse_size
+
+OTHERS = ("ucxx", "ucxx_polling", "grpc", "socket")  # in an environment of their own
+PACKAGES = {"ucxx": "ucxx-cu13", "ucxx_polling": "ucxx-cu13", "grpc": "grpcio"}
+MOST_BYTES_IN_FLIGHT = 256 << 20
+
+
+class Contest:
+    """The pairs of processes of all sides, and why some of them are out."""
+
+    def __init__(self, arguments: argparse.Namespace, place: Place) -> None:
+        self.names: list[str] = arguments.sides
+        self.failures: dict[str, str] = {}
+        self._pairs: dict[str, Pair] = {}
+        self._versions = {name: _version(name, str(arguments.others)) for name in self.names}
+        for name in self.names:
+            try:
+                self._pairs[name] = Pair(_command(name, arguments), place)
+            except (PairError, OSError) as error:
+                self.failures[name] = str(error)
+
+    def measure(self, num_bytes: int, in_flight: int, turns: int, seconds: float) -> tuple[Side, ...]:
+        taken: dict[str, list[dict[str, Any]]] = {name: [] for name in self.names}
+        for turn in range(turns):
+            for name in self.names if turn % 2 == 0 else reversed(self.names):
+                if name not in self._pairs:
+                    continue
+                try:
+                    taken[name].append(self._pairs[name].measure(num_bytes, in_flight, seconds))
+                except PairError as error:
+                    self.failures[name] = str(error)
+                    self._pairs.pop(name).close()
+        return tuple(self._side(name, taken[name]) for name in self.names)
+
+    def close(self) -> None:
+        for pair in self._pairs.values():
+            pair.close()
+
+    def _side(self, name: str, taken: list[dict[str, Any]]) -> Side:
+        if name in self.failures:
+            return Side(name, self._versions[name], failure=self.failures[name])
+        middle = {
+            figure: median(turn[figure] for turn in taken) if taken[0][figure] is not None else None
+            for figure in ("calls_per_s", "p50_us", "p99_us")
+        }
+        calls = sum(turn["calls"] for turn in taken)
+        return Side(name, self._versions[name], **middle, calls=calls, turns=len(taken))
+
+
+def _command(name: str, arguments: argparse.Namespace) -> list[str]:
+    if name == "axon_cpp":
+        return [str(arguments.echo)]
+    python = arguments.others if name in OTHERS else sys.executable
+    return [str(python), str(Path(__file__).with_name("worker.py")), name]
+
+
+def _version(name: str, python: str) -> str:
+    package = PACKAGES.get(name)
+    if package is None:
+        return ""
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
+
+
+@contextmanager
+def _place(two_hosts: bool) -> Iterator[Place]:
+    if not two_hosts:
+        yield Place()
+        return
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "python"))
+    import hosts
+
+    with hosts.two_hosts() as pair:
+        yield Place(hosts.ADDRESSES[0], (pair.prefix(0), pair.prefix(1)))
+
+
+def _machine() -> Machine:
+    return replace(describe_machine(), command=f"python {shlex.join(_without_folders(sys.argv))}")
+
+
+def _without_folders(words: list[str]) -> list[str]:
+    return [Path(word).name if word.startswith("/") else word for word in words]
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",")
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sides", type=_words, default=["axon", "axon_waits", "axon_cpp", *OTHERS, "torch_rpc"])
+    parser.add_argument("--sizes", type=_words, default=_words("8,64,512,4K,32K,256K,2M,16M,64M"))
+    parser.add_argument("--in-flight", type=_words, default=_words("1,16,128,1024"))
+    parser.add_argument("--turns", type=int, default=5, help="of each side, at each size")
+    parser.add_argument("--seconds", type=float, default=0.2, help="that a turn takes, about")
+    parser.add_argument("--others", type=Path, default=Path(sys.executable), help="python with active_message.txt")
+    parser.add_argument("--echo", type=Path, default=Path("active_message_echo"), help="binary of the side axon_cpp")
+    parser.add_argument("--two-hosts", action="store_true", help="two network namespaces instead of one host")
+    parser.add_argument("--json", type=Path, help="lines are appended")
+    parser.add_argument("--plot", type=Path, help="PNG")
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parse(sys.argv[1:])
+    cases = [
+        (num_bytes, in_flight)
+        for num_bytes, in_flight in product(map(parse_size, arguments.sizes), map(int, arguments.in_flight))
+        if in_flight == 1 or num_bytes * in_flight <= MOST_BYTES_IN_FLIGHT
+    ]
+    path, machine = "two hosts" if arguments.two_hosts else "one host", _machine()
+    lines = []
+    console = Console(width=200)
+    with _place(arguments.two_hosts) as place, Progress(console=console, transient=True) as progress:
+        contest = Contest(arguments, place)
+        try:
+            for num_bytes, in_flight in progress.track(cases, description="echoes"):
+                sides = contest.measure(num_bytes, in_flight, arguments.turns, arguments.seconds)
+                lines.append(Line(num_bytes, in_flight, path, "host", sides, machine))
+                if arguments.json:  # now: a long run may be cut short
+                    append(arguments.json, lines[-1])
+        finally:
+            contest.close()
+    console.print(table(lines))
+    for name, why in failures(lines).items():
+        console.print(f"– {name}: {why}", highlight=False)
+    if arguments.plot:
+        save_plot(lines, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""UCXX's active messages between two endpoints, in its default progress mode (or as UCXPY_PROGRESS_MODE says).
+
+Its messages carry no header in Python, so what comes back is the echo of some call, not of this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy
+import ucxx
+
+ECHOES_AT_A_TIME = 32
+
+
+def payload(content: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    return content
+
+
+@asynccontextmanager
+async def serving(host: str) -> AsyncIterator[Any]:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def echo(endpoint: Any) -> None:
+        async def repeat() -> None:
+            while True:
+                await endpoint.am_send(await endpoint.am_recv())
+
+        tasks.update(asyncio.create_task(repeat()) for _ in range(ECHOES_AT_A_TIME))
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    listener = ucxx.create_listener(echo)
+    yield (host, listener.port)
+    for task in tasks:
+        task.cancel()
+    listener.close()
+
+
+@asynccontextmanager
+async def connected(address: Any) -> AsyncIterator[Callable[[Any], Awaitable[Any]]]:
+    endpoint = await ucxx.create_endpoint(*address)
+
+    async def call(content: Any) -> Any:
+        await endpoint.am_send(content)
+        return await endpoint.am_recv()
+
+    yield call
+    await endpoint.close()

@@ -1,0 +1,9 @@
+"""UCXX where the event loop itself drives the transport, without pause."""
+
+import os
+
+os.environ["UCXPY_PROGRESS_MODE"] = "polling"
+
+from sides.ucxx import connected, payload, serving
+
+__all__ = ["connected", "payload", "serving"]

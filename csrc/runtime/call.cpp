@@ -1,0 +1,57 @@
+#include "runtime/call.hpp"
+
+#include "runtime/connection.hpp"
+
+namespace axon {
+
+void Call::reset() noexcept {
+  request.clear();
+  number_ = 0;
+  begun_ = at_peer_ = answered_ = failed_there_ = given_up_ = over_ = resting_ = false;
+  status_ = Status();
+  finished_.store(false, std::memory_order_relaxed);
+  released_flag_.store(false, std::memory_order_relaxed);
+}
+
+void Call::begin() noexcept {
+  connection_->begin(*this);
+}
+
+void Call::deliver() noexcept {
+  const bool resting = resting_;  // before finished(), after which another thread may set it
+  if (!finished()) {
+    on_finished();
+    finished_.store(true);
+  }
+  if (!resting) return;
+  on_released();
+  connection_.reset();
+  released_flag_.store(true);
+  release();
+}
+
+void Call::Announcement::deliver() noexcept {
+  call.on_announced();
+  call.release();
+}
+
+void Call::on_announced(Inbound&) noexcept {
+  reply_.set_landing(landing);
+  if (landing == Landing::kBlocks) return;
+  retain();
+  connection_->engine().post(announcement_);
+}
+
+void Call::on_complete(Inbound&) noexcept {
+  connection_->finish(*this, failed_there_ ? Status(ErrorCode::kRemote, std::string(reply_.name())) : Status());
+}
+
+void Call::on_broken(Inbound&, Status reason) noexcept {
+  connection_->finish(*this, std::move(reason));
+}
+
+void Call::on_sent() noexcept {
+  if (answer == Answer::kNone && !over_) connection_->finish(*this, Status());
+}
+
+}  // namespace axon

@@ -1,0 +1,277 @@
+#include "runtime/connection.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/runtime_core.hpp"
+
+namespace axon {
+
+static constexpr std::chrono::seconds kLookInterval{1};
+
+// What a word over the wire without content completes; nobody waits for it.
+static Completion unattended{[](Completion&, Status) noexcept {}};
+
+Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, PeerId peer)
+    : core_(core),
+      engine_(engine),
+      identity_(std::move(identity)),
+      peer_(peer),
+      places_(kWindow),
+      peers_places_(kWindow) {
+  watches_socket_ = identity_.socket.valid() && identity_.card.host != engine.card().host;
+  free_places_.reserve(kWindow);
+  for (uint32_t place = kWindow; place-- > 0;) {
+    places_[place].number = place;
+    peers_places_[place].number = place;
+    free_places_.push_back(place);
+  }
+}
+
+void Connection::start(Call& call) noexcept {
+  call.connection_ = shared_from_this();
+  call.deadline_ = Clock::now() + std::min<Clock::duration>(call.timeout, std::chrono::hours(24 * 365));
+  call.retain();
+  if (engine_.is_forked()) [[unlikely]] {
+    call.status_ = Engine::forked();
+    call.resting_ = true;
+    return call.deliver();
+  }
+  engine_.submit_after_delivery(call);
+  if (!call.finished()) engine_.wake();
+}
+
+bool Connection::wait(Call& call, Clock::time_point deadline, Clock::duration patience) noexcept {
+  return call.finished() || engine_.wait(call.finished_, deadline, patience);
+}
+
+MessageHeader Connection::header_of(OperationKind kind, uint32_t number) const noexcept {
+  MessageHeader header;
+  header.key = identity_.peer_key;
+  header.sequence = number;
+  header.fingerprint.operation = kind;
+  return header;
+}
+
+Status Connection::failure() noexcept {
+  return engine_.exclusively([&] { return failure_.clone(); });
+}
+
+void Connection::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+  switch (header.fingerprint.operation) {
+    case OperationKind::kInvoke:
+    case OperationKind::kTell:
+    case OperationKind::kInvokePart:
+      return on_call(header, payload);
+    case OperationKind::kReply:
+    case OperationKind::kFailure:
+      return on_answer(header, payload);
+    case OperationKind::kReplyPart:
+      return on_answer_part(header, payload);
+    case OperationKind::kCancel:
+      drop(payload);
+      return on_cancel(header);
+    default:
+      drop(payload);
+      return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' has closed the connection"));
+  }
+}
+
+static Status cancelled() {
+  return {ErrorCode::kCancelled, "the call has been cancelled"};
+}
+
+void Connection::begin(Call& call) noexcept {
+  call.begun_ = true;
+  ++num_calls_;
+  if (!failure_.ok()) return finish(call, failure_.clone());
+  if (call.given_up_) return finish(call, cancelled());
+  call.reply_.open(engine_.messenger(), call, core_.limits());
+  if (!free_places_.empty()) return launch(call);
+  if (num_waiting_ >= core_.options().max_waiting_calls) {
+    return finish(
+        call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow) + " calls to '" + identity_.name +
+                                                        "' are not answered yet, and " + std::to_string(num_waiting_) +
+                                                        " wait for that, as many as may"));
+  }
+  waiting_.push_back(call);
+  ++num_waiting_;
+}
+
+void Connection::launch(Call& call) noexcept {
+  const uint32_t index = free_places_.back();
+  free_places_.pop_back();
+  Place& place = places_[index];
+  place.number += kWindow;
+  place.call = &call;
+  place.taken = true;
+  call.number_ = place.number;
+  call.at_peer_ = true;
+  const bool awaited = call.answer == Call::Answer::kAwaited;
+  const MessageHeader header = header_of(awaited ? OperationKind::kInvoke : OperationKind::kTell, call.number_);
+  Status sent = call.request.send(engine_.messenger(), peer_, header, OperationKind::kInvokePart);
+  if (call.over_) return;  // a runtime of this process refused it while it was being sent
+  if (!sent.ok()) {
+    call.at_peer_ = false;
+    place.call = nullptr;
+    place.taken = false;
+    free_places_.push_back(index);
+    return finish(call, std::move(sent));
+  }
+  if (!awaited && call.request.at_rest()) finish(call, Status());
+}
+
+void Connection::launch_waiting() noexcept {
+  while (!free_places_.empty() && failure_.ok()) {
+    Call* call = waiting_.pop_front();
+    if (call == nullptr) return;
+    --num_waiting_;
+    launch(*call);
+  }
+}
+
+void Connection::on_answer(const MessageHeader& header, const Payload& payload) noexcept {
+  Place& place = places_[place_of(header.sequence)];
+  if (!place.taken || place.number != header.sequence) return drop(payload);
+  if (place.call == nullptr) {  // it has found its end otherwise
+    drop(payload);
+    return free_place(header.sequence);
+  }
+  Call& call = *place.call;
+  if (call.answered_) return drop(payload);
+  call.answered_ = true;
+  if (call.answer == Call::Answer::kNone) {
+    drop(payload);
+    return finish(call, Status());
+  }
+  call.failed_there_ = header.fingerprint.operation == OperationKind::kFailure;
+  call.reply_.on_envelope(payload);
+}
+
+void Connection::on_answer_part(const MessageHeader& header, const Payload& payload) noexcept {
+  Place& place = places_[place_of(header.sequence)];
+  if (!place.taken || place.number != header.sequence || place.call == nullptr) return drop(payload);
+  place.call->reply_.on_part(header, payload);
+}
+
+// The place of a call that has been answered is free; one that has found its end otherwise keeps it until it is.
+void Connection::finish(Call& call, Status status) noexcept {
+  if (call.linked()) {
+    call.unlink();
+    --num_waiting_;
+  }
+  --num_calls_;
+  if (!status.ok()) call.reply_.abandon();
+  call.status_ = std::move(status);
+  call.over_ = true;
+  call.resting_ = call.at_rest();
+  if (!call.resting_) restless_.push_back(call);
+  engine_.post(call);
+  if (Place& place = places_[place_of(call.number_)]; call.at_peer_ && place.number == call.number_) {
+    place.call = nullptr;
+    if (call.answered_) free_place(call.number_);
+  }
+}
+
+void Connection::free_place(uint32_t number) noexcept {
+  Place& place = places_[place_of(number)];
+  place.taken = false;
+  place.call = nullptr;
+  free_places_.push_back(place_of(number));
+  launch_waiting();
+}
+
+void Connection::cancel(Call& call) noexcept {
+  if (engine_.is_forked()) return;
+  engine_.exclusively([&] {
+    call.given_up_ = true;
+    if (!call.begun_ || call.over_) return;
+    expire(call);
+    finish(call, cancelled());
+  });
+}
+
+void Connection::accept(Call& call, std::span<const Buffer> buffers) noexcept {
+  engine_.exclusively([&] { call.reply_.accept(buffers); });
+}
+
+// The callee need not go on.
+void Connection::expire(Call& call) noexcept {
+  if (call.at_peer_ && failure_.ok()) send_word(OperationKind::kCancel, call.number_);
+}
+
+void Connection::tick(Clock::time_point now) noexcept {
+  release_rested();
+  if (!failure_.ok()) return;
+  if (watches_socket_ && now >= next_look_) {
+    next_look_ = now + kLookInterval;
+    pollfd socket{.fd = identity_.socket.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+    if (poll(&socket, 1, 0) > 0) {
+      return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' is gone: its socket has hung up"));
+    }
+  }
+  if (num_calls_ == 0) return;
+  const auto end_if_late = [&](Call& call) {
+    if (now < call.deadline_) return;
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(call.timeout);
+    expire(call);
+    finish(call, Status(ErrorCode::kTimeout, "'" + identity_.name + "' has not answered '" +
+                                                 std::string(call.request.name()) + "' within " +
+                                                 std::to_string(took.count()) + " ms"));
+  };
+  for (Place& place : places_) {
+    if (place.call != nullptr) end_if_late(*place.call);
+  }
+  for (Call* call = waiting_.front(); call != nullptr;) {
+    Call* next = waiting_.next(*call);
+    end_if_late(*call);
+    call = next;
+  }
+}
+
+void Connection::release_rested() noexcept {
+  for (Call* call = restless_.front(); call != nullptr;) {
+    Call* next = restless_.next(*call);
+    if (call->finished() && call->at_rest()) {
+      call->unlink();
+      call->resting_ = true;
+      engine_.post(*call);
+    }
+    call = next;
+  }
+}
+
+void Connection::fail(const Status& reason) noexcept {
+  if (!failure_.ok()) return;
+  failure_ = reason.clone();
+  engine_.messenger().detach(identity_.own_key);
+  for (Place& place : places_) {
+    if (place.call != nullptr) finish(*place.call, failure_.clone());
+  }
+  while (Call* call = waiting_.front()) finish(*call, failure_.clone());
+  for (PeersPlace& place : peers_places_) {
+    if (place.invocation != nullptr) core_.on_caller_lost(*std::exchange(place.invocation, nullptr));
+  }
+  num_invocations_ = 0;
+}
+
+void Connection::on_transport_gone() noexcept {
+  while (Call* call = restless_.pop_front()) {
+    call->resting_ = true;
+    engine_.post(*call);
+  }
+}
+
+void Connection::send_word(OperationKind kind, uint32_t number) noexcept {
+  if (engine_.messenger().is_lost(peer_)) return;
+  [[maybe_unused]] const auto sent =
+      engine_.messenger().transport().send(peer_, header_of(kind, number), {}, unattended);
+}
+
+void Connection::drop(const Payload& payload) noexcept {
+  if (payload.rendezvous != nullptr) engine_.messenger().transport().refuse(payload.rendezvous);
+}
+
+}  // namespace axon

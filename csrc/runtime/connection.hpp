@@ -1,0 +1,122 @@
+// A runtime's connection with one of another process (or of this one): calls in both directions.
+//
+//   connection->start(call);        // any thread, never blocks: what cannot be sent yet waits, up to a bound
+//   connection->wait(call, deadline);
+//
+// A call takes one of kWindow places until it has been answered, whether anybody still waits for it or not: so the
+// callee never has more than kWindow calls of a connection, and a place says which of them an answer is for.
+// Everything private belongs to the holder of the progress token.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/file_descriptor.hpp"
+#include "comm/engine.hpp"
+#include "runtime/call.hpp"
+#include "runtime/invocation.hpp"
+
+namespace axon {
+
+class RuntimeCore;
+
+// What a connection is between.
+struct Identity {
+  std::string name;          // the other runtime's
+  uint64_t incarnation = 0;  // of it: another one after a restart
+  PeerCard card;             // its process's
+  uint64_t peer_key = 0;     // what messages to it name
+  uint64_t own_key = 0;      // what messages from it name
+  FileDescriptor socket{};   // of the meeting: hangs up when the other end's host has gone; none in tests
+};
+
+class Connection final : public std::enable_shared_from_this<Connection>, private Addressee {
+ public:
+  static constexpr uint32_t kWindow = 1024;
+
+  Connection(RuntimeCore& core, Engine& engine, Identity identity, PeerId peer);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  const Identity& identity() const noexcept { return identity_; }
+  Engine& engine() const noexcept { return engine_; }
+
+  void start(Call& call) noexcept;
+  bool wait(Call& call, Clock::time_point deadline, Clock::duration patience = pace::kPatience) noexcept;
+  // The call fails with kCancelled unless it is finished; the callee is told.
+  void cancel(Call& call) noexcept;
+  // Where the parts of an answer go, after Call::on_announced.
+  void accept(Call& call, std::span<const Buffer> buffers) noexcept;
+  // Why nothing can be called any more; ok while it can.
+  Status failure() noexcept;
+
+ private:
+  friend class Call;
+  friend class Invocation;
+  friend class RuntimeCore;
+
+  // A call of ours that the peer has. It may have found its end here before it is answered there.
+  struct Place {
+    Call* call = nullptr;
+    uint32_t number = 0;  // of the latest call that had this place
+    bool taken = false;
+  };
+  // A call of the peer's.
+  struct PeersPlace {
+    Invocation* invocation = nullptr;
+    uint32_t number = 0;
+  };
+
+  static uint32_t place_of(uint32_t number) noexcept { return number % kWindow; }
+
+  void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
+
+  // Caller
+  void begin(Call& call) noexcept;
+  void launch(Call& call) noexcept;
+  void launch_waiting() noexcept;
+  void on_answer(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_answer_part(const MessageHeader& header, const Payload& payload) noexcept;
+  void finish(Call& call, Status status) noexcept;
+  void free_place(uint32_t number) noexcept;
+
+  // Callee
+  void on_call(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_cancel(const MessageHeader& header) noexcept;
+  Invocation* invocation_for(const MessageHeader& header) noexcept;
+  void answer(Invocation& invocation) noexcept;
+
+  void tick(Clock::time_point now) noexcept;
+  void expire(Call& call) noexcept;
+  void release_rested() noexcept;
+  // Ends everything; nobody is told over the wire.
+  void fail(const Status& reason) noexcept;
+  MessageHeader header_of(OperationKind kind, uint32_t number) const noexcept;
+  void send_word(OperationKind kind, uint32_t number) noexcept;
+  void drop(const Payload& payload) noexcept;
+  bool is_idle() const noexcept { return num_calls_ == 0 && num_invocations_ == 0 && restless_.empty(); }
+  // Nothing moves or will.
+  void on_transport_gone() noexcept;
+
+  RuntimeCore& core_;  // there as long as failure_ is ok
+  Engine& engine_;
+  const Identity identity_;
+  const PeerId peer_;
+  Status failure_;
+  bool watches_socket_ = false;  // peers of this host are watched by the engine
+  Clock::time_point next_look_{};
+
+  std::vector<Place> places_;
+  std::vector<uint32_t> free_places_;
+  IntrusiveList<Call> waiting_;   // for a place
+  IntrusiveList<Call> restless_;  // finished, but the transport still has their memory
+  size_t num_waiting_ = 0;
+  size_t num_calls_ = 0;  // begun, and not finished
+
+  std::vector<PeersPlace> peers_places_;
+  size_t num_invocations_ = 0;
+};
+
+}  // namespace axon

@@ -1,0 +1,59 @@
+// The callee's side of a connection.
+#include "runtime/connection.hpp"
+#include "runtime/runtime_core.hpp"
+
+namespace axon {
+
+// Numbers wrap: "later" means less than half the range ahead.
+static bool is_later(uint32_t left, uint32_t right) noexcept {
+  return static_cast<int32_t>(left - right) > 0;
+}
+
+// The one that a message belongs to: a new one for a number that has not been there. Null if it comes late.
+Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
+  PeersPlace& place = peers_places_[place_of(header.sequence)];
+  if (place.invocation != nullptr && place.number == header.sequence) return place.invocation;
+  if (!is_later(header.sequence, place.number)) return nullptr;
+  if (place.invocation != nullptr) {
+    if (place.invocation->has_envelope_) return nullptr;  // the caller has given away a place that is taken
+    core_.recycle(*std::exchange(place.invocation, nullptr));
+    --num_invocations_;
+  }
+  Invocation& invocation = core_.take_invocation();
+  invocation.connection_ = shared_from_this();
+  invocation.number_ = header.sequence;
+  invocation.arguments_.open(engine_.messenger(), invocation, core_.limits());
+  place = {&invocation, header.sequence};
+  ++num_invocations_;
+  return &invocation;
+}
+
+void Connection::on_call(const MessageHeader& header, const Payload& payload) noexcept {
+  Invocation* invocation = invocation_for(header);
+  if (invocation == nullptr) return drop(payload);
+  if (header.fingerprint.operation == OperationKind::kInvokePart)
+    return invocation->arguments_.on_part(header, payload);
+  if (invocation->has_envelope_) return drop(payload);  // it may be in its function's hands
+  invocation->kind_ = header.fingerprint.operation;
+  invocation->has_envelope_ = true;
+  invocation->arguments_.on_envelope(payload);
+}
+
+void Connection::on_cancel(const MessageHeader& header) noexcept {
+  const PeersPlace& place = peers_places_[place_of(header.sequence)];
+  if (place.invocation != nullptr && place.number == header.sequence) core_.on_cancelled(*place.invocation);
+}
+
+// Its place is the caller's again as soon as the answer leaves.
+void Connection::answer(Invocation& invocation) noexcept {
+  PeersPlace& place = peers_places_[place_of(invocation.number_)];
+  if (!failure_.ok() || place.invocation != &invocation) return core_.recycle(invocation);
+  place.invocation = nullptr;
+  --num_invocations_;
+  const MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);
+  if (!invocation.wants_answer()) invocation.answer.clear();
+  const Status sent = invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPart);
+  if (invocation.answer.at_rest()) core_.recycle(invocation);
+}
+
+}  // namespace axon

@@ -1,0 +1,46 @@
+// The first message of a call or an answer: whom it is for, plain values, and what tensors belong to it. docs/wire.md.
+//
+//   prefix | name | values | a descriptor and a shape for each tensor | the bytes of small tensors      each padded to
+//   8
+//
+// Larger tensors follow as messages of their own ("parts"), straight from and into their memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "memory/buffer.hpp"
+
+namespace axon {
+
+struct EnvelopePrefix {
+  uint32_t num_value_bytes = 0;
+  uint16_t num_tensors = 0;
+  uint8_t name_num_bytes = 0;
+  uint8_t reserved = 0;
+};
+static_assert(sizeof(EnvelopePrefix) == 8);
+
+enum class TensorPlace : uint8_t { kEnvelope, kPart };
+
+struct TensorDescriptor {
+  uint64_t num_bytes = 0;
+  uint8_t dtype = 0;                    // a DataType, or what else both ends agree on, from 128 on
+  MemoryKind kind = MemoryKind::kHost;  // of the sender's tensor
+  uint8_t num_dimensions = 0;
+  TensorPlace place = TensorPlace::kEnvelope;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(TensorDescriptor) == 16);
+
+inline constexpr size_t kMostTensors = 4096;
+inline constexpr size_t kMostDimensions = 64;
+inline constexpr size_t kLongestName = 255;
+// Header and envelope fit into one fragment of UCX's over shared memory.
+inline constexpr size_t kLongestWithTensors = 8000;
+
+inline constexpr size_t padded(size_t num_bytes) noexcept {
+  return (num_bytes + 7) / 8 * 8;
+}
+
+}  // namespace axon

@@ -1,0 +1,101 @@
+#include "runtime/envelope_reader.hpp"
+
+#include <cstring>
+
+#include "base/data_type.hpp"
+
+namespace axon {
+
+namespace {
+
+class Cursor {
+ public:
+  explicit Cursor(std::span<std::byte> bytes) noexcept : rest_(bytes) {}
+
+  bool has(uint64_t num_bytes) const noexcept { return num_bytes <= rest_.size(); }
+  bool at_end() const noexcept { return rest_.empty(); }
+  // Together with the padding behind it; as many must be there.
+  std::span<std::byte> take(size_t num_bytes) noexcept {
+    const auto taken = rest_.first(num_bytes);
+    rest_ = rest_.subspan(padded(num_bytes));
+    return taken;
+  }
+  template <typename T>
+  T take() noexcept {
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+
+ private:
+  std::span<std::byte> rest_;
+};
+
+// The bytes of a tensor of this shape; none where there is no such tensor.
+bool is_size_of(const TensorDescriptor& descriptor, std::span<const int64_t> shape) noexcept {
+  uint64_t num_elements = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(num_elements, static_cast<uint64_t>(size), &num_elements)) return false;
+  }
+  if (descriptor.dtype > static_cast<uint8_t>(DataType::kComplex128)) {  // the door knows how long its elements are
+    return num_elements == 0 ? descriptor.num_bytes == 0 : descriptor.num_bytes % num_elements == 0;
+  }
+  uint64_t num_bytes = 0;
+  return !__builtin_mul_overflow(num_elements, size_of(static_cast<DataType>(descriptor.dtype)), &num_bytes) &&
+         num_bytes == descriptor.num_bytes;
+}
+
+const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& tensor) {
+  if (!cursor.has(sizeof(TensorDescriptor))) return "an envelope that ends within a tensor's descriptor";
+  const auto descriptor = cursor.take<TensorDescriptor>();
+  const size_t num_shape_bytes = descriptor.num_dimensions * sizeof(int64_t);
+  if (descriptor.num_dimensions > kMostDimensions || !cursor.has(num_shape_bytes))
+    return "a tensor of too many dimensions";
+  const auto shape_bytes = cursor.take(num_shape_bytes);
+  const std::span shape(reinterpret_cast<const int64_t*>(shape_bytes.data()), descriptor.num_dimensions);
+  if (descriptor.kind > MemoryKind::kCuda || descriptor.place > TensorPlace::kPart || descriptor.reserved != 0) {
+    return "a tensor's descriptor of unknown kind";
+  }
+  if (!is_size_of(descriptor, shape)) return "a tensor whose length is not that of its shape";
+  if (descriptor.num_bytes > num_left) return "more bytes than a message may have here";
+  num_left -= descriptor.num_bytes;
+  tensor = {.dtype = descriptor.dtype,
+            .kind = descriptor.kind,
+            .shape = shape,
+            .data = {.num_bytes = descriptor.num_bytes},
+            .block = {},
+            .place = descriptor.place,
+            .begun = false};
+  return nullptr;
+}
+
+}  // namespace
+
+const char* read_envelope(std::span<std::byte> bytes, uint64_t max_message_num_bytes, Envelope& envelope,
+                          std::vector<Inbound::Tensor>& tensors) {
+  tensors.clear();
+  if (bytes.size() < sizeof(EnvelopePrefix) || bytes.size() % 8 != 0) return "a truncated envelope";
+  Cursor cursor(bytes);
+  const auto prefix = cursor.take<EnvelopePrefix>();
+  if (prefix.reserved != 0 || prefix.num_tensors > kMostTensors) return "an envelope of unknown form";
+  if (!cursor.has(padded(prefix.name_num_bytes))) return "an envelope that ends within its name";
+  const auto name = cursor.take(prefix.name_num_bytes);
+  envelope.name = {reinterpret_cast<const char*>(name.data()), name.size()};
+  if (!cursor.has(padded(prefix.num_value_bytes))) return "an envelope that ends within its values";
+  envelope.values = cursor.take(prefix.num_value_bytes);
+  uint64_t num_left = max_message_num_bytes;
+  envelope.num_parts = 0;
+  tensors.resize(prefix.num_tensors);
+  for (Inbound::Tensor& tensor : tensors) {
+    if (const char* fault = read_tensor(cursor, num_left, tensor)) return fault;
+    envelope.num_parts += tensor.place == TensorPlace::kPart ? 1 : 0;
+  }
+  for (Inbound::Tensor& tensor : tensors) {
+    if (tensor.place == TensorPlace::kPart) continue;
+    if (!cursor.has(padded(tensor.data.num_bytes))) return "an envelope that ends within a tensor";
+    tensor.data.data = cursor.take(tensor.data.num_bytes).data();
+  }
+  return cursor.at_end() ? nullptr : "an envelope with bytes behind its end";
+}
+
+}  // namespace axon

@@ -1,0 +1,184 @@
+#include "runtime/inbound.hpp"
+
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "runtime/envelope_reader.hpp"
+
+namespace axon {
+
+// More memory than this is not kept for the next message.
+static constexpr size_t kMostKept = size_t{1} << 16;
+
+Inbound::Inbound() noexcept : Completion{&Inbound::on_done} {}
+
+Inbound::~Inbound() {
+  drop_early();
+}
+
+void Inbound::open(Messenger& messenger, Listener& listener, const Limits& limits) noexcept {
+  drop_early();
+  messenger_ = &messenger;
+  listener_ = &listener;
+  limits_ = limits;
+  landing_ = Landing::kBlocks;
+  state_ = State::kEmpty;
+  num_missing_ = 0;
+  if (bytes_.capacity() > kMostKept) bytes_ = {};
+  name_ = {};
+  values_ = {};
+  tensors_.clear();
+}
+
+void Inbound::on_envelope(const Payload& payload) noexcept {
+  if (payload.num_bytes > limits_.max_message_num_bytes) {
+    drop(payload);
+    return fail(ErrorCode::kResourceExhausted, "an envelope longer than a message may be here");
+  }
+  try {
+    bytes_.resize(payload.num_bytes);
+  } catch (const std::bad_alloc&) {
+    drop(payload);
+    return fail(ErrorCode::kResourceExhausted, "there is no memory for a message's envelope");
+  }
+  if (payload.rendezvous != nullptr) {
+    state_ = State::kFetchingEnvelope;
+    return fetch(payload.rendezvous, {bytes_.data(), bytes_.size()});
+  }
+  if (!bytes_.empty()) std::memcpy(bytes_.data(), payload.bytes, payload.num_bytes);
+  understand();
+}
+
+// The envelope is here.
+void Inbound::understand() noexcept {
+  Envelope envelope;
+  if (const char* fault = read_envelope(bytes_, limits_.max_message_num_bytes, envelope, tensors_)) {
+    return fail(ErrorCode::kTransport, fault);
+  }
+  name_ = envelope.name;
+  values_ = envelope.values;
+  num_missing_ = envelope.num_parts;
+  state_ = State::kAsking;
+  if (num_missing_ == 0) {
+    state_ = State::kLanding;
+    return complete_if_all_came();
+  }
+  listener_->on_announced(*this);  // which may set where it lands, or end it
+  if (state_ == State::kAsking && landing_ == Landing::kBlocks) land();
+}
+
+void Inbound::land() noexcept {
+  for (Tensor& tensor : tensors_) {
+    if (tensor.place != TensorPlace::kPart) continue;
+    tensor.block = Block::take(tensor.data.num_bytes);
+    if (!tensor.block) return fail(ErrorCode::kResourceExhausted, "there is no memory for a message's tensors");
+    tensor.data.data = tensor.block.data();
+  }
+  place_early();
+}
+
+void Inbound::accept(std::span<const Buffer> buffers) noexcept {
+  if (state_ != State::kAsking) return;  // it has failed meanwhile
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    Tensor& tensor = tensors_[i];
+    if (tensor.place == TensorPlace::kEnvelope && tensor.data.num_bytes != 0) {
+      std::memcpy(buffers[i].data, tensor.data.data, tensor.data.num_bytes);
+    }
+    tensor.data.data = buffers[i].data;
+  }
+  place_early();
+}
+
+// The memory is known: for what has come already, and what will.
+void Inbound::place_early() noexcept {
+  state_ = State::kLanding;
+  while (state_ == State::kLanding && !early_.empty()) {
+    Unexpected& message = *early_.pop_front();  // before anybody hears of it, who may drop the rest
+    --num_early_;
+    place(message.header.slot, message.payload);
+    release_copy(messenger_->block_pool(), message);
+  }
+}
+
+void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexcept {
+  switch (state_) {
+    case State::kLanding:
+      return place(header.slot, payload);
+    case State::kComplete:
+    case State::kClosed:
+      return drop(payload);
+    default:
+      break;
+  }
+  if (num_early_ >= limits_.max_early_parts) {
+    drop(payload);
+    return fail(ErrorCode::kResourceExhausted, "more parts before their envelope than may be kept");
+  }
+  early_.push_back(hold_copy(messenger_->block_pool(), header, payload));
+  ++num_early_;
+}
+
+void Inbound::place(uint32_t index, const Payload& payload) noexcept {
+  const bool expected = index < tensors_.size() && tensors_[index].place == TensorPlace::kPart &&
+                        !tensors_[index].begun && tensors_[index].data.num_bytes == payload.num_bytes;
+  if (!expected) {
+    drop(payload);
+    return fail(ErrorCode::kTransport, "a part that its envelope does not announce");
+  }
+  Tensor& tensor = tensors_[index];
+  tensor.begun = true;
+  if (payload.rendezvous != nullptr) return fetch(payload.rendezvous, tensor.data);
+  std::memcpy(tensor.data.data, payload.bytes, payload.num_bytes);
+  --num_missing_;
+  complete_if_all_came();
+}
+
+void Inbound::complete_if_all_came() noexcept {
+  if (state_ != State::kLanding || num_missing_ != 0) return;
+  state_ = State::kComplete;
+  listener_->on_complete(*this);
+}
+
+void Inbound::fetch(void* rendezvous, Buffer into) noexcept {
+  ++num_moving_;
+  if (auto fetched = messenger_->transport().fetch(rendezvous, into, *this)) on_moved(std::move(*fetched));
+}
+
+void Inbound::on_done(Completion& self, Status status) noexcept {
+  static_cast<Inbound&>(self).on_moved(std::move(status));
+}
+
+void Inbound::on_moved(Status status) noexcept {
+  --num_moving_;
+  if (state_ == State::kClosed) return;
+  if (!status.ok()) return fail(status.code(), status.message().c_str());
+  if (state_ == State::kFetchingEnvelope) return understand();
+  --num_missing_;
+  complete_if_all_came();
+}
+
+void Inbound::fail(ErrorCode code, const char* why) noexcept {
+  if (state_ == State::kClosed) return;
+  abandon();
+  listener_->on_broken(*this, Status(code, why));
+}
+
+void Inbound::abandon() noexcept {
+  state_ = State::kClosed;
+  drop_early();
+}
+
+void Inbound::drop(const Payload& payload) noexcept {
+  if (payload.rendezvous != nullptr) messenger_->transport().refuse(payload.rendezvous);
+}
+
+void Inbound::drop_early() noexcept {
+  while (Unexpected* message = early_.front()) {
+    drop(message->payload);
+    release_copy(messenger_->block_pool(), *message);
+  }
+  num_early_ = 0;
+}
+
+}  // namespace axon

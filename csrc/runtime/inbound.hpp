@@ -1,0 +1,109 @@
+// What is being received: a call's arguments or an answer, as its envelope and parts come, in any order.
+//
+// Large tensors land in memory of their own: a Block each, or wherever the receiver says once it knows what is coming
+// (Landing::kAsked). Nothing that the wire says is believed before it is compared with what has come and may come.
+// Used by the holder of the progress token, until it is complete; then by whoever gets it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/intrusive_list.hpp"
+#include "base/status.hpp"
+#include "memory/block.hpp"
+#include "runtime/envelope.hpp"
+#include "transport/inbox.hpp"
+#include "transport/messenger.hpp"
+
+namespace axon {
+
+enum class Landing : uint8_t {
+  kBlocks,
+  kAsked,  // on_announced() is called if there are parts, and accept() has to follow
+};
+
+class Inbound : private Completion {
+ public:
+  struct Tensor {
+    uint8_t dtype;
+    MemoryKind kind;  // of the sender's
+    std::span<const int64_t> shape;
+    Buffer data;  // valid as long as this Inbound is not used again, unless the block is taken, or it was handed out
+    Block block;  // of parts, unless they were asked for
+    TensorPlace place;
+    bool begun;  // a part that has come, or is being fetched
+  };
+
+  // Told by the holder of the token, once each at most; after on_broken() nothing more is told.
+  class Listener {
+   public:
+    virtual void on_announced(Inbound& inbound) noexcept = 0;
+    virtual void on_complete(Inbound& inbound) noexcept = 0;
+    virtual void on_broken(Inbound& inbound, Status reason) noexcept = 0;
+
+   protected:
+    ~Listener() = default;
+  };
+
+  // What peers may make this process keep.
+  struct Limits {
+    uint64_t max_message_num_bytes = 0;
+    size_t max_early_parts = 0;
+  };
+
+  Inbound() noexcept;
+  ~Inbound();
+  Inbound(const Inbound&) = delete;
+  Inbound& operator=(const Inbound&) = delete;
+
+  // Ready for a message. Not while one moves.
+  void open(Messenger& messenger, Listener& listener, const Limits& limits) noexcept;
+  void set_landing(Landing landing) noexcept { landing_ = landing; }
+  // Once.
+  void on_envelope(const Payload& payload) noexcept;
+  void on_part(const MessageHeader& header, const Payload& payload) noexcept;
+  // Where the tensors go, as many and as long as announced.
+  void accept(std::span<const Buffer> buffers) noexcept;
+  // Nobody is told any more; what comes is refused.
+  void abandon() noexcept;
+  // Nothing of it is in the transport's hands.
+  bool at_rest() const noexcept { return num_moving_ == 0; }
+
+  // Once announced or complete.
+  std::string_view name() const noexcept { return name_; }
+  std::span<const std::byte> values() const noexcept { return values_; }
+  std::span<Tensor> tensors() noexcept { return tensors_; }
+
+ private:
+  enum class State : uint8_t { kEmpty, kFetchingEnvelope, kAsking, kLanding, kComplete, kClosed };
+
+  static void on_done(Completion& self, Status status) noexcept;
+  void on_moved(Status status) noexcept;
+  void fetch(void* rendezvous, Buffer into) noexcept;
+  void understand() noexcept;
+  void land() noexcept;
+  void place_early() noexcept;
+  void place(uint32_t index, const Payload& payload) noexcept;
+  void complete_if_all_came() noexcept;
+  void fail(ErrorCode code, const char* why) noexcept;
+  void drop(const Payload& payload) noexcept;
+  void drop_early() noexcept;
+
+  Messenger* messenger_ = nullptr;
+  Listener* listener_ = nullptr;
+  Limits limits_;
+  Landing landing_ = Landing::kBlocks;
+  State state_ = State::kEmpty;
+  size_t num_moving_ = 0;
+  size_t num_missing_ = 0;
+  std::vector<std::byte> bytes_;
+  std::string_view name_;
+  std::span<const std::byte> values_;
+  std::vector<Tensor> tensors_;
+  IntrusiveList<Unexpected> early_;  // parts that came before the memory they go to was known
+  size_t num_early_ = 0;
+};
+
+}  // namespace axon

@@ -1,0 +1,83 @@
+// One call of a function of this process, by a peer.
+//
+//   runtime.add("add", [](Invocation& invocation) {
+//     … invocation.arguments().tensors() …
+//     invocation.answer.open();  …  invocation.answer.seal();
+//     invocation.reply();                              // exactly one of reply() and fail(), on any thread, whenever
+//   });
+//
+// Belongs to the runtime, which uses it again for later calls: not to be touched after reply() or fail().
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string_view>
+
+#include "comm/door.hpp"
+#include "runtime/inbound.hpp"
+#include "runtime/outbound.hpp"
+
+namespace axon {
+
+class Connection;
+class RuntimeCore;
+struct Function;
+
+class Invocation final : public ListNode<Invocation>,
+                         private Submission,
+                         private Inbound::Listener,
+                         private Outbound::Listener {
+ public:
+  // Filled in before reply(). Nobody reads it where no answer is wanted.
+  Outbound answer{*this};
+
+  Invocation() = default;
+  Invocation(const Invocation&) = delete;
+  Invocation& operator=(const Invocation&) = delete;
+
+  std::string_view function() const noexcept { return arguments_.name(); }
+  Inbound& arguments() noexcept { return arguments_; }
+  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
+  bool wants_answer() const noexcept { return kind_ == OperationKind::kInvoke; }
+  // The caller has given up: the answer will be dropped, so there is no need to go on. Any thread.
+  bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed); }
+  // Of use to whoever keeps books about it.
+  uint64_t serial() const noexcept { return serial_; }
+
+  void reply() noexcept;
+  // The caller gets an error of this class: a name of Python's ("ValueError") for doors of Python.
+  void fail(std::string_view class_name, std::string_view message) noexcept;
+  // The same with an answer of the door's own making, opened with the name of the error's class.
+  void reply_failure() noexcept;
+
+ private:
+  friend class Connection;
+  friend class RuntimeCore;
+
+  enum class Phase : uint8_t { kArriving, kCalled, kReplying, kCleared };
+
+  void describe_failure(std::string_view class_name, std::string_view message);
+  void fail_here(std::string_view class_name, const std::string& message) noexcept;
+  void begin() noexcept override;
+  void deliver() noexcept override;
+  void on_announced(Inbound&) noexcept override;
+  void on_complete(Inbound&) noexcept override;
+  void on_broken(Inbound&, Status reason) noexcept override;
+  void on_sent() noexcept override;
+
+  // Holder of the token only.
+  RuntimeCore* core_ = nullptr;
+  std::shared_ptr<RuntimeCore> keeper_;     // while a user has it: owned with the runtime, which may be gone before
+  std::shared_ptr<Connection> connection_;  // owned with the runtime
+  Inbound arguments_;
+  const Function* handler_ = nullptr;
+  uint32_t number_ = 0;
+  uint64_t serial_ = 0;
+  OperationKind kind_{};
+  OperationKind answer_kind_ = OperationKind::kReply;
+  Phase phase_ = Phase::kArriving;
+  bool has_envelope_ = false;
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace axon

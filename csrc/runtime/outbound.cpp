@@ -1,0 +1,95 @@
+#include "runtime/outbound.hpp"
+
+#include <cstring>
+
+namespace axon {
+
+// A larger tensor is sent by itself: copying it into the envelope, and out of it, costs more than another message.
+static constexpr size_t kLargestInline = 4096;
+// More memory than this is not kept for the next message.
+static constexpr size_t kMostKept = size_t{1} << 16;
+
+void Outbound::append(const void* data, size_t num_bytes) {
+  const auto* first = static_cast<const std::byte*>(data);
+  bytes_.insert(bytes_.end(), first, first + num_bytes);
+}
+
+void Outbound::open(std::string_view name) {
+  clear();
+  bytes_.resize(sizeof(EnvelopePrefix));
+  name_num_bytes_ = static_cast<uint8_t>(name.size());
+  append(name.data(), name.size());
+  pad();
+  values_offset_ = bytes_.size();
+}
+
+size_t Outbound::add(const TensorView& tensor, Owner owner) {
+  const TensorDescriptor descriptor{.num_bytes = tensor.data.num_bytes,
+                                    .dtype = tensor.dtype,
+                                    .kind = tensor.kind,
+                                    .num_dimensions = static_cast<uint8_t>(tensor.shape.size())};
+  tensors_.push_back({descriptor, shapes_.size(), tensor.data, std::move(owner)});
+  shapes_.insert(shapes_.end(), tensor.shape.begin(), tensor.shape.end());
+  return tensors_.size() - 1;
+}
+
+void Outbound::seal() {
+  EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(bytes_.size() - values_offset_),
+                        .num_tensors = static_cast<uint16_t>(tensors_.size()),
+                        .name_num_bytes = name_num_bytes_};
+  std::memcpy(bytes_.data(), &prefix, sizeof prefix);
+  pad();
+  size_t num_bytes = bytes_.size() + tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);
+  for (uint32_t index = 0; index < tensors_.size(); ++index) {
+    Tensor& tensor = tensors_[index];
+    const size_t num_inline = padded(tensor.data.num_bytes);
+    const bool fits = num_inline <= kLargestInline && num_bytes + num_inline <= kLongestWithTensors;
+    if (fits || tensor.data.num_bytes == 0) {
+      num_bytes += num_inline;
+    } else {
+      tensor.descriptor.place = TensorPlace::kPart;
+      parts_.push_back({index, tensor.data, std::move(tensor.owner)});
+    }
+    append(&tensor.descriptor, sizeof tensor.descriptor);
+    append(shapes_.data() + tensor.shape_offset, tensor.descriptor.num_dimensions * sizeof(int64_t));
+  }
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.descriptor.place != TensorPlace::kEnvelope || tensor.data.num_bytes == 0) continue;
+    append(tensor.data.data, tensor.data.num_bytes);
+    pad();
+  }
+  tensors_.clear();
+}
+
+Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {
+  const auto send_one = [&](const MessageHeader& head, ConstBuffer data) -> Status {
+    ++num_moving_;
+    auto sent = messenger.transport().send(peer, head, data, *this);
+    if (!sent) return Status();
+    --num_moving_;
+    return std::move(*sent);
+  };
+  AXON_TRY(send_one(header, {bytes_.data(), bytes_.size()}));
+  MessageHeader of_part = header;
+  of_part.fingerprint.operation = part;
+  for (const Part& each : parts_) {
+    of_part.slot = each.index;
+    AXON_TRY(send_one(of_part, each.data));
+  }
+  return Status();
+}
+
+void Outbound::on_done(Completion& self, Status) noexcept {
+  auto& outbound = static_cast<Outbound&>(self);
+  if (--outbound.num_moving_ == 0) outbound.listener_.on_sent();
+}
+
+void Outbound::clear() noexcept {
+  if (bytes_.capacity() > kMostKept) bytes_ = {};
+  bytes_.clear();
+  tensors_.clear();
+  shapes_.clear();
+  parts_.clear();
+}
+
+}  // namespace axon

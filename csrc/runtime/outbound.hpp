@@ -1,0 +1,118 @@
+// What is being sent: a call's arguments or an answer.
+//
+//   outbound.open("name of a function");                   // or nothing, for an answer
+//   ValueWriter(outbound.bytes()).text("a plain value");   // any number of values
+//   outbound.add({.dtype = …, .shape = shape, .data = {data, num_bytes}});
+//   outbound.seal();
+//
+// Keeps its memory from one message to the next. Small tensors are copied by seal(), others are borrowed until the
+// message has left, or owned by an Owner.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "memory/buffer.hpp"
+#include "runtime/envelope.hpp"
+#include "transport/messenger.hpp"
+
+namespace axon {
+
+// Keeps memory alive until it is destroyed, on any thread.
+class Owner {
+ public:
+  Owner() noexcept = default;
+  Owner(void* object, void (*release)(void*)) noexcept : object_(object), release_(release) {}
+  Owner(Owner&& other) noexcept : object_(std::exchange(other.object_, nullptr)), release_(other.release_) {}
+  Owner& operator=(Owner&& other) noexcept {
+    std::swap(object_, other.object_);
+    std::swap(release_, other.release_);
+    return *this;
+  }
+  ~Owner() {
+    if (object_ != nullptr) release_(object_);
+  }
+
+ private:
+  void* object_ = nullptr;
+  void (*release_)(void*) = nullptr;
+};
+
+// Contiguous, in the order of its dimensions.
+struct TensorView {
+  uint8_t dtype = 0;
+  MemoryKind kind = MemoryKind::kHost;  // where it is to be thought of; the data itself lies on the host
+  std::span<const int64_t> shape;
+  ConstBuffer data;
+};
+
+class Outbound : private Completion {
+ public:
+  // Told by the holder of the token once nothing of a message moves any more, unless send() has said so.
+  class Listener {
+   public:
+    virtual void on_sent() noexcept = 0;
+
+   protected:
+    ~Listener() = default;
+  };
+
+  explicit Outbound(Listener& listener) noexcept : Completion{&Outbound::on_done}, listener_(listener) {}
+  Outbound(const Outbound&) = delete;
+  Outbound& operator=(const Outbound&) = delete;
+
+  // At most kLongestName bytes.
+  void open(std::string_view name = {});
+  // For values, between open() and seal().
+  std::vector<std::byte>& bytes() noexcept { return bytes_; }
+  // At most kMostTensors times.
+  size_t add(const TensorView& tensor, Owner owner = {});
+  void seal();
+
+  std::string_view name() const noexcept {
+    return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(EnvelopePrefix), name_num_bytes_};
+  }
+
+  // Once sealed, or empty. The header is the envelope's; parts are of `part` kind. Fails if it cannot leave; a failure
+  // on the way is for those who watch the peer. Holder of the progress token only.
+  Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept;
+  // Nothing of it is in the transport's hands.
+  bool at_rest() const noexcept { return num_moving_ == 0; }
+
+  // Whether somebody's memory is borrowed.
+  bool has_parts() const noexcept { return !parts_.empty(); }
+  // Lets go of what it borrowed or owned; at rest only.
+  void clear() noexcept;
+
+ private:
+  struct Tensor {
+    TensorDescriptor descriptor;
+    size_t shape_offset;
+    ConstBuffer data;
+    Owner owner;
+  };
+  struct Part {
+    uint32_t index;  // among the message's tensors
+    ConstBuffer data;
+    Owner owner;
+  };
+
+  void append(const void* data, size_t num_bytes);
+  void pad() { bytes_.resize(padded(bytes_.size())); }
+  static void on_done(Completion& self, Status status) noexcept;
+
+  Listener& listener_;
+  size_t num_moving_ = 0;
+
+  std::vector<std::byte> bytes_;
+  size_t values_offset_ = 0;
+  uint8_t name_num_bytes_ = 0;
+  std::vector<Tensor> tensors_;
+  std::vector<int64_t> shapes_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace axon

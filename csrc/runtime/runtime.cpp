@@ -1,0 +1,129 @@
+#include "runtime/runtime.hpp"
+
+#include <utility>
+
+namespace axon {
+
+// How often a drain looks whether all is done: often enough, since it drives meanwhile.
+static constexpr std::chrono::milliseconds kLookInterval{2};
+
+Result<std::unique_ptr<Runtime>> Runtime::open(RuntimeOptions options, Engine& engine) {
+  if (options.name.empty() || options.name.size() > Introduction::kMostNameBytes) {
+    return Status(ErrorCode::kInvalidArgument, "a runtime's name is " + std::to_string(options.name.size()) +
+                                                   " bytes long; allowed: 1 to " +
+                                                   std::to_string(Introduction::kMostNameBytes));
+  }
+  auto core = std::make_shared<RuntimeCore>(engine, std::move(options));
+  AXON_TRY(core->open());
+  return std::unique_ptr<Runtime>(new Runtime(std::move(core)));
+}
+
+Result<uint16_t> Runtime::listen(const Place& place, const Secret& secret) {
+  const std::lock_guard lock(mutex_);
+  return listen_held(place, secret);
+}
+
+Result<uint16_t> Runtime::listen_held(const Place& place, const Secret& secret) {
+  if (core_->engine().is_forked()) return Engine::forked();
+  if (closed_) return Status(ErrorCode::kAborted, "the runtime '" + name() + "' is closed");
+  if (listener_) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "the runtime '" + name() + "' listens on port " + std::to_string(listener_->port()) + " already");
+  }
+  Result<std::unique_ptr<Listener>> listener =
+      Listener::open(place, secret, {}, [this](Meeting meeting) { return welcome(std::move(meeting)); });
+  if (!listener.ok()) return std::move(listener.status());
+  listener_ = std::move(listener).value();
+  invitation_.emplace(Invitation{.host = place.host, .port = listener_->port(), .secret = secret});
+  return listener_->port();
+}
+
+Result<std::vector<std::byte>> Runtime::address() {
+  const std::lock_guard lock(mutex_);
+  if (!invitation_) {
+    Result<uint16_t> port = listen_held({.host = "127.0.0.1", .port = 0}, Secret::random());
+    if (!port.ok()) return std::move(port.status());
+  }
+  return invitation_->encode();
+}
+
+std::optional<Listener::Counts> Runtime::counts() {
+  const std::lock_guard lock(mutex_);
+  return listener_ ? std::optional(listener_->counts()) : std::nullopt;
+}
+
+Introduction Runtime::introduction(const PeerCard& own) const {
+  const std::vector<uint8_t> blob = own.encode();
+  const auto bytes = std::as_bytes(std::span(blob));
+  return {.name = name(), .incarnation = incarnation_, .key = own.key, .card = {bytes.begin(), bytes.end()}};
+}
+
+Result<std::shared_ptr<Connection>> Runtime::admit(Meeting meeting, uint64_t own_key) {
+  const auto& blob = meeting.peer.card;
+  Result<PeerCard> card = PeerCard::decode({reinterpret_cast<const uint8_t*>(blob.data()), blob.size()});
+  if (!card.ok()) return std::move(card.status());
+  return core_->admit({.name = meeting.peer.name,
+                       .incarnation = meeting.peer.incarnation,
+                       .card = std::move(card).value(),
+                       .peer_key = meeting.peer.key,
+                       .own_key = own_key,
+                       .socket = std::move(meeting.socket)});
+}
+
+// On the listener's thread.
+Result<Introduction> Runtime::welcome(Meeting meeting) {
+  const OwnCard own = core_->engine().make_card();
+  Result<std::shared_ptr<Connection>> admitted = admit(std::move(meeting), own.card().key);
+  if (!admitted.ok()) return std::move(admitted.status());
+  return introduction(own.card());
+}
+
+Result<std::shared_ptr<Connection>> Runtime::connect(std::span<const std::byte> address, Clock::time_point deadline) {
+  Result<Invitation> invitation = Invitation::decode(address);
+  if (!invitation.ok()) return std::move(invitation.status());
+  const Invitation& to = invitation.value();
+  return connect({.host = to.host, .port = to.port}, to.secret, deadline);
+}
+
+Result<std::shared_ptr<Connection>> Runtime::connect(const Place& place, const Secret& secret,
+                                                     Clock::time_point deadline) {
+  if (core_->engine().is_forked()) return Engine::forked();
+  const OwnCard own = core_->engine().make_card();
+  Result<Meeting> meeting = introduce(place, secret, introduction(own.card()), deadline);
+  if (!meeting.ok()) return std::move(meeting.status());
+  return admit(std::move(meeting).value(), own.card().key);
+}
+
+bool Runtime::serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience) {
+  return core_->engine().wait(stop, deadline, patience);
+}
+
+void Runtime::wake() {
+  core_->engine().nudge();
+}
+
+bool Runtime::drain(Clock::time_point deadline) {
+  if (core_->engine().is_forked()) return true;
+  core_->refuse_new();
+  const sync::atomic<bool> never{false};
+  bool idle = core_->is_idle();
+  while (!idle && Clock::now() < deadline) {
+    core_->engine().wait(never, std::min(deadline, Clock::now() + kLookInterval));
+    idle = core_->is_idle();
+  }
+  close();
+  return idle;
+}
+
+void Runtime::close() noexcept {
+  std::unique_ptr<Listener> listener;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    listener = std::move(listener_);
+  }
+  listener.reset();  // waits for its thread, which may be at welcome()
+  if (!core_->engine().is_forked()) core_->close();
+}
+
+}  // namespace axon

@@ -1,0 +1,224 @@
+#include "runtime/runtime_core.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.hpp"
+#include "runtime/values.hpp"
+
+namespace axon {
+
+namespace {
+
+// An invocation's caller has given up: on its way to whoever keeps books.
+struct CancelNotice final : Submission {
+  std::shared_ptr<const std::function<void(uint64_t)>> listener;  // owned with the runtime, which may be gone before
+  uint64_t serial = 0;
+
+  void begin() noexcept override {}
+  void deliver() noexcept override {
+    (*listener)(serial);
+    delete this;
+  }
+};
+
+}  // namespace
+
+RuntimeCore::RuntimeCore(Engine& engine, RuntimeOptions options)
+    : engine_(engine),
+      options_(std::move(options)),
+      limits_{.max_message_num_bytes = options_.max_message_num_bytes, .max_early_parts = kMostTensors} {}
+
+// A transfer of a peer that is gone may never end, and still touch its memory: that is left behind.
+RuntimeCore::~RuntimeCore() {
+  for (std::unique_ptr<Invocation>& invocation : invocations_) {
+    if (!invocation->arguments_.at_rest() || !invocation->answer.at_rest()) {
+      [[maybe_unused]] Invocation* const left_behind = invocation.release();
+    }
+  }
+}
+
+Status RuntimeCore::open() {
+  AXON_TRY(engine_.enter(*this));
+  engine_.exclusively([&] { self_ = shared_from_this(); });
+  return Status();
+}
+
+Status RuntimeCore::add(std::string name, Handler handler) {
+  if (name.empty() || name.size() > kLongestName) {
+    return {ErrorCode::kInvalidArgument, "a function's name is " + std::to_string(name.size()) +
+                                             " bytes long; allowed: 1 to " + std::to_string(kLongestName)};
+  }
+  return engine_.exclusively([&]() -> Status {
+    const auto [place, is_new] = functions_.try_emplace(std::move(name), Function{std::move(handler)});
+    if (is_new) return Status();
+    return {ErrorCode::kInvalidArgument, "there is a function '" + place->first + "' already"};
+  });
+}
+
+void RuntimeCore::set_fallback(Handler handler) {
+  engine_.exclusively([&] { fallback_.call = std::move(handler); });
+}
+
+void RuntimeCore::set_on_cancelled(std::function<void(uint64_t)> on_cancelled) {
+  auto listener = std::make_shared<const std::function<void(uint64_t)>>(std::move(on_cancelled));
+  engine_.exclusively([&] { on_cancelled_ = std::move(listener); });
+}
+
+Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
+  return engine_.exclusively([&]() -> Result<std::shared_ptr<Connection>> {
+    if (refuses_) return Status(ErrorCode::kAborted, "the runtime '" + options_.name + "' is closed");
+    if (connections_.size() >= options_.max_connections) {
+      return Status(ErrorCode::kResourceExhausted, "the runtime '" + options_.name + "' has " +
+                                                       std::to_string(connections_.size()) +
+                                                       " connections, as many as it may have");
+    }
+    Result<PeerId> peer = engine_.meet(identity.card);
+    if (!peer.ok()) return std::move(peer.status());
+    if (engine_.messenger().is_lost(peer.value())) {
+      return Status(ErrorCode::kPeerLost, "the process of '" + identity.name + "' is gone");
+    }
+    const uint64_t key = identity.own_key;
+    auto connection = std::make_shared<Connection>(*this, engine_, std::move(identity), peer.value());
+    connections_.push_back(connection);
+    if (!engine_.messenger().attach(key, *connection)) {
+      connection->fail(Status(ErrorCode::kResourceExhausted,
+                              "'" + connection->identity().name + "' has sent more before it was met than is kept"));
+      return connection->failure_.clone();
+    }
+    return connection;
+  });
+}
+
+std::vector<std::shared_ptr<Connection>> RuntimeCore::connections() {
+  return engine_.exclusively([&] { return connections_; });
+}
+
+bool RuntimeCore::is_idle() {
+  return engine_.exclusively([&] {
+    return parked_.empty() &&
+           std::ranges::all_of(connections_, [](const auto& connection) { return connection->is_idle(); });
+  });
+}
+
+void RuntimeCore::refuse_new() noexcept {
+  engine_.exclusively([&] { refuses_ = true; });
+}
+
+void RuntimeCore::close() noexcept {
+  engine_.exclusively([&] {
+    if (std::exchange(closed_, true)) return;
+    refuses_ = true;
+    for (const auto& connection : connections_) {
+      if (connection->failure_.ok()) connection->send_word(OperationKind::kClose, 0);
+    }
+    fail_all(Status(ErrorCode::kAborted, "the runtime '" + options_.name + "' is closed"));
+  });
+  engine_.wake();
+}
+
+bool RuntimeCore::tick(Clock::time_point now) noexcept {
+  for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->tick(now);
+  std::erase_if(connections_, [](const std::shared_ptr<Connection>& connection) {
+    return !connection->failure_.ok() && connection->is_idle();
+  });
+  look_after_parked();
+  if (!closed_ || !connections_.empty() || !parked_.empty()) return true;
+  const std::shared_ptr<RuntimeCore> may_go = std::move(self_);
+  return false;
+}
+
+bool RuntimeCore::has_running() const noexcept {
+  return std::ranges::any_of(connections_, [](const auto& connection) { return connection->num_calls_ != 0; });
+}
+
+void RuntimeCore::on_peer_lost(PeerId peer, const std::string& reason) noexcept {
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    Connection& connection = *connections_[i];
+    if (connection.peer_ != peer) continue;
+    connection.fail(Status(ErrorCode::kPeerLost, "'" + connection.identity().name + "' is gone: " + reason));
+  }
+}
+
+void RuntimeCore::on_shut_down() noexcept {
+  refuses_ = closed_ = true;
+  fail_all(Status(ErrorCode::kAborted, "the process shuts torch_axon down"));
+}
+
+void RuntimeCore::on_transport_gone() noexcept {
+  for (const auto& connection : connections_) connection->on_transport_gone();
+}
+
+void RuntimeCore::fail_all(const Status& reason) noexcept {
+  for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->fail(reason);
+}
+
+Invocation& RuntimeCore::take_invocation() noexcept {
+  if (Invocation* kept = free_.pop_front()) return *kept;
+  invocations_.push_back(std::make_unique<Invocation>());
+  invocations_.back()->core_ = this;
+  return *invocations_.back();
+}
+
+void RuntimeCore::recycle(Invocation& invocation) noexcept {
+  invocation.arguments_.abandon();
+  if (!invocation.arguments_.at_rest() || !invocation.answer.at_rest()) {
+    if (!invocation.linked()) parked_.push_back(invocation);
+    return;
+  }
+  invocation.unlink();
+  if (invocation.answer.has_parts()) {  // whose owners are not to be told under the token
+    invocation.phase_ = Invocation::Phase::kCleared;
+    return engine_.post(invocation);
+  }
+  invocation.phase_ = Invocation::Phase::kArriving;
+  invocation.has_envelope_ = false;
+  invocation.cancelled_.store(false, std::memory_order_relaxed);
+  invocation.connection_.reset();
+  const std::shared_ptr<RuntimeCore> may_go = std::move(invocation.keeper_);
+  free_.push_back(invocation);
+}
+
+// All of it is here.
+void RuntimeCore::call(Invocation& invocation) noexcept {
+  if (refuses_) return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closed");
+  const auto found = functions_.find(invocation.function());
+  invocation.handler_ = found != functions_.end() ? &found->second : &fallback_;
+  if (!invocation.handler_->call) {
+    return invocation.fail_here("LookupError", "the runtime '" + options_.name + "' has no function '" +
+                                                   std::string(invocation.function()) + "'");
+  }
+  invocation.serial_ = ++num_invoked_;
+  invocation.phase_ = Invocation::Phase::kCalled;
+  invocation.keeper_ = weak_from_this().lock();
+  engine_.post(invocation);
+}
+
+void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
+  if (invocation.phase_ == Invocation::Phase::kArriving) {
+    invocation.arguments_.abandon();
+    return invocation.fail_here("RuntimeError", "cancelled before all of it had come");
+  }
+  if (invocation.phase_ != Invocation::Phase::kCalled) return;
+  invocation.cancelled_.store(true, std::memory_order_relaxed);
+  if (!on_cancelled_) return;
+  auto* notice = new CancelNotice;
+  notice->listener = on_cancelled_;
+  notice->serial = invocation.serial_;
+  engine_.post(*notice);
+}
+
+void RuntimeCore::on_caller_lost(Invocation& invocation) noexcept {
+  if (invocation.phase_ == Invocation::Phase::kArriving) return recycle(invocation);
+  on_cancelled(invocation);
+}
+
+void RuntimeCore::look_after_parked() noexcept {
+  for (Invocation* invocation = parked_.front(); invocation != nullptr;) {
+    Invocation* next = parked_.next(*invocation);
+    if (invocation->arguments_.at_rest() && invocation->answer.at_rest()) recycle(*invocation);
+    invocation = next;
+  }
+}
+
+}  // namespace axon

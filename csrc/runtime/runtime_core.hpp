@@ -1,0 +1,103 @@
+// What a runtime consists of beside its sockets: functions, connections, and the invocations under way. A door of the
+// engine, for as long as anything of it moves; everything private belongs to the holder of the progress token.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/engine.hpp"
+#include "runtime/connection.hpp"
+
+namespace axon {
+
+// Called by whichever thread drives, without any lock; not to wait there for other calls.
+using Handler = std::function<void(Invocation&)>;
+
+struct Function {
+  Handler call;
+};
+
+struct RuntimeOptions {
+  std::string name;
+  uint64_t max_message_num_bytes = uint64_t{16} << 30;  // of an envelope, and of all tensors of a message
+  size_t max_waiting_calls = 65'536;                    // a connection; beyond those that the peer has
+  size_t max_connections = 1024;
+};
+
+class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, private Door {
+ public:
+  RuntimeCore(Engine& engine, RuntimeOptions options);
+  ~RuntimeCore();
+  RuntimeCore(const RuntimeCore&) = delete;
+  RuntimeCore& operator=(const RuntimeCore&) = delete;
+
+  // Fails once the engine is shut down. From here on it keeps itself alive until it is closed and at rest.
+  Status open();
+
+  Engine& engine() const noexcept { return engine_; }
+  const RuntimeOptions& options() const noexcept { return options_; }
+  const Inbound::Limits& limits() const noexcept { return limits_; }
+
+  // Any thread, as all up to close().
+  Status add(std::string name, Handler handler);
+  // What is called for functions of other names.
+  void set_fallback(Handler handler);
+  // Told of invocations whose callers have given up, by serial().
+  void set_on_cancelled(std::function<void(uint64_t serial)> on_cancelled);
+
+  // A runtime that has been met; its messages name the key of a card of this engine's.
+  Result<std::shared_ptr<Connection>> admit(Identity identity);
+  std::vector<std::shared_ptr<Connection>> connections();
+  bool is_idle();
+
+  // From here on callers get an error, and nothing can be called.
+  void refuse_new() noexcept;
+  // Ends what is left. Idempotent.
+  void close() noexcept;
+
+ private:
+  friend class Connection;
+  friend class Invocation;
+
+  // Door
+  bool tick(Clock::time_point now) noexcept override;
+  bool has_running() const noexcept override;
+  void on_peer_lost(PeerId peer, const std::string& reason) noexcept override;
+  void on_shut_down() noexcept override;
+  void on_transport_gone() noexcept override;
+
+  // For connections and invocations.
+  Invocation& take_invocation() noexcept;
+  void recycle(Invocation& invocation) noexcept;
+  void call(Invocation& invocation) noexcept;
+  void on_cancelled(Invocation& invocation) noexcept;
+  void on_caller_lost(Invocation& invocation) noexcept;
+
+  void fail_all(const Status& reason) noexcept;
+  void look_after_parked() noexcept;
+
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>()(name); }
+  };
+
+  Engine& engine_;
+  const RuntimeOptions options_;
+  const Inbound::Limits limits_;
+  std::shared_ptr<RuntimeCore> self_;  // while it is a door of the engine's; owned with the runtime and invocations
+  std::unordered_map<std::string, Function, Hash, std::equal_to<>> functions_;
+  Function fallback_;
+  std::shared_ptr<const std::function<void(uint64_t)>> on_cancelled_;  // owned with notices on their way
+  std::vector<std::shared_ptr<Connection>> connections_;               // owned with users' handles and calls under way
+  std::vector<std::unique_ptr<Invocation>> invocations_;               // all that there are
+  IntrusiveList<Invocation> free_;
+  IntrusiveList<Invocation> parked_;  // done, but the transport still has their memory
+  uint64_t num_invoked_ = 0;
+  bool refuses_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace axon

@@ -1,0 +1,91 @@
+// Plain values in messages: MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), with tensors as an
+// extension of type 1 whose two bytes are the tensor's index in the message, big endian as all of MessagePack.
+//
+//   ValueWriter writer(outbound.bytes());
+//   writer.array(2);  writer.integer(7);  writer.tensor(outbound.add(view));
+//
+//   ValueReader reader(inbound.values());
+//   for (Value value = reader.next(); …) …                  // one token at a time: an array(2), then its two values
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace axon {
+
+class ValueWriter {
+ public:
+  explicit ValueWriter(std::vector<std::byte>& bytes) noexcept : bytes_(bytes) {}
+
+  void nothing() { put_byte(0xc0); }
+  void boolean(bool value) { put_byte(value ? 0xc3 : 0xc2); }
+  void integer(int64_t value);
+  void unsigned_integer(uint64_t value);
+  void real(double value);
+  // Lengths below 2^32.
+  void text(std::string_view value);
+  void binary(std::span<const std::byte> value);
+  void array(size_t num_values);
+  // As many times a key and its value follow.
+  void map(size_t num_pairs);
+  void tensor(size_t index);
+
+ private:
+  void put_byte(uint8_t byte) { bytes_.push_back(static_cast<std::byte>(byte)); }
+  template <typename T>
+  void put(uint8_t code, T value);
+  void put_length(size_t length, uint8_t most_fixed, uint8_t fixed, uint8_t code8, uint8_t code16, uint8_t code32);
+
+  std::vector<std::byte>& bytes_;
+};
+
+struct Value {
+  enum class Kind : uint8_t {
+    kBroken,  // the values end here, or are none of MessagePack's, or of a kind that nobody writes
+    kNothing,
+    kBoolean,
+    kInteger,
+    kUnsigned,  // above what fits into an integer
+    kReal,
+    kText,
+    kBinary,
+    kArray,
+    kMap,
+    kTensor,
+  };
+
+  Kind kind = Kind::kBroken;
+  bool boolean = false;
+  int64_t integer = 0;
+  double real = 0;
+  uint64_t count = 0;                // of an array's values or a map's pairs, a tensor's index, or an unsigned integer
+  std::span<const std::byte> bytes;  // of text and binaries
+
+  std::string_view text() const noexcept { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+};
+
+class ValueReader {
+ public:
+  explicit ValueReader(std::span<const std::byte> values) noexcept : rest_(values) {}
+
+  // A count is never larger than the bytes that are left, so that it may be allocated for.
+  Value next() noexcept;
+  bool at_end() const noexcept { return rest_.empty(); }
+
+ private:
+  template <typename T>
+  bool take(T& value) noexcept;
+  Value integer_of(uint8_t code) noexcept;
+  Value real_of(uint8_t code) noexcept;
+  Value bytes_of(Value::Kind kind, uint8_t code, uint8_t first_code) noexcept;
+  Value count_of(Value::Kind kind, bool is_long) noexcept;
+  Value span_of(Value::Kind kind, uint64_t length) noexcept;
+  Value tensor_of() noexcept;
+
+  std::span<const std::byte> rest_;
+};
+
+}  // namespace axon

@@ -1,0 +1,243 @@
+#include "runtime_python/bindings.hpp"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "base/config.hpp"
+#include "runtime_python/python_runtime.hpp"
+
+PYBIND11_DECLARE_HOLDER_TYPE(T, axon::Counted<T>, true)
+
+namespace axon {
+namespace {
+
+namespace py = pybind11;
+
+// How soon a waiting thread notices Ctrl-C.
+constexpr std::chrono::milliseconds kSignalInterval{100};
+
+const char* name_of(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "invalid_argument";
+    case ErrorCode::kTimeout:
+      return "timeout";
+    case ErrorCode::kPeerLost:
+      return "peer_lost";
+    case ErrorCode::kAborted:
+      return "aborted";
+    case ErrorCode::kResourceExhausted:
+      return "resource_exhausted";
+    case ErrorCode::kRemote:
+      return "remote";
+    case ErrorCode::kCancelled:
+      return "cancelled";
+    case ErrorCode::kMismatch:
+    case ErrorCode::kTransport:
+    case ErrorCode::kInternal:
+      return "transport";
+  }
+  return "";
+}
+
+// Raises what Python knows such a failure as.
+[[noreturn]] void raise(const Status& failure) {
+  py::module_::import("torch_axon.runtime._errors").attr("raise_failure")(name_of(failure.code()), failure.message());
+  throw std::logic_error("raise_failure has returned");
+}
+
+template <typename T>
+T value_or_raise(Result<T> result) {
+  if (!result.ok()) raise(result.status());
+  return std::move(result).value();
+}
+
+Clock::time_point deadline_in(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::span<const std::byte> bytes_of(const py::bytes& bytes) {
+  const std::string_view view(bytes);
+  return std::as_bytes(std::span(view));
+}
+
+Secret secret_of(const py::bytes& secret) {
+  return value_or_raise(Secret::from(bytes_of(secret)));
+}
+
+Placement placement_of(const py::object& device) {
+  if (device.is_none()) return {};
+  const auto wanted = py::cast<c10::Device>(device);
+  return {.kind = wanted.is_cpu() ? Placement::Kind::kHost : Placement::Kind::kDevice, .device = wanted};
+}
+
+// With Python's lock held: it neither waits nor takes a lock that those who hold it take Python's for.
+Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::string_view function,
+                           const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
+  if (function.empty() || function.size() > kLongestName) {
+    throw py::value_error("invoke: function's name is " + std::to_string(function.size()) +
+                          " bytes long; allowed: 1 to " + std::to_string(kLongestName));
+  }
+  auto call = Counted<PythonCall>::adopt(*new PythonCall);
+  call->request.open(function);
+  pack_arguments(call->request, positional.ptr(), named.ptr());
+  call->request.seal();
+  call->timeout = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_s));
+  if (!is_awaited) call->answer = Call::Answer::kNone;
+  connection->start(*call);
+  return call;
+}
+
+bool wait(const std::shared_ptr<Connection>& connection, PythonCall& call, double timeout_s) {
+  const Clock::time_point deadline = deadline_in(timeout_s);
+  while (!call.finished()) {
+    {
+      const py::gil_scoped_release no_gil;
+      connection->wait(call, std::min(deadline, Clock::now() + kSignalInterval));
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (Clock::now() >= deadline) break;
+  }
+  return call.finished();
+}
+
+// The answer; or what a function has answered with, if it has failed.
+py::object take_reply(PythonCall& call, const py::object& device) {
+  if (call.answer == Call::Answer::kNone) return py::none();
+  return unpack(call.reply(), placement_of(device));
+}
+
+py::object failure_of(PythonCall& call) {
+  if (call.status().ok()) return py::none();
+  return py::make_tuple(name_of(call.status().code()), call.status().message());
+}
+
+py::list take_waiters(CompletionQueue& queue) {
+  py::list waiters;
+  for (const Counted<PythonCall>& call : queue.take()) waiters.append(call->take_waiter());
+  return waiters;
+}
+
+uint16_t listen(PythonRuntime& self, std::string host, uint16_t port, const py::bytes& secret) {
+  const Secret known = secret_of(secret);
+  return value_or_raise(self.runtime().listen({.host = std::move(host), .port = port}, known));
+}
+
+py::bytes address(PythonRuntime& self) {
+  const std::vector<std::byte> bytes = value_or_raise(self.runtime().address());
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+template <typename Connect>
+std::shared_ptr<Connection> connect(Connect connect) {
+  auto connected = [&] {
+    const py::gil_scoped_release no_gil;
+    return connect();
+  }();
+  return value_or_raise(std::move(connected));
+}
+
+py::dict counts(PythonRuntime& self) {
+  py::dict row;
+  const std::optional<Listener::Counts> counts = self.runtime().counts();
+  if (!counts) return row;
+  row["met"] = counts->num_met;
+  row["malformed"] = counts->num_malformed;
+  row["other_version"] = counts->num_other_version;
+  row["wrong_secret"] = counts->num_wrong_secret;
+  row["refused"] = counts->num_refused;
+  row["late"] = counts->num_late;
+  row["hung_up"] = counts->num_hung_up;
+  return row;
+}
+
+bool drain(PythonRuntime& self, double timeout_s) {
+  const py::gil_scoped_release no_gil;
+  return self.runtime().drain(deadline_in(timeout_s));
+}
+
+void bind_connection(py::module_& module) {
+  py::class_<PythonCall, Counted<PythonCall>>(module, "RuntimeCall")
+      .def_property_readonly("finished", [](const PythonCall& self) { return self.finished(); })
+      .def("wait", [](PythonCall& self, const std::shared_ptr<Connection>& connection,
+                      double timeout) { return wait(connection, self, timeout); })
+      .def("failure", &failure_of)
+      .def("take_reply", &take_reply)
+      .def("watch", [](PythonCall& self, const std::shared_ptr<CompletionQueue>& queue,
+                       py::object waiter) { return self.watch(queue, std::move(waiter)); })
+      .def("watch_served", [](PythonCall& self, PythonRuntime& runtime, py::object waiter) {
+        return self.watch(runtime.completions(), std::move(waiter));
+      });
+  py::class_<Connection, std::shared_ptr<Connection>>(module, "RuntimeConnection")
+      .def_property_readonly("name", [](const Connection& self) { return self.identity().name; })
+      .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
+      .def("invoke", &invoke)
+      .def(
+          "cancel", [](Connection& self, PythonCall& call) { self.cancel(call); },
+          py::call_guard<py::gil_scoped_release>())
+      .def("failure", [](Connection& self) -> py::object {
+        const Status failure = [&] {
+          const py::gil_scoped_release no_gil;
+          return self.failure();
+        }();
+        if (failure.ok()) return py::none();
+        return py::make_tuple(name_of(failure.code()), failure.message());
+      });
+  py::class_<CompletionQueue, std::shared_ptr<CompletionQueue>>(module, "CompletionQueue")
+      .def(py::init<>())
+      .def("fileno", &CompletionQueue::fd)
+      .def("take", &take_waiters);
+}
+
+}  // namespace
+
+void bind_runtime(py::module_& module) {
+  bind_connection(module);
+  py::class_<PythonInvocation>(module, "RuntimeInvocation")
+      .def_property_readonly("name", &PythonInvocation::name)
+      .def_property_readonly("serial", &PythonInvocation::serial)
+      .def_property_readonly("caller", &PythonInvocation::caller)
+      .def_property_readonly("connection", &PythonInvocation::connection)
+      .def_property_readonly("wants_answer", &PythonInvocation::wants_answer)
+      .def("reply", &PythonInvocation::reply)
+      .def("fail", py::overload_cast<const py::object&>(&PythonInvocation::fail));
+  py::class_<PythonRuntime>(module, "RuntimeCore")
+      .def(py::init([](const std::string& name, py::object on_cancelled, uint64_t max_message_num_bytes,
+                       size_t max_waiting_calls, size_t max_connections) {
+        return std::make_unique<PythonRuntime>(RuntimeOptions{.name = name,
+                                                              .max_message_num_bytes = max_message_num_bytes,
+                                                              .max_waiting_calls = max_waiting_calls,
+                                                              .max_connections = max_connections},
+                                               std::move(on_cancelled));
+      }))
+      .def_property_readonly("incarnation", [](PythonRuntime& self) { return self.runtime().incarnation(); })
+      .def("register",
+           [](PythonRuntime& self, const std::string& name, py::object function, bool is_dispatched,
+              const py::object& device) {
+             using Where = PythonRuntime::Where;
+             self.add(name, std::move(function), is_dispatched ? Where::kDispatched : Where::kHere,
+                      placement_of(device));
+           })
+      .def_static("known_secret", [] { return py::bytes(config::text("AXON_SECRET")); })
+      .def("listen", &listen)
+      .def("address", &address)
+      .def("counts", &counts)
+      .def("connect_address",
+           [](PythonRuntime& self, const py::bytes& address, double timeout) {
+             const auto bytes = bytes_of(address);
+             return connect([&] { return self.runtime().connect(bytes, deadline_in(timeout)); });
+           })
+      .def("connect_place",
+           [](PythonRuntime& self, const std::string& host, uint16_t port, const py::bytes& secret, double timeout) {
+             const Secret known = secret_of(secret);
+             return connect([&] { return self.runtime().connect({host, port}, known, deadline_in(timeout)); });
+           })
+      .def("serve",
+           [](PythonRuntime& self, double patience) {
+             self.serve(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience)));
+           })
+      .def("stop", &PythonRuntime::stop, py::call_guard<py::gil_scoped_release>())
+      .def("drain", &drain)
+      .def("close", &PythonRuntime::close);
+}
+
+}  // namespace axon

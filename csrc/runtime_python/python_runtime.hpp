@@ -1,0 +1,111 @@
+// A runtime for Python: functions are Python's, and run on the thread that serves.
+//
+// What comes for Python is queued by whoever drives the engine, and taken by serve(), which holds Python's lock once
+// for all that has come. Plain functions run there; others are called with the invocation itself, and see to it that
+// it is answered.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/runtime.hpp"
+#include "runtime_python/python_call.hpp"
+#include "runtime_python/values.hpp"
+
+namespace axon {
+
+class PythonRuntime;
+
+// An invocation in Python's hands: answered once; with an error if it is dropped.
+class PythonInvocation {
+ public:
+  PythonInvocation(Invocation& invocation, std::string name)
+      : invocation_(&invocation), name_(std::move(name)), connection_(invocation.connection()) {}
+  PythonInvocation(PythonInvocation&& other) noexcept
+      : invocation_(std::exchange(other.invocation_, nullptr)),
+        name_(std::move(other.name_)),
+        connection_(std::move(other.connection_)) {}
+  ~PythonInvocation();
+
+  const std::string& name() const noexcept { return name_; }
+  uint64_t serial() const noexcept { return invocation_ == nullptr ? 0 : invocation_->serial(); }
+  const std::string& caller() const noexcept { return connection_->identity().name; }
+  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
+  bool wants_answer() const noexcept { return invocation_ != nullptr && invocation_->wants_answer(); }
+  // An answer that cannot be sent becomes an error of the function. Python's lock is held, as for all of these.
+  void reply(const pybind11::object& value);
+  void fail(const pybind11::object& exception);
+  void fail(std::string_view class_name, const std::string& message);
+
+ private:
+  Invocation* invocation_;  // null once answered
+  std::string name_;
+  std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be closed before
+};
+
+class PythonRuntime {
+ public:
+  enum class Where : uint8_t { kHere, kDispatched };
+
+  // `on_cancelled` gets the serial of invocations whose callers have given up.
+  PythonRuntime(RuntimeOptions options, pybind11::object on_cancelled);
+  ~PythonRuntime();
+
+  Runtime& runtime() noexcept { return *runtime_; }
+  std::shared_ptr<CompletionSink> completions() noexcept { return queue_; }
+
+  void add(const std::string& name, pybind11::object function, Where where, const Placement& placement);
+
+  // Runs until stop(), with Python's lock held, but for waits.
+  void serve(Clock::duration patience);
+  void stop();
+  void close();
+
+ private:
+  struct PythonFunction {
+    pybind11::object call;
+    Where where;
+    Placement placement;
+  };
+
+  struct Item {
+    Invocation* invocation = nullptr;
+    uint64_t cancelled_serial = 0;
+    Counted<PythonCall> finished{};
+  };
+
+  // What has come for Python. Its pushers hold no lock of Python's.
+  class Queue final : public CompletionSink {
+   public:
+    explicit Queue(Engine& engine) : engine_(engine) {}
+    void push(Counted<PythonCall> call) noexcept override { push(Item{.finished = std::move(call)}); }
+    void push(Item item) noexcept;
+    // Waits for the first. None: stopped.
+    std::vector<Item> take(Clock::duration patience);
+    void stop() noexcept;
+    bool has_stopped() const noexcept { return stopped_.load(); }
+
+   private:
+    Engine& engine_;
+    std::mutex mutex_;  // guards items_
+    std::vector<Item> items_;
+    sync::atomic<bool> has_items_{false};
+    std::atomic<bool> stopped_{false};
+  };
+
+  void handle(Item& item);
+  void invoke(Invocation& invocation);
+
+  std::unique_ptr<Runtime> runtime_;
+  std::shared_ptr<Queue> queue_;  // owned with calls that tell it when they are finished
+  pybind11::object on_cancelled_;
+  std::unordered_map<std::string, PythonFunction> functions_;  // with Python's lock
+};
+
+}  // namespace axon

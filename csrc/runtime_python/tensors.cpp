@@ -1,0 +1,106 @@
+#include "runtime_python/tensors.hpp"
+
+#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/data_type.hpp"
+
+namespace axon {
+
+// Types that the engine has no number for are told by torch's, from here on.
+static constexpr uint8_t kTorchTypes = 128;
+
+static constexpr std::array kTypes{
+    std::pair{at::kBool, DataType::kBool},
+    std::pair{at::kChar, DataType::kInt8},
+    std::pair{at::kByte, DataType::kUint8},
+    std::pair{at::kShort, DataType::kInt16},
+    std::pair{at::kUInt16, DataType::kUint16},
+    std::pair{at::kInt, DataType::kInt32},
+    std::pair{at::kUInt32, DataType::kUint32},
+    std::pair{at::kLong, DataType::kInt64},
+    std::pair{at::kUInt64, DataType::kUint64},
+    std::pair{at::kHalf, DataType::kFloat16},
+    std::pair{at::kBFloat16, DataType::kBFloat16},
+    std::pair{at::kFloat, DataType::kFloat32},
+    std::pair{at::kDouble, DataType::kFloat64},
+    std::pair{at::kComplexFloat, DataType::kComplex64},
+    std::pair{at::kComplexDouble, DataType::kComplex128},
+};
+
+static uint8_t dtype_of(at::ScalarType type) noexcept {
+  for (const auto& [torch_type, dtype] : kTypes) {
+    if (torch_type == type) return static_cast<uint8_t>(dtype);
+  }
+  return static_cast<uint8_t>(kTorchTypes + static_cast<uint8_t>(type));
+}
+
+std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept {
+  for (const auto& [torch_type, ours] : kTypes) {
+    if (static_cast<uint8_t>(ours) == dtype) return torch_type;
+  }
+  if (dtype < kTorchTypes || dtype >= kTorchTypes + static_cast<uint8_t>(at::ScalarType::NumOptions)) return {};
+  const auto type = static_cast<at::ScalarType>(dtype - kTorchTypes);
+  if (type == at::ScalarType::Undefined || c10::isQIntType(type)) return {};
+  return type;
+}
+
+static at::Tensor on_host(const at::Tensor& tensor) {
+  const bool is_plain = tensor.layout() == at::kStrided && !tensor.is_quantized();
+  if (!is_plain || !(tensor.is_cpu() || tensor.is_cuda())) {
+    throw pybind11::type_error("a tensor of layout " + c10::str(tensor.layout()) + " on " + tensor.device().str() +
+                               " cannot be sent; allowed: strided, not quantized, on the CPU or on CUDA");
+  }
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
+  if (plain.is_cpu()) return plain.contiguous();
+  const pybind11::gil_scoped_release no_gil;
+  return plain.contiguous().cpu();
+}
+
+size_t add_tensor(Outbound& outbound, const at::Tensor& tensor) {
+  at::Tensor sent = tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
+                            tensor.layout() == at::kStrided && !tensor.is_quantized()
+                        ? tensor
+                        : on_host(tensor);
+  const TensorView view{.dtype = dtype_of(sent.scalar_type()),
+                        .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
+                        .shape = {sent.sizes().data(), sent.sizes().size()},
+                        .data = {static_cast<const std::byte*>(sent.const_data_ptr()), sent.nbytes()}};
+  if (view.shape.size() > kMostDimensions) {
+    throw pybind11::value_error("a tensor of " + std::to_string(view.shape.size()) +
+                                " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
+  }
+  const auto release = [](void* held) {
+    c10::intrusive_ptr<c10::TensorImpl>::reclaim(static_cast<c10::TensorImpl*>(held));
+  };
+  return outbound.add(view, Owner(sent.unsafeReleaseTensorImpl(), release));
+}
+
+at::Tensor take_tensor(Inbound::Tensor& received) {
+  const std::optional<at::ScalarType> type = type_of(received.dtype);
+  if (!type) throw pybind11::type_error("a tensor has come of a type that this torch does not have");
+  const at::IntArrayRef shape(received.shape.data(), received.shape.size());
+  const at::TensorOptions options(*type);
+  if (c10::multiply_integers(shape) * static_cast<int64_t>(options.dtype().itemsize()) !=
+      static_cast<int64_t>(received.data.num_bytes)) {
+    throw pybind11::value_error("a tensor has come whose length is not that of its shape");
+  }
+  if (received.block) {
+    auto* block = new Block(std::move(received.block));
+    const auto give_back = [block](void*) { delete block; };
+    return at::from_blob(block->data(), shape, give_back, options);
+  }
+  at::Tensor tensor = at::empty(shape, options);
+  if (received.data.num_bytes != 0) {
+    std::memcpy(tensor.mutable_data_ptr(), received.data.data, received.data.num_bytes);
+  }
+  return tensor;
+}
+
+}  // namespace axon

@@ -1,0 +1,23 @@
+// Torch's tensors as messages have them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "runtime/inbound.hpp"
+#include "runtime/outbound.hpp"
+
+namespace axon {
+
+// Adds it to a message, which keeps it alive. Makes a copy where it is not contiguous or not on the host. Throws
+// TypeError for what has no elements of its own in a row: sparse, quantized, meta tensors.
+size_t add_tensor(Outbound& outbound, const at::Tensor& tensor);
+
+// A tensor that has come, on the host. Takes the memory that it lies in, or copies what lies in the envelope.
+at::Tensor take_tensor(Inbound::Tensor& received);
+
+// Of a tensor that is announced; nothing for a type that this torch does not have.
+std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept;
+
+}  // namespace axon

@@ -1,0 +1,143 @@
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <vector>
+
+#include "runtime/values.hpp"
+#include "runtime_python/tensors.hpp"
+#include "runtime_python/values.hpp"
+
+namespace axon {
+
+namespace py = pybind11;
+
+static constexpr int kDeepest = 64;
+
+namespace {
+
+class Unpacker {
+ public:
+  Unpacker(Inbound& inbound, const Placement& placement)
+      : reader_(inbound.values()), received_(inbound.tensors()), placement_(placement) {}
+
+  py::object unpack(int depth) {
+    const Value value = reader_.next();
+    switch (value.kind) {
+      case Value::Kind::kNothing:
+        return py::none();
+      case Value::Kind::kBoolean:
+        return py::bool_(value.boolean);
+      case Value::Kind::kInteger:
+        return checked(PyLong_FromLongLong(value.integer));
+      case Value::Kind::kUnsigned:
+        return checked(PyLong_FromUnsignedLongLong(value.count));
+      case Value::Kind::kReal:
+        return checked(PyFloat_FromDouble(value.real));
+      case Value::Kind::kText:
+        return checked(PyUnicode_DecodeUTF8(value.text().data(), static_cast<Py_ssize_t>(value.bytes.size()), nullptr));
+      case Value::Kind::kBinary:
+        return checked(PyBytes_FromStringAndSize(value.text().data(), static_cast<Py_ssize_t>(value.bytes.size())));
+      case Value::Kind::kTensor:
+        return tensor(value.count);
+      default:
+        break;
+    }
+    if (depth == kDeepest || value.kind == Value::Kind::kBroken)
+      throw py::value_error("values have come that cannot be read");
+    return value.kind == Value::Kind::kArray ? list(value.count, depth + 1) : dict(value.count, depth + 1);
+  }
+
+  // What pack_arguments has written.
+  Arguments arguments() {
+    const Value both = reader_.next();
+    const Value positional = reader_.next();
+    if (both.kind != Value::Kind::kArray || both.count != 2 || positional.kind != Value::Kind::kArray) {
+      throw py::type_error("a function has been called with something else than arguments");
+    }
+    Arguments arguments{py::tuple(positional.count), {}};
+    for (uint64_t i = 0; i < positional.count; ++i) {
+      PyTuple_SET_ITEM(arguments.positional.ptr(), static_cast<Py_ssize_t>(i), unpack(1).release().ptr());
+    }
+    py::object named = unpack(1);
+    if (named.is_none()) return arguments;
+    if (PyDict_Check(named.ptr()) == 0) throw py::type_error("a function has been called with odd named arguments");
+    arguments.named = std::move(named);
+    return arguments;
+  }
+
+  void check_end() const {
+    if (!reader_.at_end()) throw py::value_error("values have come with others behind their end");
+  }
+
+ private:
+  static py::object checked(PyObject* made) {
+    if (made == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(made);
+  }
+
+  py::object list(uint64_t count, int depth) {
+    py::object made = checked(PyList_New(static_cast<Py_ssize_t>(count)));
+    for (uint64_t i = 0; i < count; ++i) {
+      PyList_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), unpack(depth).release().ptr());
+    }
+    return made;
+  }
+
+  py::object dict(uint64_t count, int depth) {
+    py::object made = checked(PyDict_New());
+    for (uint64_t i = 0; i < count; ++i) {
+      const py::object key = unpack(depth);
+      const py::object item = unpack(depth);
+      if (PyDict_SetItem(made.ptr(), key.ptr(), item.ptr()) != 0) throw py::error_already_set();
+    }
+    return made;
+  }
+
+  py::object tensor(uint64_t index) {
+    if (index >= received_.size()) throw py::value_error("values have come that name a tensor which has not");
+    if (tensors_.empty()) tensors_.resize(received_.size());
+    if (!tensors_[index]) tensors_[index] = checked(THPVariable_Wrap(place(received_[index])));
+    return tensors_[index];
+  }
+
+  at::Tensor place(Inbound::Tensor& received) const {
+    const bool was_on_device = received.kind == MemoryKind::kCuda;
+    const at::Tensor tensor = take_tensor(received);
+    switch (placement_.kind) {
+      case Placement::Kind::kHost:
+        return tensor;
+      case Placement::Kind::kLike:
+        return was_on_device && at::hasCUDA() ? to(tensor, at::kCUDA) : tensor;
+      case Placement::Kind::kDevice:
+        return to(tensor, placement_.device);
+    }
+    return tensor;
+  }
+
+  static at::Tensor to(const at::Tensor& tensor, c10::Device device) {
+    const py::gil_scoped_release no_gil;
+    return tensor.to(device);
+  }
+
+  ValueReader reader_;
+  std::span<Inbound::Tensor> received_;
+  const Placement placement_;
+  std::vector<py::object> tensors_;  // by index; those that have been named
+};
+
+}  // namespace
+
+py::object unpack(Inbound& inbound, const Placement& placement) {
+  Unpacker unpacker(inbound, placement);
+  py::object value = unpacker.unpack(0);
+  unpacker.check_end();
+  return value;
+}
+
+Arguments unpack_arguments(Inbound& inbound, const Placement& placement) {
+  Unpacker unpacker(inbound, placement);
+  Arguments arguments = unpacker.arguments();
+  unpacker.check_end();
+  return arguments;
+}
+
+}  // namespace axon

@@ -1,0 +1,41 @@
+// Python's values into messages and out of them. All of it with Python's lock held.
+#pragma once
+
+#include <Python.h>
+#include <c10/core/Device.h>
+#include <pybind11/pybind11.h>
+
+#include "runtime/inbound.hpp"
+#include "runtime/outbound.hpp"
+
+namespace axon {
+
+// Appends to an open message: None, bool, int, float, str, bytes, tuples, lists and dicts of such, and tensors and what
+// can be one without a copy (DLPack, buffers). Throws TypeError that says what it was, and OverflowError for integers
+// beyond 64 bits.
+void pack(Outbound& outbound, PyObject* value);
+
+// What a function is called with: a tuple, and a dict or null.
+void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named);
+
+// Where tensors are put once they have come.
+struct Placement {
+  enum class Kind : uint8_t {
+    kLike,  // on CUDA if they were there at the sender and there is any here, else on the host
+    kHost,
+    kDevice,
+  };
+  Kind kind = Kind::kLike;
+  c10::Device device{c10::kCPU};
+};
+
+// The values of a message, its tensors among them. Takes what the message has: once only. Tuples have become lists.
+pybind11::object unpack(Inbound& inbound, const Placement& placement);
+
+struct Arguments {
+  pybind11::tuple positional;
+  pybind11::object named;  // null where there are none
+};
+Arguments unpack_arguments(Inbound& inbound, const Placement& placement);
+
+}  // namespace axon

@@ -1,0 +1,79 @@
+// Calls that are used again allocate nothing from the heap, at either end, once warm.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "runtime/runtimes.hpp"
+#include "transport/networks.hpp"
+#include "transport/node.hpp"
+
+namespace {
+std::atomic<bool> counting{false};  // in all threads: the callee's, too
+std::atomic<size_t> num_allocations{0};
+}  // namespace
+
+void* operator new(size_t num_bytes) {
+  if (counting.load(std::memory_order_relaxed)) num_allocations.fetch_add(1);
+  if (void* memory = std::malloc(num_bytes)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new(size_t num_bytes, std::align_val_t alignment) {
+  if (counting.load(std::memory_order_relaxed)) num_allocations.fetch_add(1);
+  const auto align = static_cast<size_t>(alignment);
+  if (void* memory = std::aligned_alloc(align, (num_bytes + align - 1) / align * align)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace axon {
+namespace {
+
+class CallAllocation : public testing::TestWithParam<size_t> {};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, CallAllocation, testing::Values(0, 64, 4096, 5000, 100'000));
+
+TEST_P(CallAllocation, none_once_warm) {
+  const auto network = kUcxSharedMemory.make();
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (int i = 0; i < 2; ++i) transports.push_back(network->make_transport());
+  TwoRuntimes pair(std::move(transports));
+  ASSERT_TRUE(pair.server->add("echo", echo).ok());
+  const Bytes bytes = pattern(GetParam(), 1);
+  static constexpr size_t kInFlight = 32;
+  std::vector<CallPointer> calls;
+  for (size_t i = 0; i < kInFlight; ++i) calls.push_back(CallPointer::adopt(*new Call));
+  const auto run = [&](int num_rounds) {
+    for (int round = 0; round < num_rounds; ++round) {
+      for (const CallPointer& call : calls) {
+        call->reset();
+        fill(call->request, "echo", bytes);
+        pair.to_server->start(*call);
+      }
+      for (const CallPointer& call : calls) {
+        wait_for(*pair.to_server, *call);
+        ASSERT_TRUE(call->status().ok());
+      }
+    }
+  };
+  run(30);
+  counting.store(true);
+  run(100);
+  counting.store(false);
+  EXPECT_EQ(num_allocations.exchange(0), 0u) << "in " << 100 * kInFlight << " calls";
+}
+
+}  // namespace
+}  // namespace axon

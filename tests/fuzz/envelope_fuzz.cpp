@@ -1,0 +1,51 @@
+// An envelope that a peer has sent, and the values in it: whatever it says, what is read of it lies within it.
+#include "fuzz.hpp"
+#include "runtime/envelope_reader.hpp"
+#include "runtime/values.hpp"
+
+namespace axon {
+namespace {
+
+constexpr uint64_t kMostBytes = 1 << 20;
+
+bool lies_within(std::span<const std::byte> outer, const std::byte* data, size_t num_bytes) {
+  return data >= outer.data() && data + num_bytes <= outer.data() + outer.size();
+}
+
+void check_values(std::span<const std::byte> values) {
+  ValueReader reader(values);
+  size_t num_read = 0;
+  for (Value value = reader.next(); value.kind != Value::Kind::kBroken; value = reader.next()) {
+    CHECK(++num_read <= values.size());
+    if (!value.bytes.empty()) CHECK(lies_within(values, value.bytes.data(), value.bytes.size()));
+    const bool counts = value.kind == Value::Kind::kArray || value.kind == Value::Kind::kMap;
+    if (counts) CHECK(value.count <= values.size() || value.count <= 15);
+  }
+}
+
+void check_envelope(std::span<std::byte> bytes) {
+  Envelope envelope;
+  std::vector<Inbound::Tensor> tensors;
+  if (read_envelope(bytes, kMostBytes, envelope, tensors) != nullptr) return;
+  CHECK(tensors.size() <= kMostTensors && envelope.num_parts <= tensors.size());
+  uint64_t num_bytes = 0;
+  for (const Inbound::Tensor& tensor : tensors) {
+    num_bytes += tensor.data.num_bytes;
+    CHECK(tensor.shape.size() <= kMostDimensions);
+    const bool is_here = tensor.place == TensorPlace::kEnvelope && tensor.data.num_bytes != 0;
+    if (is_here) CHECK(lies_within(bytes, tensor.data.data, tensor.data.num_bytes));
+  }
+  CHECK(num_bytes <= kMostBytes);
+  check_values(envelope.values);
+}
+
+}  // namespace
+}  // namespace axon
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  const auto input = std::as_bytes(std::span(data, num_bytes));
+  axon::check_values(input);
+  std::vector<std::byte> bytes(input.begin(), input.end());
+  axon::check_envelope(bytes);
+  return 0;
+}

@@ -1,0 +1,23 @@
+"""The other process that tests of runtimes call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAMS = Path(__file__).with_name("runtime_servers.py")
+
+
+class Server:
+    """A process that serves, until its input ends."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAMS), "serves"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.address = bytes.fromhex(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.communicate(timeout=60)

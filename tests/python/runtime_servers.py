@@ -1,0 +1,230 @@
+"""Runtimes of other processes that tests call: python runtime_servers.py PROGRAM; it prints its address."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from torch_axon.runtime import Runtime
+
+GREETED: list[str] = []
+
+
+class HouseError(Exception):
+    """A class that callers do not have."""
+
+
+def functions(runtime: Runtime) -> None:
+    quick_functions(runtime)
+    slow_functions(runtime)
+    streams(runtime)
+
+
+def quick_functions(runtime: Runtime) -> None:
+    @runtime.register("echo")
+    def echo(*args: Any, **kwargs: Any) -> Any:
+        return kwargs or (args[0] if len(args) == 1 else args)
+
+    @runtime.register
+    def scale(tensor: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+        return tensor * factor
+
+    @runtime.register
+    def fails(kind: str) -> None:
+        if kind == "value":
+            raise ValueError("not", 7)
+        if kind == "house":
+            raise HouseError("of this house")
+        if kind == "exit":
+            sys.exit(3)
+        raise torch.OutOfMemoryError("of torch")
+
+    @runtime.register
+    def unsendable() -> object:
+        return object()
+
+    @runtime.register
+    def greet(name: str) -> None:
+        GREETED.append(name)
+
+    @runtime.register
+    def greeted() -> list[str]:
+        return GREETED
+
+    @runtime.register
+    def die() -> None:
+        os.kill(os.getpid(), 9)
+
+
+def slow_functions(runtime: Runtime) -> None:
+    entered = threading.Event()
+    cancelled = threading.Event()
+    word = asyncio.Event()
+
+    @runtime.register
+    async def sleepy(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "awake"
+
+    @runtime.register
+    async def never() -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    @runtime.register(executor=ThreadPoolExecutor(4))
+    def thread_name() -> str:
+        return threading.current_thread().name
+
+    @runtime.register
+    async def wait_for_word() -> str:
+        await word.wait()
+        word.clear()
+        return "heard"
+
+    @runtime.register
+    async def say_word() -> None:
+        word.set()
+
+    @runtime.register(executor=ThreadPoolExecutor(1))
+    def was_entered(seconds: float) -> bool:
+        return entered.wait(seconds)
+
+    @runtime.register(executor=ThreadPoolExecutor(1))
+    def was_cancelled(seconds: float) -> bool:
+        return cancelled.wait(seconds)
+
+
+class Numbers:
+    """Counts how many values have been made, and whether it was closed."""
+
+    made = 0
+    closed = 0
+
+
+def streams(runtime: Runtime) -> None:
+    @runtime.register
+    def numbers(count: int) -> Iterator[torch.Tensor]:
+        try:
+            for i in range(count):
+                Numbers.made += 1
+                yield torch.full((i % 3 * 20_000,), i)
+            if count == 3:
+                raise ValueError("only three")
+        finally:
+            Numbers.closed += 1
+
+    @runtime.register
+    async def async_numbers(count: int) -> AsyncIterator[int]:
+        for i in range(count):
+            await asyncio.sleep(0)
+            yield i
+
+    runtime.register("executor_numbers", executor=ThreadPoolExecutor(4))(numbers)
+    runtime.register("made")(lambda: [Numbers.made, Numbers.closed])
+    mailbox = runtime.mailbox("news", capacity=4)
+    runtime.register("probe")(mailbox.probe)
+    runtime.register("read", executor=ThreadPoolExecutor(1))(lambda timeout: mailbox.get(timeout))
+    runtime.register("receive")(mailbox.receive)
+
+
+def serves() -> None:
+    with Runtime("server") as runtime:
+        functions(runtime)
+        print(runtime.address.hex(), flush=True)
+        sys.stdin.read()
+
+
+def ends_with_calls_in_flight() -> None:
+    """Its exit has to end what is under way in every direction."""
+    other = Runtime("other")
+    functions(other)
+    runtime = Runtime("runtime")
+    peer = runtime.connect(other.address)
+    kept = [peer.invoke("sleepy", 1000), peer.invoke("never"), peer.invoke("echo", torch.ones(1 << 20))]
+    threading.Thread(target=kept[0].exception, daemon=True).start()
+    print("ready", flush=True)
+    globals()["KEPT"] = (other, runtime, peer, kept)
+
+
+def ends_in_a_function() -> None:
+    """The runtime's thread is in a function that does not end by itself."""
+    runtime = Runtime("runtime")
+    entered = threading.Event()
+
+    @runtime.register
+    def naps() -> None:
+        entered.set()
+        time.sleep(1000)
+
+    globals()["KEPT"] = Runtime("other").connect(runtime.address).invoke("naps")
+    entered.wait(30)
+    print("ready", flush=True)
+
+
+def ends_within_a_loop() -> None:
+    runtime = Runtime("runtime")
+    functions(runtime)
+    peer = Runtime("other").connect(runtime.address)
+
+    async def main() -> None:
+        waiting = asyncio.ensure_future(peer.invoke("never"))
+        assert await peer.invoke("echo", 5) == 5
+        waiting.cancel()
+
+    asyncio.run(main())
+    print("ready", flush=True)
+
+
+def keeps_tensors() -> None:
+    """What has come outlives everything that brought it."""
+    with Runtime("other") as other, Runtime("runtime") as runtime:
+        functions(other)
+        small, large = runtime.connect(other.address).invoke("echo", torch.arange(5), torch.arange(1 << 20)).result()
+    del other, runtime
+    assert torch.equal(small, torch.arange(5))
+    assert torch.equal(large, torch.arange(1 << 20))
+    globals()["KEPT"] = (small, large)
+    print("ready", flush=True)
+
+
+def forks() -> None:
+    """A child's calls fail at once, and its parent's go on."""
+    other = Runtime("other")
+    functions(other)
+    runtime = Runtime("runtime")
+    peer = runtime.connect(other.address)
+    child = os.fork()
+    if child == 0:
+        try:
+            peer.invoke("echo", 1).result()
+        except ConnectionError as error:
+            os._exit(7 if "fork" in str(error) else 8)
+        os._exit(9)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert peer.invoke("echo", 1).result() == 1
+    print("ready", flush=True)
+
+
+PROGRAMS: list[Callable[[], None]] = [
+    serves,
+    ends_with_calls_in_flight,
+    ends_in_a_function,
+    ends_within_a_loop,
+    keeps_tensors,
+    forks,
+]
+
+if __name__ == "__main__":
+    {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()

@@ -1,0 +1,106 @@
+"""How functions run that do not run on the runtime's own thread: coroutines on a loop, others in an executor."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_axon._C import RuntimeInvocation
+
+Arguments = tuple[Any, ...]
+
+
+class InExecutor:
+    """Called by the runtime's thread with an invocation; answers it from a thread of the executor."""
+
+    def __init__(self, function: Callable[..., Any], executor: Executor) -> None:
+        self._function = function
+        self._executor = executor
+
+    def __call__(self, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
+        self._executor.submit(self._run, invocation, args, kwargs)
+
+    def _run(self, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
+        try:
+            result = self._function(*args, **kwargs)
+        except BaseException as exception:
+            invocation.fail(exception)
+        else:
+            invocation.reply(result)
+
+
+Step = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class OnLoop:
+    """Starts coroutines on a loop, one wake-up for all that have come, and cancels those that nobody waits for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._coming: deque[tuple[Step, RuntimeInvocation, Arguments, dict[str, Any]]] = deque()
+        self._woken = False
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by the invocation's serial
+
+    def function(self, function: Step) -> Callable[[RuntimeInvocation, Arguments, dict[str, Any]], None]:
+        def start(invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
+            self._coming.append((function, invocation, args, kwargs))
+            if not self._woken:
+                self._woken = True
+                self._loop.call_soon_threadsafe(self._start_all)
+
+        return start
+
+    def cancel(self, serial: int) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel, serial)
+
+    def _cancel(self, serial: int) -> None:
+        task = self._tasks.get(serial)
+        if task is not None:
+            task.cancel()
+
+    def _start_all(self) -> None:
+        self._woken = False  # before the look: what comes after it wakes again
+        while self._coming:
+            function, invocation, args, kwargs = self._coming.popleft()
+            serial = invocation.serial
+            self._tasks[serial] = self._loop.create_task(self._run(serial, function, invocation, args, kwargs))
+
+    async def _run(
+        self, serial: int, function: Step, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]
+    ) -> None:
+        try:
+            invocation.reply(await function(*args, **kwargs))
+        except asyncio.CancelledError:
+            invocation.fail(RuntimeError(f"'{invocation.name}' has been cancelled"))
+        except BaseException as exception:
+            invocation.fail(exception)
+        finally:
+            del self._tasks[serial]
+
+
+class LoopThread:
+    """A loop of the runtime's own, for coroutines that were registered where no loop was running."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    def stop(self, timeout: float) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)

@@ -1,0 +1,152 @@
+"""The answer to a call, now or later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_axon.runtime import _errors, _wakeups
+
+if TYPE_CHECKING:
+    from torch_axon._C import RuntimeCall
+    from torch_axon.runtime._peer import Peer
+
+_FOREVER_S = 365 * 24 * 3600.0
+_UNSET: Any = object()
+_watching = threading.Lock()  # guards who watches any future
+
+
+class Future:
+    """What `Peer.invoke` returns: to be awaited, or waited for, from any thread and with or without a loop.
+
+    Waiting drives the engine. Awaiting leaves that to the engine's thread; one wake-up of the loop serves all calls
+    that have been answered by then.
+    """
+
+    __slots__ = ("_call", "_callbacks", "_device", "_exception", "_is_told", "_peer", "_value")
+
+    def __init__(self, peer: Peer, call: RuntimeCall, device: torch.device | None) -> None:
+        self._peer = peer
+        self._call = call
+        self._device = device
+        self._value = _UNSET
+        self._exception: BaseException | None = None
+        self._callbacks: list[Callable[[], object]] | None = None  # None: nobody watches
+        self._is_told = False
+
+    def done(self) -> bool:
+        """Whether there is an answer, or an error in its place."""
+        return self._call.finished
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """The answer; raises what the function has raised, or TimeoutError after `timeout` seconds of waiting.
+
+        The call itself goes on then, until its own deadline.
+        """
+        if not self._call.finished and not self._call.wait(
+            self._peer._connection, _FOREVER_S if timeout is None else timeout
+        ):
+            raise TimeoutError(f"no answer from '{self._peer.name}' within the {timeout} s that were waited")
+        return self._outcome()
+
+    result = wait
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the function has raised, or what went wrong on the way; None for an answer."""
+        try:
+            self.wait(timeout)
+        except BaseException:
+            if self._exception is None:
+                raise
+        return self._exception
+
+    def cancel(self) -> bool:
+        """Ends the call with CancelledError, unless it has ended; the function is told. Returns whether it did."""
+        if self._call.finished:
+            return False
+        self._peer._connection.cancel(self._call)
+        failure = self._call.failure() if self._call.wait(self._peer._connection, _FOREVER_S) else None
+        return failure is not None and failure[0] == "cancelled"
+
+    def cancelled(self) -> bool:
+        return self._call.finished and isinstance(self.exception(), CancelledError)
+
+    def add_done_callback(self, callback: Callable[[Future], object]) -> None:
+        """Calls it with this future once it is done: on the runtime's thread, or at once."""
+        if not self._when_done(lambda: callback(self), None):
+            callback(self)
+
+    def torch_future(self) -> torch.futures.Future[Any]:
+        """The same as a future of torch's."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+
+        def copy(done: Future) -> None:
+            exception = done.exception()
+            if exception is None:
+                future.set_result(done.result())
+            else:
+                future.set_exception(exception)
+
+        self.add_done_callback(copy)
+        return future
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self._call.finished:
+            loop = asyncio.get_running_loop()
+            arrived = loop.create_future()
+            if self._when_done(lambda: _wakeups.tell(loop, arrived), _wakeups.of(loop)):
+                try:
+                    yield from arrived
+                except asyncio.CancelledError:
+                    self.cancel()
+                    raise
+        return self._outcome()
+
+    def _when_done(self, callback: Callable[[], object], queue: _wakeups.Wakeups | None) -> bool:
+        """False: it is done already, and this callback is not called."""
+        with _watching:
+            if self._is_told:
+                return False
+            first = self._callbacks is None
+            self._callbacks = [*(self._callbacks or ()), callback]
+        if not first:
+            return True
+        if queue is not None:
+            watched = self._call.watch(queue.completions, self)
+        else:
+            watched = self._call.watch_served(self._peer._runtime._core, self)
+        if not watched:
+            self._run_callbacks(but=callback)
+        return watched
+
+    def _run_callbacks(self, but: Callable[[], object] | None = None) -> None:
+        with _watching:
+            self._is_told = True
+            callbacks = self._callbacks or []
+            self._callbacks = None
+        for callback in callbacks:
+            if callback is not but:
+                callback()
+
+    def _outcome(self) -> Any:
+        if self._exception is not None:
+            raise self._exception
+        if self._value is _UNSET:
+            self._take()
+        if self._exception is not None:
+            raise self._exception
+        return self._value
+
+    def _take(self) -> None:
+        failure = self._call.failure()
+        if failure is None:
+            self._value = self._call.take_reply(self._device)
+        elif failure[0] == "remote":
+            self._exception = _errors.remote_failure(failure[1], self._call.take_reply(None))
+        else:
+            self._exception = _errors.failure(*failure)

@@ -1,0 +1,254 @@
+"""A process's end of calls with others."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import cache
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from torch_axon import _native
+from torch_axon.runtime import _errors
+from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop
+from torch_axon.runtime._generators import NEXT, STOP, Generators
+from torch_axon.runtime._mailboxes import PUT, SKIP, Mailbox, Mailboxes
+from torch_axon.runtime._peer import Peer
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# How long the runtime's thread looks for messages itself, after the last one, before it sleeps.
+_PATIENCE_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
+# How long threads of ours may take to end, of which one may be in a function.
+_LONGEST_END_S = 2.0
+
+_open: weakref.WeakSet[Runtime] = weakref.WeakSet()
+
+
+class Runtime:
+    """Registers functions, listens, connects. A context manager; for any thread.
+
+    name: what peers know it by
+    timeout: seconds that a call may take, where it does not say otherwise
+    progress: how its thread waits for messages: "spin" without end, "block" at once in the kernel, or "adaptive": for
+        4 ms after the latest one, then in the kernel
+    secret: what peers who connect to (host, port) must know as well, 16 bytes at least; by default AXON_SECRET
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timeout: float = 30.0,
+        progress: str = "adaptive",
+        secret: bytes | str | None = None,
+        max_message_bytes: int = 16 << 30,
+        max_waiting_calls: int = 65_536,
+        max_connections: int = 1024,
+    ) -> None:
+        if progress not in _PATIENCE_S:
+            raise ValueError(f"Runtime: progress is {progress!r}; allowed: {', '.join(_PATIENCE_S)}")
+        if not timeout > 0:
+            raise ValueError(f"Runtime: timeout is {timeout!r} s; allowed: more than 0")
+        self.name = name
+        self.timeout = timeout
+        self._secret = secret
+        self._core = _native.load().RuntimeCore(
+            name, _weakly(self._on_cancelled), max_message_bytes, max_waiting_calls, max_connections
+        )
+        self._generators = Generators()
+        self._mailboxes = Mailboxes()
+        for own, function, is_dispatched in (
+            (NEXT, self._generators.answer_next, True),
+            (STOP, self._generators.stop, False),
+            (PUT, self._mailboxes.put, True),
+            (SKIP, self._mailboxes.skip, True),
+        ):
+            self._core.register(own, function, is_dispatched, None)
+        self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
+        self._own_loop: LoopThread | None = None
+        self._lock = threading.Lock()  # guards the loops, and who closes
+        self._closed = False
+        self._pid = os.getpid()
+        self._thread = threading.Thread(
+            target=self._core.serve, args=(_PATIENCE_S[progress],), name=f"axon-runtime {name}", daemon=True
+        )
+        self._thread.start()
+        _open.add(self)
+        _close_all_at_exit()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(drain=error is None)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_thread"):
+            self.close(drain=False)
+
+    def __repr__(self) -> str:
+        return f"Runtime({self.name!r}{', closed' if self._closed else ''})"
+
+    @property
+    def incarnation(self) -> int:
+        """A number that no other runtime has, of this name or any."""
+        incarnation: int = self._core.incarnation
+        return incarnation
+
+    @property
+    def address(self) -> bytes:
+        """What `connect` takes at another process, and allows it to. Listens on this host, if it does not yet."""
+        address: bytes = self._core.address()
+        return address
+
+    def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Lets peers connect who know the secret. Port 0: one that is free. Returns the port."""
+        listening: int = self._core.listen(host, port, self._known_secret())
+        return listening
+
+    def counts(self) -> dict[str, int]:
+        """How many peers the listener has met, and has dropped for which reason. Empty while it does not listen."""
+        counts: dict[str, int] = self._core.counts()
+        return counts
+
+    def connect(self, to: bytes | tuple[str, int], *, timeout: float | None = None) -> Peer:
+        """Meets a runtime: at its address, or at (host, port) with the secret. Waits for its answer."""
+        limit = self.timeout if timeout is None else timeout
+        if isinstance(to, tuple):
+            host, port = to
+            return Peer(self, self._core.connect_place(host, port, self._known_secret(), limit))
+        return Peer(self, self._core.connect_address(bytes(to), limit))
+
+    def meet(self, group: dist.ProcessGroup | None = None) -> list[Peer]:
+        """The runtimes of a process group's ranks, in their order, this one among them. All ranks call it.
+
+        Their listeners must be reachable: on several hosts, `listen` comes before.
+        """
+        addresses: list[bytes] = [b""] * dist.get_world_size(group)
+        dist.all_gather_object(addresses, self.address, group=group)
+        return [self.connect(address) for address in addresses]
+
+    def register(
+        self,
+        name: str | Callable[..., Any] | None = None,
+        *,
+        executor: Executor | None = None,
+        memory: str | torch.device | None = None,
+    ) -> Any:
+        """A decorator: lets peers invoke the function, by its own name unless given another.
+
+        Plain functions run on the runtime's thread, one after the other: the quickest way, for functions that are
+        quick. With an executor they run there. Asynchronous functions run on the loop that is running where they are
+        registered, or else on one of the runtime's own. Generator functions, of both kinds, answer `Peer.iterate`.
+        `memory` is the device on which tensors arrive.
+        """
+
+        def decorate(function: F) -> F:
+            self._register(name if isinstance(name, str) else function.__name__, function, executor, memory)
+            return function
+
+        return decorate(name) if callable(name) else decorate
+
+    def _register(
+        self, name: str, function: Callable[..., Any], executor: Executor | None, memory: str | torch.device | None
+    ) -> None:
+        device = None if memory is None else torch.device(memory)
+        is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        if is_async and executor is not None:
+            raise ValueError(f"register: '{name}' is asynchronous, and runs on a loop, not in an executor")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            opener = self._generators.opener(function, executor, self._on_loop() if is_async else None)
+            self._core.register(name, opener, True, device)
+        elif is_async:
+            self._core.register(name, self._on_loop().function(function), True, device)
+        elif executor is not None:
+            self._core.register(name, InExecutor(function, executor), True, device)
+        else:
+            self._core.register(name, function, False, device)
+
+    def mailbox(self, tag: str, capacity: int = 64) -> Mailbox:
+        """Where messages arrive that peers send to this tag; once a tag. There before they send."""
+        return self._mailboxes.open(tag, capacity)
+
+    def _on_loop(self) -> OnLoop:
+        loop = asyncio._get_running_loop()
+        with self._lock:
+            if loop is None:
+                if self._own_loop is None:
+                    self._own_loop = LoopThread(f"axon-loop {self.name}")
+                loop = self._own_loop.loop
+            return self._loops.setdefault(loop, OnLoop(loop))
+
+    def _on_cancelled(self, serial: int) -> None:
+        for on_loop in list(self._loops.values()):
+            on_loop.cancel(serial)
+
+    def _known_secret(self) -> bytes:
+        secret = self._secret if self._secret is not None else self._core.known_secret()
+        if not secret:
+            raise ValueError(
+                f"the runtime '{self.name}' has no secret for peers at (host, port): give it one (secret=…) or set "
+                "AXON_SECRET; or hand out its address, which holds one of its own"
+            )
+        return secret.encode() if isinstance(secret, str) else secret
+
+    def close(self, drain: bool = True, timeout: float | None = None) -> bool:
+        """Takes no calls any more, and waits for those under way in both directions, for `timeout` seconds at most.
+
+        What is left then, and without `drain` at once, ends with an error here and at the peers. Returns whether
+        nothing was left. Closing again does nothing.
+        """
+        with self._lock:
+            if self._closed:
+                return True
+            self._closed = True
+        if self._pid != os.getpid():
+            return True
+        drained: bool = self._core.drain(self.timeout if timeout is None else timeout) if drain else True
+        self._core.close()
+        self._core.stop()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_LONGEST_END_S)
+        if self._own_loop is not None:
+            self._own_loop.stop(_LONGEST_END_S)
+        return drained
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _errors.RuntimeClosedError(f"the runtime '{self.name}' is closed")
+
+
+def _weakly(method: Callable[[int], None]) -> Callable[[int], None]:
+    """The extension keeps it, and must not keep its runtime."""
+    reference = weakref.WeakMethod(method)
+
+    def call(serial: int) -> None:
+        found = reference()
+        if found is not None:
+            found(serial)
+
+    return call
+
+
+@cache
+def _close_all_at_exit() -> None:
+    """Once the extension is loaded, so that its own handler comes after ours."""
+    atexit.register(_close_all)
+
+
+def _close_all() -> None:
+    """Before the interpreter goes, whose lock their threads take. Whoever wants to drain does so before."""
+    for runtime in list(_open):
+        runtime.close(drain=False)
