@@ -105,11 +105,11 @@ def _place(two_hosts: bool) -> Iterator[Place]:
     if not two_hosts:
         yield Place()
         return
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "python"))
-    import hosts
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+    import two_hosts as network
 
-    with hosts.two_hosts() as pair:
-        yield Place(hosts.ADDRESSES[0], (pair.prefix(0), pair.prefix(1)))
+    with network.two_hosts() as hosts:
+        yield Place(network.ADDRESSES[0], (hosts.prefix(0), hosts.prefix(1)))
 
 
 def _machine() -> Machine:
