@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from processes import environment
+
 PROGRAMS = Path(__file__).with_name("runtime_servers.py")
 
 
@@ -14,7 +16,11 @@ class Server:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS), "serves"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(PROGRAMS), "serves"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
         )
         assert self.process.stdout is not None
         self.address = bytes.fromhex(self.process.stdout.readline())

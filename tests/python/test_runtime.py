@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from pool import RankPool
+from processes import environment
 from runtime_clients import PROGRAMS, Server
 
 from torch_axon.runtime import Future, Peer, PeerLostError, RemoteError, Runtime, RuntimeClosedError
@@ -382,7 +383,11 @@ def test_arguments_are_checked() -> None:
 )
 def test_processes_end_whatever_is_under_way(program: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", str(PROGRAMS), program], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore", str(PROGRAMS), program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(),
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "ready\n"
