@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 namespace axon {
@@ -12,14 +11,15 @@ namespace axon {
 static constexpr std::chrono::seconds kLongestStop{2};
 
 // Never destroyed: it may be stuck at the process's end. What CUDA does at exit was registered when CUDA was first
-// called, before the first task, so it runs after stop().
+// called, before the first task, so it runs after stop(). By a destructor: within the extension std::atexit() registers
+// nothing (c10d/cuda/exit.cpp).
 Keeper& Keeper::instance() {
-  static Keeper* const keeper = [] {
-    auto* made = new Keeper("axon-segments");
-    std::atexit([] { instance().stop(); });
-    return made;
-  }();
-  return *keeper;
+  struct StopAtExit {
+    Keeper* const keeper = new Keeper("axon-segments");
+    ~StopAtExit() { keeper->stop(); }
+  };
+  static const StopAtExit made;
+  return *made.keeper;
 }
 
 Keeper::~Keeper() {
