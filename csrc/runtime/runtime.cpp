@@ -44,6 +44,11 @@ Result<std::vector<std::byte>> Runtime::address() {
     Result<uint16_t> port = listen_held({.host = "127.0.0.1", .port = 0}, Secret::random());
     if (!port.ok()) return std::move(port.status());
   }
+  if (invitation_->host == "0.0.0.0" || invitation_->host == "::") {
+    return Status(ErrorCode::kInvalidArgument,
+                  "the address of the runtime '" + name() + "', which listens on host " + invitation_->host +
+                      ", leads elsewhere on every other; allowed: to listen on a host that peers reach");
+  }
   return invitation_->encode();
 }
 

@@ -51,8 +51,15 @@ T value_or_raise(Result<T> result) {
   return std::move(result).value();
 }
 
+// A year is as good as for ever, and can be added to a clock.
+std::chrono::duration<double> timeout_of(double seconds) {
+  constexpr double kLongest = 365 * 24 * 3600.0;
+  if (!(seconds >= 0)) throw py::value_error("timeout is " + std::to_string(seconds) + " s; allowed: 0 or more");
+  return std::chrono::duration<double>(std::min(seconds, kLongest));
+}
+
 Clock::time_point deadline_in(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_of(seconds));
 }
 
 std::span<const std::byte> bytes_of(const py::bytes& bytes) {
@@ -81,7 +88,7 @@ Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::s
   call->request.open(function);
   pack_arguments(call->request, positional.ptr(), named.ptr());
   call->request.seal();
-  call->timeout = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_s));
+  call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
   if (!is_awaited) call->answer = Call::Answer::kNone;
   connection->start(*call);
   return call;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/log.hpp"
 #include "runtime/values.hpp"
 
 namespace axon {
@@ -31,11 +32,14 @@ void PythonInvocation::reply(const py::object& value) {
     error.set_error();
     py::error_already_set raised;
     return fail(raised.value());
+  } catch (const std::exception& error) {  // torch's, of a tensor that cannot be read
+    return fail("RuntimeError", error.what());
   }
   std::exchange(invocation_, nullptr)->reply();
 }
 
 void PythonInvocation::fail(std::string_view class_name, const std::string& message) {
+  if (invocation_ == nullptr) return;
   std::exchange(invocation_, nullptr)->fail(class_name, message);
 }
 
@@ -146,6 +150,8 @@ void PythonRuntime::serve(Clock::duration patience) {
         handle(item);
       } catch (py::error_already_set& error) {
         error.discard_as_unraisable("torch_axon.runtime");
+      } catch (const std::exception& error) {
+        log::info("a call of runtime '" + runtime_->name() + "' has been dropped: " + error.what());
       }
     }
   }
@@ -188,6 +194,8 @@ void PythonRuntime::invoke(Invocation& invocation) {
     error.set_error();
     const py::error_already_set raised;
     held.fail(raised.value());
+  } catch (const std::exception& error) {  // torch's, of a device that is not there or full
+    held.fail("RuntimeError", error.what());
   }
 }
 

@@ -407,3 +407,64 @@ def meets_and_calls() -> None:
 
 def test_ranks_of_a_group_meet(two_ranks: RankPool) -> None:
     two_ranks.run(meets_and_calls)
+
+
+def test_what_cannot_be_placed_or_sent_is_told_and_nothing_stops() -> None:
+    with Runtime("server") as server, Runtime("client") as client:
+        server.register("echo")(lambda value: value)
+        server.register("placed", memory="cuda:99")(lambda value: value)
+        inbox = server.mailbox("tag")
+        peer = client.connect(server.address)
+        with pytest.raises(Exception, match=r"(?i)cuda|device|nvidia"):
+            peer.invoke("placed", torch.ones(3)).result(60)
+        wrong = peer.invoke("echo", torch.ones(3), memory="cuda:99")
+        for _ in range(2):  # the message is emptied once
+            with pytest.raises(Exception, match=r"(?i)cuda|device|nvidia"):
+                wrong.result(60)
+        with pytest.raises(TypeError):
+            peer.send("tag", object())
+        peer.send("tag", "behind what could not be sent").result(60)
+        assert inbox.get(60) == "behind what could not be sent"
+        with pytest.raises(ValueError, match="timeout is nan"):
+            peer.invoke("echo", 1, timeout=float("nan"))
+        assert peer.invoke("echo", 1, timeout=float("inf")).result(60) == 1
+
+
+def test_a_callback_that_raises_does_not_keep_the_others_from_hearing() -> None:
+    with Runtime("server") as server, Runtime("client") as client:
+        goes_on = threading.Event()
+        server.register("wait")(lambda: goes_on.wait(60))
+        future = client.connect(server.address).invoke("wait")
+        told = threading.Event()
+        future.add_done_callback(lambda done: 1 / 0)
+        future.add_done_callback(lambda done: told.set())
+        goes_on.set()
+        assert future.result(60)
+        assert told.wait(60)
+
+
+def test_closing_ends_who_waits_for_messages() -> None:
+    runtime = Runtime("server")
+    inbox = runtime.mailbox("tag")
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            inbox.get()
+        except RuntimeClosedError as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    runtime.close()
+    waiting.join(60)
+    assert len(errors) == 1
+    with pytest.raises(RuntimeClosedError):
+        inbox.get()
+
+
+def test_an_address_of_every_interface_is_refused() -> None:
+    with Runtime("server", secret="a secret of some length") as server:
+        server.listen("0.0.0.0")
+        with pytest.raises(ValueError, match=r"0\.0\.0\.0"):
+            _ = server.address

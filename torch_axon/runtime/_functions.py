@@ -50,10 +50,19 @@ class OnLoop:
         def start(invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
             self._coming.append((function, invocation, args, kwargs))
             if not self._woken:
-                self._woken = True
-                self._loop.call_soon_threadsafe(self._start_all)
+                self._wake()
 
         return start
+
+    def _wake(self) -> None:
+        self._woken = True
+        try:
+            self._loop.call_soon_threadsafe(self._start_all)
+        except RuntimeError:  # closed
+            self._woken = False
+            while self._coming:
+                _, invocation, _, _ = self._coming.popleft()
+                invocation.fail(RuntimeError(f"the loop on which '{invocation.name}' runs is closed"))
 
     def cancel(self, serial: int) -> None:
         if not self._loop.is_closed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _FOREVER_S = 365 * 24 * 3600.0
 _UNSET: Any = object()
 _watching = threading.Lock()  # guards who watches any future
+_taking = threading.RLock()  # guards what any has answered; what is unpacked may be Python's
+_log = logging.getLogger("torch_axon.runtime")
 
 
 class Future:
@@ -130,22 +133,31 @@ class Future:
             callbacks = self._callbacks or []
             self._callbacks = None
         for callback in callbacks:
-            if callback is not but:
+            if callback is but:
+                continue
+            try:
                 callback()
+            except Exception:  # the others are to hear all the same
+                _log.exception("a callback of a call to '%s' has raised", self._peer.name)
 
     def _outcome(self) -> Any:
         if self._exception is not None:
             raise self._exception
-        if self._value is _UNSET:
-            self._take()
+        with _taking:
+            if self._value is _UNSET and self._exception is None:
+                self._take()
         if self._exception is not None:
             raise self._exception
         return self._value
 
     def _take(self) -> None:
+        """Once: it empties the message."""
         failure = self._call.failure()
         if failure is None:
-            self._value = self._call.take_reply(self._device)
+            try:
+                self._value = self._call.take_reply(self._device)
+            except Exception as exception:
+                self._exception = exception
         elif failure[0] == "remote":
             self._exception = _errors.remote_failure(failure[1], self._call.take_reply(None))
         else:

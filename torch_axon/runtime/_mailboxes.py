@@ -31,6 +31,7 @@ class Mailbox:
         self._here: deque[Any] = deque()
         self._at_the_door: deque[tuple[Any, RuntimeInvocation]] = deque()
         self._waiting: deque[Waiter[Any]] = deque()
+        self._closed: Exception | None = None
 
     def probe(self) -> int:
         """How many messages have come that nobody has taken, those at the door among them."""
@@ -56,6 +57,8 @@ class Mailbox:
         admitted = None
         with self._lock:
             if not self._here:
+                if self._closed is not None:
+                    raise self._closed
                 self._waiting.append(waiter)
                 return waiter
             waiter.set_result(self._here.popleft())
@@ -77,6 +80,13 @@ class Mailbox:
         if taker is not None:
             taker.set_result(value)
         invocation.reply(None)
+
+    def _close(self, error: Exception) -> None:
+        """Nobody waits any more; what has come may still be taken."""
+        with self._lock:
+            self._closed = error
+            while (taker := self._next_taker()) is not None:
+                taker.set_exception(error)
 
     def _next_taker(self) -> Waiter[Any] | None:
         while self._waiting:
@@ -108,6 +118,11 @@ class Mailboxes:
                 raise ValueError(f"there is a mailbox {tag!r} already")
             self._mailboxes[tag] = Mailbox(capacity)
             return self._mailboxes[tag]
+
+    def close(self, error: Exception) -> None:
+        with self._lock:
+            for mailbox in self._mailboxes.values():
+                mailbox._close(error)
 
     def put(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tag, number, value = args

@@ -76,8 +76,9 @@ class Peer:
         The future is done once the mailbox has accepted it: while it is full, messages wait, and count as calls.
         """
         with self._lock:
-            number = self._num_sent[tag] = self._num_sent.get(tag, -1) + 1
+            number = self._num_sent.get(tag, -1) + 1
             future = self.invoke(PUT, tag, number, value, timeout=timeout)
+            self._num_sent[tag] = number  # not where the value cannot be sent: the next message would be waited behind
 
         def on_done(done: Future) -> None:
             if done.exception() is not None:  # it may not have left: those behind it are not to wait for it

@@ -218,6 +218,7 @@ class Runtime:
             return True
         drained: bool = self._core.drain(self.timeout if timeout is None else timeout) if drain else True
         self._core.close()
+        self._mailboxes.close(_errors.RuntimeClosedError(f"the runtime '{self.name}' is closed"))
         self._core.stop()
         if threading.current_thread() is not self._thread:
             self._thread.join(_LONGEST_END_S)
