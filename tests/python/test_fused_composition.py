@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import torch_axon
-from torch_axon import all_gather_matmul, matmul_reduce_scatter
+from torch_axon import _native, all_gather_matmul, matmul_reduce_scatter
 
 pytestmark = on_cpu_and_gpu
 
@@ -174,6 +174,9 @@ def _results(x: Tensor, weight: Tensor) -> list[Tensor]:
 def _whoever_watches_sees_the_operators() -> None:
     x, weight = factor((4, 8), dist.get_rank()), factor((8, 6), 0, 1)
     expected = _results(x, weight)
+    for wanting, is_direct in ((weight, True), (weight.clone().requires_grad_(), False)):
+        done = _native.load().all_gather_matmul(x, [wanting], [None], dist.group.WORLD.group_name, True)
+        assert (done is not None) == is_direct
     names = ["axon::all_gather_matmul", "axon::matmul_reduce_scatter"]
     with _Watch() as watch:
         _compare(_results(x, weight), expected, 0)
