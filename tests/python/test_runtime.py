@@ -468,3 +468,20 @@ def test_an_address_of_every_interface_is_refused() -> None:
         server.listen("0.0.0.0")
         with pytest.raises(ValueError, match=r"0\.0\.0\.0"):
             _ = server.address
+
+
+def test_a_message_is_kept_though_who_waited_for_it_is_cancelled() -> None:
+    with Runtime("server") as server, Runtime("client") as client:
+        inbox = server.mailbox("tag")
+        peer = client.connect(server.address)
+
+        async def give_up() -> None:
+            waiting = asyncio.create_task(inbox.receive())
+            await asyncio.sleep(0)
+            peer.send("tag", "kept").result(60)  # given to who waits, which the loop does not know yet
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+        asyncio.run(give_up())
+        assert inbox.get(60) == "kept"

@@ -47,10 +47,30 @@ class Mailbox:
             if waiter.cancel():
                 raise TimeoutError(f"no message has come within {timeout} s") from None
             return waiter.result()  # it came at that moment
+        except BaseException:
+            self._give_up(waiter)
+            raise
 
     async def receive(self) -> Any:
-        """The next message."""
-        return await asyncio.wrap_future(self._take())
+        """The next message; still the next one, if this is cancelled."""
+        waiter = self._take()
+        try:
+            return await asyncio.wrap_future(waiter)
+        except asyncio.CancelledError:
+            self._give_up(waiter)
+            raise
+
+    def _give_up(self, waiter: Waiter[Any]) -> None:
+        if not waiter.cancel() and waiter.exception() is None:  # it is being given a message, or has one
+            self._put_back(waiter.result())
+
+    def _put_back(self, value: Any) -> None:
+        with self._lock:
+            taker = self._next_taker()
+            if taker is None:
+                self._here.appendleft(value)
+                return
+        taker.set_result(value)
 
     def _take(self) -> Waiter[Any]:
         waiter: Waiter[Any] = Waiter()
