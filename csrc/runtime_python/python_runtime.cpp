@@ -16,6 +16,12 @@ static py::module_ errors() {
   return py::module_::import("torch_axon.runtime._errors");
 }
 
+// With its traceback, which before Python 3.12 is kept apart from it.
+static py::object exception_of(const py::error_already_set& error) {
+  if (error.trace()) (void)PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
+  return error.value();
+}
+
 PythonInvocation::~PythonInvocation() {
   if (invocation_ != nullptr) invocation_->fail("RuntimeError", "the function has been dropped before it had answered");
 }
@@ -27,11 +33,11 @@ void PythonInvocation::reply(const py::object& value) {
     if (invocation_->wants_answer()) pack(invocation_->answer, value.ptr());
     invocation_->answer.seal();
   } catch (py::error_already_set& error) {
-    return fail(error.value());
+    return fail(exception_of(error));
   } catch (py::builtin_exception& error) {
     error.set_error();
     py::error_already_set raised;
-    return fail(raised.value());
+    return fail(exception_of(raised));
   } catch (const std::exception& error) {  // torch's, of a tensor that cannot be read
     return fail("RuntimeError", error.what());
   }
@@ -189,11 +195,11 @@ void PythonRuntime::invoke(Invocation& invocation) {
     if (!result) throw py::error_already_set();
     held.reply(result);
   } catch (py::error_already_set& error) {
-    held.fail(error.value());
+    held.fail(exception_of(error));
   } catch (py::builtin_exception& error) {
     error.set_error();
     const py::error_already_set raised;
-    held.fail(raised.value());
+    held.fail(exception_of(raised));
   } catch (const std::exception& error) {  // torch's, of a device that is not there or full
     held.fail("RuntimeError", error.what());
   }

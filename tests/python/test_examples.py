@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import random
 import re
 import runpy
 import socket
@@ -100,9 +101,11 @@ def _run(example: str, device: str, backend: str, port: int) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """One that no connection is given for its own end, as those of other tests would be until rank 0 listens."""
+    while True:
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
+            return int(listener.getsockname()[1])
 
 
 _DIGITS = r"read 9\S+% of \d+ held-out digits; last loss \S+\n"
