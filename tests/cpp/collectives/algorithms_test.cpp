@@ -1,38 +1,16 @@
 // Every registered algorithm, on 1 to 17 ranks, over a loopback that delays and reorders by seed.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
 #include "collectives/allocation_counter.hpp"
 #include "collectives/arithmetic/arithmetic.hpp"
 #include "collectives/operands.hpp"
 #include "collectives/selector.hpp"
 #include "collectives/world.hpp"
+#include "counted_new.hpp"
 
 // Counted, so that a test can prove the message path free of them.
-void* operator new(size_t num_bytes) {
+void axon::on_allocation() noexcept {
   axon::AllocationCounter::on_allocation();
-  if (void* memory = std::malloc(num_bytes)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new(size_t num_bytes, std::align_val_t alignment) {
-  axon::AllocationCounter::on_allocation();
-  const auto align = static_cast<size_t>(alignment);
-  if (void* memory = std::aligned_alloc(align, (num_bytes + align - 1) / align * align)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t, std::align_val_t) noexcept {
-  std::free(memory);
 }
 
 namespace axon {

@@ -2,9 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <new>
 
+#include "counted_new.hpp"
 #include "runtime/runtimes.hpp"
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
@@ -14,28 +13,8 @@ std::atomic<bool> counting{false};  // in all threads: the callee's, too
 std::atomic<size_t> num_allocations{0};
 }  // namespace
 
-void* operator new(size_t num_bytes) {
+void axon::on_allocation() noexcept {
   if (counting.load(std::memory_order_relaxed)) num_allocations.fetch_add(1);
-  if (void* memory = std::malloc(num_bytes)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new(size_t num_bytes, std::align_val_t alignment) {
-  if (counting.load(std::memory_order_relaxed)) num_allocations.fetch_add(1);
-  const auto align = static_cast<size_t>(alignment);
-  if (void* memory = std::aligned_alloc(align, (num_bytes + align - 1) / align * align)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t, std::align_val_t) noexcept {
-  std::free(memory);
 }
 
 namespace axon {
