@@ -33,6 +33,13 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **variables}
 
 
+def output_of(command: Sequence[str], timeout_s: float = 200) -> str:
+    """What a program prints, which has to end well."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def _package_folder() -> Path:
     """Where the package under test is, installed or not."""
     package = importlib.util.find_spec("torch_axon")

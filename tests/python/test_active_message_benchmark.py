@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
-from processes import environment
+from processes import output_of
 
 RUN = Path(__file__).parents[2] / "benchmarks" / "active_message" / "run.py"
 
@@ -15,15 +14,7 @@ RUN = Path(__file__).parents[2] / "benchmarks" / "active_message" / "run.py"
 def test_sides_are_measured_or_say_why_not(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     command = [sys.executable, str(RUN), "--sides=axon,socket,no_such_side", "--sizes=8,100K", "--in-flight=1,8"]
-    done = subprocess.run(
-        [*command, "--turns=1", "--seconds=0.01", f"--json={results}", f"--plot={tmp_path / 'results.png'}"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of([*command, "--turns=1", "--seconds=0.01", f"--json={results}", f"--plot={tmp_path / 'results.png'}"])
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     assert [(line["num_bytes"], line["in_flight"]) for line in lines] == [(8, 1), (8, 8), (102400, 1), (102400, 8)]
     for line in lines:

@@ -9,7 +9,6 @@ import random
 import re
 import runpy
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,23 +16,14 @@ from pathlib import Path
 import pytest
 from devices import on_cpu_and_gpu
 from pool import RankPool, own_rank
-from processes import environment
+from processes import output_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def _launch(example: str, *options: str, arguments: tuple[str, ...] = ()) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
-    done = subprocess.run(
-        [*command, str(EXAMPLES / example), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return output_of([*command, str(EXAMPLES / example), *arguments])
 
 
 def test_llama_block_agrees_with_one_process_under_both_plans() -> None:
@@ -52,18 +42,8 @@ def test_a_job_goes_on_from_its_checkpoint_when_a_rank_has_died(tmp_path: Path) 
 
 def test_rollout_workers_teach_a_learner_though_one_is_killed() -> None:
     command = [sys.executable, str(EXAMPLES / "rollout_workers.py")]
-    done = subprocess.run(
-        [*command, "--workers=2", "--updates=200", "--kill-a-worker"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"read 9\S+% of 300 held-out digits after 200 updates; 3 workers lived\n", done.stdout), (
-        done.stdout
-    )
+    output = output_of([*command, "--workers=2", "--updates=200", "--kill-a-worker"])
+    assert re.search(r"read 9\S+% of 300 held-out digits after 200 updates; 3 workers lived\n", output), output
 
 
 @pytest.fixture(scope="module")

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
-from processes import HERE, environment
+from processes import HERE, output_of
 
 
 def test_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    ended = subprocess.run(
-        [*command, str(HERE / "programs.py"), "runs_under_a_launcher"],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        env=environment(),
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert {f"rank {rank} of 3: sum 3" for rank in range(3)} <= set(ended.stdout.splitlines())
+    output = output_of([*command, str(HERE / "programs.py"), "runs_under_a_launcher"], timeout_s=90)
+    assert {f"rank {rank} of 3: sum 3" for rank in range(3)} <= set(output.splitlines())
 
 
 def test_spawn(tmp_path: Path) -> None:
     program = [sys.executable, str(HERE / "programs.py"), "spawns", "0", "2"]
-    ended = subprocess.run(
-        [*program, str(tmp_path / "store"), str(tmp_path / "result")],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        env=environment(),
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    output_of([*program, str(tmp_path / "store"), str(tmp_path / "result")], timeout_s=90)
     assert [(tmp_path / f"result{rank}").read_text() for rank in range(2)] == ["2", "2"]
