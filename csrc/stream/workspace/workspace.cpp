@@ -8,7 +8,6 @@
 
 #include "base/log.hpp"
 #include "cuda/capture.hpp"
-#include "device/fold_slots.hpp"
 #include "stream/letter.hpp"
 #include "stream/peer_process.hpp"
 
@@ -147,15 +146,10 @@ Result<std::unique_ptr<Workspace>> Workspace::make(Communicator& communicator, c
   return workspace;
 }
 
-Status Workspace::fold(int rank, const Slots& slots, StreamView stream) const {
-  return fold_slots({.slots = at(rank),
-                     .slot_bytes = slots.slot_bytes,
-                     .num_slots = static_cast<int>(parts_.size()),
-                     .output = slots.output,
-                     .num_elements = slots.num_elements,
-                     .dtype = slots.dtype,
-                     .reduction = slots.reduction},
-                    stream);
+Status Workspace::fold(int rank, SlotFold call, StreamView stream) const {
+  call.slots = at(rank);
+  call.num_slots = static_cast<int>(parts_.size());
+  return fold_slots(call, stream);
 }
 
 void Workspace::let_go(std::vector<std::unique_ptr<Workspace>> workspaces, std::weak_ptr<void> graphs) {

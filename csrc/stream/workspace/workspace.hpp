@@ -14,10 +14,10 @@
 #include <span>
 #include <vector>
 
-#include "base/data_type.hpp"
 #include "base/file_descriptor.hpp"
 #include "comm/communicator.hpp"
 #include "cuda/shared_memory.hpp"
+#include "device/fold_slots.hpp"
 #include "stream/workspace/arrivals.hpp"
 
 namespace axon {
@@ -49,15 +49,9 @@ class Workspace {
   size_t num_bytes() const noexcept { return num_bytes_; }
   // A rank's part, as this GPU sees it.
   std::byte* at(int rank) const noexcept { return parts_[static_cast<size_t>(rank)].data(); }
-  // What all ranks have put into slots of one's part, one behind the other from its begin on.
-  struct Slots {
-    size_t slot_bytes = 0;        // a multiple of 16
-    std::byte* output = nullptr;  // becomes their sum or average, rounded once
-    size_t num_elements = 0;
-    DataType dtype{};  // a floating-point or complex one
-    Reduction reduction = Reduction::kSum;
-  };
-  Status fold(int rank, const Slots& slots, StreamView stream) const;
+  // What all ranks have put into slots of one's part, one behind the other from its begin on: where these are, and how
+  // many, is filled in.
+  Status fold(int rank, SlotFold call, StreamView stream) const;
 
   // How ranks tell each other what they have pushed there.
   const std::shared_ptr<Arrivals>& arrivals() const noexcept { return arrivals_; }
