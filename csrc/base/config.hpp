@@ -26,6 +26,7 @@ struct Setting {
   const char* description;
   // Null: any text will do here; whoever reads it says what is wrong with it.
   bool (*accepts)(std::string_view value) noexcept;
+  bool is_secret = false;  // to be read, never to be shown
 };
 
 std::span<const Setting> settings() noexcept;

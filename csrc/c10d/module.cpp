@@ -78,9 +78,9 @@ py::list settings() {
     row["default"] = setting.fallback;
     row["allowed"] = setting.allowed;
     row["description"] = setting.description;
-    const bool is_secret = setting.name == std::string_view("AXON_SECRET") && config::is_set(setting.name);
-    row["value"] = is_secret ? "(set)" : config::text(setting.name);
-    row["source"] = config::is_set(setting.name) ? "environment" : "default";
+    const bool is_set = config::is_set(setting.name);
+    row["value"] = setting.is_secret && is_set ? "(set)" : config::text(setting.name);
+    row["source"] = is_set ? "environment" : "default";
     rows.append(row);
   }
   return rows;
