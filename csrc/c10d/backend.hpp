@@ -161,6 +161,8 @@ class AxonBackend final : public c10d::Backend {
   void add_all_gather(AxonWork& work, const at::Tensor& input, const at::Tensor& output) const;
   void add_reduce_scatter(AxonWork& work, const at::Tensor& input, const at::Tensor& output,
                           const ReductionSpecification& reduction) const;
+  c10::intrusive_ptr<c10d::Backend> make_once(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                              c10::intrusive_ptr<Options> options);
   at::Tensor sum_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
@@ -168,8 +170,6 @@ class AxonBackend final : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
-  c10::intrusive_ptr<c10d::Backend> make_once(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                              c10::intrusive_ptr<Options> options);
   std::mutex split_mutex_;
   // The group that was split off or merged last, and at which store: guarded by split_mutex_.
   c10::weak_intrusive_ptr<c10d::Backend> last_made_{c10::intrusive_ptr<c10d::Backend>()};
