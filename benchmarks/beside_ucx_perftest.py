@@ -11,15 +11,12 @@ rounds, of the best batch of each: with more work than cores anything else measu
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
-import re
 import socket
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,12 +24,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
+import ucx_perftest
 from two_hosts import ADDRESSES, Hosts, clean_up_when_told_to_end, two_hosts
 
 from torch_axon.bench.record import append_lines, describe_machine
 
 # Of ucx_perftest: short, so that some are left alone by whatever else the machine does.
 _NUM_RUNS = 8
+
+Process = subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,19 @@ def _hosts(path: str) -> Iterator[Hosts | None]:
         yield hosts
 
 
-def _start(command: Sequence[str], host: int, hosts: Hosts | None, **options: object) -> subprocess.Popen[str]:
-    prefix = hosts.prefix(host) if hosts else []
+def _variables(hosts: Hosts | None) -> dict[str, str]:
     # No SysV segments: the engine uses none.
-    environment = os.environ | {"UCX_TLS": "tcp" if hosts else "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
-    return subprocess.Popen([*prefix, *command], env=environment, stdout=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload,no-any-return]
+    return {"UCX_TLS": "tcp" if hosts else "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
-def _output(process: subprocess.Popen[str]) -> str:
+def _start(command: Sequence[str], host: int, hosts: Hosts | None, pass_fds: Sequence[int] = ()) -> Process:
+    prefix = hosts.prefix(host) if hosts else []
+    return subprocess.Popen(
+        [*prefix, *command], env=os.environ | _variables(hosts), stdout=subprocess.PIPE, text=True, pass_fds=pass_fds
+    )
+
+
+def _output(process: Process) -> str:
     text, _ = process.communicate(timeout=300)
     if process.returncode != 0:
         raise RuntimeError(f"{process.args} ended with {process.returncode}:\n{text}")
@@ -102,41 +107,19 @@ def _measure_ours(binary: Path, num_bytes: int, hosts: Hosts | None) -> Figures:
 
 
 def _measure_ucx(num_bytes: int, hosts: Hosts | None) -> Figures:
-    latency = min(_perftest("ucp_am_lat", num_bytes, hosts)[0] for _ in range(_NUM_RUNS))
-    return Figures(latency, max(_perftest("ucp_am_bw", num_bytes, hosts)[1] for _ in range(_NUM_RUNS)))
+    latency = min(_perftest("ucp_am_lat", num_bytes, hosts).overall_latency for _ in range(_NUM_RUNS))
+    return Figures(latency, max(_perftest("ucp_am_bw", num_bytes, hosts).overall_rate for _ in range(_NUM_RUNS)))
 
 
-def _perftest(test: str, num_bytes: int, hosts: Hosts | None) -> tuple[float, float]:
-    """Overall latency in µs and messages a second, of one short run."""
-    with socket.socket() as free:  # of both hosts, in all likelihood
-        free.bind(("", 0))
-        port = str(free.getsockname()[1])
-    binary = str(_ucx_folder() / "bin" / "ucx_perftest")
+def _perftest(test: str, num_bytes: int, hosts: Hosts | None) -> ucx_perftest.Columns:
+    """Of one short run."""
     iterations = str(min(500, max(8, (1 << 24) // (num_bytes + 4096))))
-    server = _start([binary, "-p", port], 0, hosts)
-    address = ADDRESSES[0] if hosts else "127.0.0.1"
-    command = [binary, address, "-p", port, "-t", test, "-s", str(num_bytes), "-n", iterations, "-w", "50", "-f"]
-    deadline = time.monotonic() + 20
-    try:
-        while True:  # until the server listens
-            client = _start(command, 1, hosts, stderr=subprocess.DEVNULL)
-            text, _ = client.communicate(timeout=120)
-            figures = re.search(r"^ +\d+((?: +[\d.]+){7})$", text, re.MULTILINE)
-            if figures:
-                columns = [float(column) for column in figures[1].split()]
-                return columns[2], columns[6]
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"no figures of {command}:\n{text}")
-    finally:
-        server.kill()
-        server.communicate()
-
-
-def _ucx_folder() -> Path:
-    spec = importlib.util.find_spec("libucx")
-    if spec is None or spec.origin is None:
-        sys.exit("needs the wheel libucx, of which ucx_perftest is a part")
-    return Path(spec.origin).parent
+    return ucx_perftest.run(
+        ["-t", test, "-s", str(num_bytes), "-n", iterations, "-w", "50"],
+        timeout_s=120,
+        variables=_variables(hosts),
+        **({"address": ADDRESSES[0], "prefixes": (hosts.prefix(0), hosts.prefix(1))} if hosts else {}),
+    )
 
 
 def _compare(binary: Path, path: str, num_bytes: int, rounds: int) -> Result:
@@ -173,7 +156,7 @@ def main() -> None:
     if not binary.exists():
         parser.error(f"argument build: there is no {binary}")
     clean_up_when_told_to_end()
-    os.environ["LD_LIBRARY_PATH"] = str(_ucx_folder() / "lib")
+    os.environ["LD_LIBRARY_PATH"] = str(ucx_perftest.ucx_folder() / "lib")
     for size in arguments.sizes.split(","):
         result = _compare(binary, arguments.path, int(size), arguments.rounds)
         print(result, flush=True)

@@ -10,50 +10,31 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
-import socket
 import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 
-import libucx
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import ucx_perftest
 from pairs import Pair, Place
 
 from torch_axon.bench.record import describe_machine
 from torch_axon.bench.sizes import format_size, parse_size
 
-UCX = Path(libucx.__file__).parent
 MOST_S = 20
 
 
 def perftest_us(num_bytes: int, num_calls: int) -> float | None:
-    """The median of one way, the second figure of its last line; none where it does not come to an end in time."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    command = [str(UCX / "bin" / "ucx_perftest"), "-p", port]
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(UCX / "lib")}
-    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    call = [*command, "localhost", "-t", "ucp_am_lat", "-s", str(num_bytes), "-n", str(num_calls), "-f"]
+    """The median of one way; none where it does not come to an end in time."""
+    options = ["-t", "ucp_am_lat", "-s", str(num_bytes), "-n", str(num_calls)]
     try:
-        while not _listens(int(port)):
-            if server.poll() is not None:
-                return None
-        done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=MOST_S)
-        return float(done.stdout.split()[-7]) if done.returncode == 0 else None
-    except subprocess.TimeoutExpired:
+        return ucx_perftest.run(options, timeout_s=MOST_S).median_latency
+    except (RuntimeError, subprocess.TimeoutExpired):
         return None
-    finally:
-        server.kill()
-        server.wait()
-
-
-def _listens(port: int) -> bool:
-    suffix = f":{port:04X}"
-    lines = [line for path in ("tcp", "tcp6") for line in Path(f"/proc/net/{path}").read_text().splitlines()]
-    return any(line.split()[1].endswith(suffix) and line.split()[3] == "0A" for line in lines)
 
 
 def main() -> None:
