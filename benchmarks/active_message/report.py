@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from torch_axon.bench.record import Machine
+from torch_axon.bench.record import Machine, parse_line
 from torch_axon.bench.sizes import format_size
 
 
@@ -43,18 +42,7 @@ class Line:
 
 
 def read(path: Path) -> list[Line]:
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        fields = json.loads(text)
-        fields["sides"] = tuple(Side(**side) for side in fields["sides"])
-        fields["machine"] = Machine(**fields["machine"])
-        lines.append(Line(**fields))
-    return lines
-
-
-def append(path: Path, line: Line) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(line)) + "\n")
+    return [parse_line(text, Line, Side) for text in path.read_text(encoding="utf-8").splitlines()]
 
 
 def table(lines: Sequence[Line]) -> Table:

@@ -31,11 +31,11 @@ from statistics import median
 from typing import Any
 
 from pairs import Pair, PairError, Place
-from report import Line, Side, append, failures, save_plot, table
+from report import Line, Side, failures, save_plot, table
 from rich.console import Console
 from rich.progress import Progress
 
-from torch_axon.bench.record import Machine, describe_machine
+from torch_axon.bench.record import Machine, append_lines, describe_machine
 from torch_axon.bench.sizes import parse_size
 
 OTHERS = ("ucxx", "ucxx_polling", "grpc", "socket")  # in an environment of their own
@@ -156,7 +156,7 @@ def main() -> None:
                 sides = contest.measure(num_bytes, in_flight, arguments.turns, arguments.seconds)
                 lines.append(Line(num_bytes, in_flight, path, "host", sides, machine))
                 if arguments.json:  # now: a long run may be cut short
-                    append(arguments.json, lines[-1])
+                    append_lines(arguments.json, lines[-1:])
         finally:
             contest.close()
     console.print(table(lines))

@@ -6,12 +6,11 @@ python benchmarks/cuda/overlap_report.py overlap.jsonl [--plot overlap.png]
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch_axon.bench.record import Machine
+from torch_axon.bench.record import Machine, parse_line
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,7 @@ class Line:
 
 
 def read_lines(path: Path) -> list[Line]:
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        fields = json.loads(text)
-        fields["sides"] = tuple(Side(**side) for side in fields["sides"])
-        fields["machine"] = Machine(**fields["machine"])
-        lines.append(Line(**fields))
-    return lines
+    return [parse_line(text, Line, Side) for text in path.read_text(encoding="utf-8").splitlines()]
 
 
 def table(lines: Sequence[Line]) -> str:

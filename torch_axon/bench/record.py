@@ -6,16 +6,18 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+L = TypeVar("L")
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,18 @@ def read_lines(path: Path) -> list[Line]:
     lines = []
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            fields = json.loads(text)
-            fields["sides"] = tuple(Side(**side) for side in fields["sides"])
-            fields["machine"] = Machine(**fields["machine"])
-            lines.append(Line(**fields))
+            lines.append(parse_line(text, Line, Side))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path}:{number} is no line of torch_axon.bench: {error}") from error
     return lines
+
+
+def parse_line(text: str, line: Callable[..., L], side: Callable[..., object]) -> L:
+    """A line of a benchmark with sides of its own, on a machine."""
+    fields = json.loads(text)
+    fields["sides"] = tuple(side(**each) for each in fields["sides"])
+    fields["machine"] = Machine(**fields["machine"])
+    return line(**fields)
 
 
 def _cpu_model() -> str:
