@@ -30,6 +30,24 @@ static FileDescriptor checked(int value, const char* what) {
   return FileDescriptor(value);
 }
 
+static FileDescriptor make_bell() {
+  return checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
+}
+
+static void ring(const FileDescriptor& bell) noexcept {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);  // full only if rung already
+}
+
+static void silence(const FileDescriptor& bell) noexcept {
+  uint64_t rings;
+  [[maybe_unused]] const ssize_t read = ::read(bell.get(), &rings, sizeof rings);
+}
+
+static timespec timespec_of(std::chrono::microseconds time) noexcept {
+  return {.tv_sec = time.count() / 1'000'000, .tv_nsec = time.count() % 1'000'000 * 1000};
+}
+
 static void add(const FileDescriptor& set, int descriptor, uint64_t mark) {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
   if (epoll_ctl(set.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
@@ -38,7 +56,9 @@ static void add(const FileDescriptor& set, int descriptor, uint64_t mark) {
 }
 
 Doorbell::Doorbell(int transport_fd)
-    : bell_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
+    : transport_fd_(transport_fd),
+      bell_(make_bell()),
+      waiters_bell_(make_bell()),
       light_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       deep_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
   add(light_, bell_.get(), kBell);
@@ -47,8 +67,11 @@ Doorbell::Doorbell(int transport_fd)
 }
 
 void Doorbell::ring() noexcept {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);  // full only if rung already
+  axon::ring(bell_);
+}
+
+void Doorbell::ring_waiter() noexcept {
+  axon::ring(waiters_bell_);
 }
 
 Status Doorbell::watch(int32_t pid, PeerId peer) {
@@ -75,7 +98,7 @@ void Doorbell::forget(int process) noexcept {
 }
 
 std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
-  const timespec timeout{.tv_sec = at_most.count() / 1'000'000, .tv_nsec = at_most.count() % 1'000'000 * 1000};
+  const timespec timeout = timespec_of(at_most);
   pollfd set{.fd = depth == Sleep::kDeep ? deep_.get() : light_.get(), .events = POLLIN, .revents = 0};
   ppoll(&set, 1, &timeout, nullptr);
   std::array<epoll_event, kMostEvents> events;
@@ -84,14 +107,22 @@ std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds a
   for (int i = 0; i < num_events; ++i) {
     const uint64_t mark = events[i].data.u64;
     if (mark == kBell) {
-      uint64_t rings;
-      [[maybe_unused]] const ssize_t read = ::read(bell_.get(), &rings, sizeof rings);
+      silence(bell_);
     } else {
       ended_[num_ended++] = static_cast<PeerId>(mark >> 32);
       forget(static_cast<int>(mark & UINT32_MAX));
     }
   }
   return {ended_.data(), num_ended};
+}
+
+bool Doorbell::listen(std::chrono::microseconds at_most) noexcept {
+  const timespec timeout = timespec_of(at_most);
+  std::array<pollfd, 2> set{{{.fd = transport_fd_, .events = POLLIN, .revents = 0},
+                             {.fd = waiters_bell_.get(), .events = POLLIN, .revents = 0}}};
+  if (ppoll(set.data(), set.size(), &timeout, nullptr) <= 0) return false;
+  if (set[1].revents != 0) silence(waiters_bell_);
+  return set[0].revents != 0;
 }
 
 }  // namespace axon

@@ -1,5 +1,9 @@
-// What the background thread sleeps on: a bell that any thread can ring, the processes of the peers on this host, and,
-// in deep sleep only, the transport's event descriptor.
+// What threads sleep on that drive the engine.
+//
+//   background thread   a bell that any thread can ring, the processes of the peers on this host, and, in deep sleep
+//                       only, the transport's event descriptor
+//   a waiter            the transport's event descriptor, and a bell of its own: while one listens, the background
+//                       thread does not
 //
 // The kernel makes a process's descriptor readable the moment the process ends, whatever the transport believes: over
 // shared memory UCX never notices.
@@ -28,8 +32,10 @@ class Doorbell {
   // Throws std::system_error when the process is out of descriptors. `transport_fd` is the transport's event_fd().
   explicit Doorbell(int transport_fd);
 
-  // Ends the sleep in progress, or the next one.
+  // Ends the background thread's sleep in progress, or its next one.
   void ring() noexcept;
+  // Ends the waiter's likewise.
+  void ring_waiter() noexcept;
 
   // From now on sleep() tells when the process ends. Fails if it has ended already. Holder of the token only.
   Status watch(int32_t pid, PeerId peer);
@@ -38,12 +44,17 @@ class Doorbell {
   // processes have ended, each once. Background thread only; the span is valid until the next call.
   std::span<const PeerId> sleep(Sleep depth, std::chrono::microseconds at_most) noexcept;
 
+  // A waiter's sleep, one thread at a time; arm the transport first. Returns whether the transport has something.
+  bool listen(std::chrono::microseconds at_most) noexcept;
+
  private:
   void forget(int process) noexcept;
 
   static constexpr size_t kMostEvents = 16;
 
+  const int transport_fd_;
   FileDescriptor bell_;
+  FileDescriptor waiters_bell_;
   FileDescriptor light_;  // bell and processes
   FileDescriptor deep_;   // light_ and the transport
   std::mutex mutex_;

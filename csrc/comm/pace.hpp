@@ -8,8 +8,8 @@ namespace axon::pace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// How long a waiter drives although nothing moves, before it leaves that to the background thread. A sleeping waiter is
-// woken over two hand-overs (some 50 µs): spin for as long as a peer's own work between two collectives usually takes.
+// How long a waiter drives although nothing moves, before it sleeps. Waking it costs its peer a system call and itself
+// some 50 µs: spin for as long as a peer's own work between two collectives usually takes.
 inline constexpr milliseconds kPatience{4};
 // Rounds that move nothing before a waiter offers its core to others: ranks may outnumber cores.
 inline constexpr unsigned kRoundsBeforeYield = 64;
@@ -28,6 +28,8 @@ inline constexpr milliseconds kWarm{5};
 inline constexpr microseconds kShortNap{50};
 inline constexpr microseconds kLongNap{500};
 inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
-inline constexpr milliseconds kDeepSleepIdle{500};    // until a fault of a companion is seen
+// … or stands by while a waiter listens, who may not tell when it goes where processes outnumber cores.
+inline constexpr milliseconds kStandBy{5};
+inline constexpr milliseconds kDeepSleepIdle{500};  // until a fault of a companion is seen
 
 }  // namespace axon::pace

@@ -57,7 +57,12 @@ void Progress::release_once() noexcept {
   if (background_is_away_.load()) for_end_.notify();
   driver_.deliver(outbox);
   for_token_.notify();
+  notify_of_end();
+}
+
+void Progress::notify_of_end() noexcept {
   for_end_.notify();
+  if (waiter_listens_.load()) doorbell_.ring_waiter();
 }
 
 void Progress::release() noexcept {
@@ -76,28 +81,64 @@ void Progress::pump() noexcept {
 }
 
 void Progress::wake() noexcept {
+  if (waiter_listens_.load()) return doorbell_.ring_waiter();
   if (deeply_asleep_.load() && deeply_asleep_.exchange(false)) doorbell_.ring();
 }
 
 bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept {
+  bool has_listened = false;
+  bool leaves_work = true;
+  Clock::duration patience_left = patience;
   while (!finished.load()) {
     if (!try_acquire_patiently()) {
       for_token_.sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
       if (Clock::now() >= deadline) break;
       continue;
     }
-    const Pause pause = spin(finished, deadline, patience);
+    const Pause pause = spin(finished, deadline, patience_left);
+    if (pause == Pause::kQuiet && may_listen()) {
+      has_listened = true;
+      patience_left = listen(finished, deadline) ? patience : Clock::duration{0};
+      continue;
+    }
+    if (has_listened) leaves_work = Clock::now() >= crowded_until_ || driver_.has_running() || for_end_.any();
     release();
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {
-      if (!listens_.load()) doorbell_.ring();  // the background thread takes over now
-      const bool alone = background_is_away_.load();
-      for_end_.sleep_until(alone ? std::min(deadline, Clock::now() + kShortNap) : deadline,
-                           [&] { return finished.load() || (!alone && background_is_away_.load()); });
+      sleep_beside_driver(finished, deadline);
       if (Clock::now() >= deadline) break;
     }
   }
+  if (has_listened && leaves_work)
+    doorbell_.ring();  // else the background thread, which stands by, would be in the way
   return finished.load();
+}
+
+bool Progress::may_listen() const noexcept {
+  return !waiter_listens_.load() && !driver_.has_gated();
+}
+
+// From the holder of the token, who lets go of it: until the transport has something, which is told, or somebody else
+// has done or started something, or deadlines are to be looked after.
+bool Progress::listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+  const bool armed = driver_.arm();
+  waiter_listens_.store(armed);  // before the token is released: whoever starts or ends something next sees it
+  release();
+  if (!armed) return true;
+  if (listens_.load()) doorbell_.ring();  // one is enough
+  const auto time_left = std::chrono::ceil<microseconds>(deadline - Clock::now());
+  const auto at_most = std::clamp<microseconds>(time_left, microseconds{0}, kDeepSleepRunning);
+  const bool heard = !finished.load() && doorbell_.listen(at_most);
+  waiter_listens_.store(false);
+  return heard;
+}
+
+// Where another waiter listens, or the background thread has to look for a device's word.
+void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+  if (!listens_.load() && !waiter_listens_.load()) doorbell_.ring();  // the background thread takes over now
+  const bool alone = background_is_away_.load();
+  for_end_.sleep_until(alone ? std::min(deadline, Clock::now() + kShortNap) : deadline,
+                       [&] { return finished.load() || (!alone && background_is_away_.load()); });
 }
 
 Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline,
@@ -147,7 +188,12 @@ void Progress::run_in_background() noexcept {
   is_background_thread = true;
   for (unsigned round = 1; !stopping_.load(); ++round) {
     write_trace();
-    if (num_contenders_.load() != 0 || !try_acquire()) {
+    if (waiter_listens_.load()) {
+      nap(Sleep::kLight, kStandBy);  // or until the waiter goes, who may come again with the next operation
+      nap(Sleep::kLight, kLongNap);
+      continue;
+    }
+    if (num_contenders_.load() != 0 || for_token_.any() || !try_acquire()) {
       nap(Sleep::kLight, kLongNap);
       continue;
     }

@@ -1,10 +1,10 @@
 // Who moves the data: whoever waits. One token guards the engine; its holder drives everything.
 //
 //   submitter   takes the token if it is free and posts inline; else the holder finds the submission
-//   waiter      takes the token and drives until its own operation is finished; cannot get it: sleeps until it can
-//   background  one thread, for what nobody waits for. Never competes with a waiter; naps while traffic is hot, and
-//   sleeps
-//               in the transport's event descriptor once it has been quiet for a while
+//   waiter      takes the token and drives until its own operation is finished; cannot get it: sleeps until it can.
+//               Once nothing has moved for a while it listens: sleeps in the transport's event descriptor
+//   background  one thread, for what nobody waits for. Never competes with a waiter, and stands by while one listens;
+//               naps while traffic is hot, and listens once it has been quiet for a while
 //
 // Lost wake-ups are the risk here. Two rules prevent them:
 //   1. whoever releases the token looks for submissions afterwards, and takes it again if there are any;
@@ -67,14 +67,14 @@ class Progress {
   void wake() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which deliver() sets (true), or the deadline (false).
-  // Sleeps once nothing has moved for as long as its patience.
+  // Listens once nothing has moved for as long as its patience.
   bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
             Clock::duration patience = pace::kPatience) noexcept;
 
   // Lets all who sleep in wait() look at what they wait for, which somebody else than deliver() has set.
   void nudge() noexcept {
     for_token_.notify();
-    for_end_.notify();
+    notify_of_end();
   }
 
   // From now on there are more processes here than cores: whoever waits sleeps soon. Holder of the token only.
@@ -99,7 +99,11 @@ class Progress {
   void acquire() noexcept;
   void release() noexcept;
   void release_once() noexcept;
+  void notify_of_end() noexcept;
   Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept;
+  bool may_listen() const noexcept;
+  bool listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
+  void sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
 
   void run_in_background() noexcept;
   std::chrono::microseconds drive_in_background() noexcept;
@@ -114,10 +118,11 @@ class Progress {
   sync::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any holder
   sync::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
   sync::atomic<bool> listens_{false};             // the background thread, to the transport: what comes wakes it
+  sync::atomic<bool> waiter_listens_{false};      // one of those in wait(), in its place
   sync::atomic<bool> background_is_away_{false};  // in a callback, or at the trace's file, and so does not drive
   sync::atomic<bool> stopping_{false};
   Sleepers for_token_;  // until it is released; or their operation is finished, which somebody else may do
-  Sleepers for_end_;    // of their operation, which the background thread drives; or until it cannot
+  Sleepers for_end_;    // of their operation, which another waiter or the background thread drives; or until it cannot
 
   // Holder of the token only.
   Clock::time_point crowded_until_{};

@@ -21,6 +21,8 @@ class Sleepers {
     changed_.notify_all();
   }
 
+  bool any() const noexcept { return num_sleepers_.load() != 0; }
+
   template <typename Condition>
   void sleep_until(sync::Clock::time_point deadline, Condition condition) noexcept {
     num_sleepers_.fetch_add(1);

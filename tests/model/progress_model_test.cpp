@@ -4,6 +4,7 @@
 // Built again with a fault sown into the engine's own code (AXON_SEEDED), where the same programs have to find it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "comm/progress.hpp"
@@ -14,11 +15,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
-enum class Ends : uint8_t { kAtOnce, kByMessage, kByDeadline };
+enum class Ends : uint8_t {
+  kAtOnce,
+  kInTwoRounds,  // of which nothing tells: the transport has more to do and cannot be armed
+  kByMessage,
+  kByDeadline,
+};
 
 struct Job : Deliverable {
   explicit Job(Ends how) : ends(how) {}
   const Ends ends;
+  int num_rounds = 0;
   sync::atomic<bool> finished{false};
 };
 
@@ -48,8 +55,10 @@ class JobDriver final : public Driver {
       running_.push_back(static_cast<Job*>(std::exchange(item, item->next)));
     }
     has_unseen_ = false;
-    const size_t num_over = end_if(
-        [this](const Job& job) { return job.ends == Ends::kAtOnce || (job.ends == Ends::kByMessage && has_message_); });
+    const size_t num_over = end_if([this](Job& job) {
+      return job.ends == Ends::kAtOnce || (job.ends == Ends::kByMessage && has_message_) ||
+             (job.ends == Ends::kInTwoRounds && ++job.num_rounds == 2);
+    });
     driven_ = false;
     return static_cast<unsigned>(num_over);
   }
@@ -60,7 +69,10 @@ class JobDriver final : public Driver {
   bool has_running() const noexcept override { return !running_.empty(); }
   bool has_gated() const noexcept override { return false; }
   bool arm() noexcept override {
-    armed_ = was_armed_ = !has_unseen_;
+    doorbell_.hush();
+    const auto is_on_its_way = [](const Job* job) { return job->ends == Ends::kInTwoRounds; };
+    armed_ = !has_unseen_ && std::ranges::none_of(running_, is_on_its_way);
+    was_armed_ |= armed_;
     return armed_;
   }
   void on_process_ended(PeerId) noexcept override {}
@@ -207,6 +219,56 @@ void exclusive_action_beside_a_waiter() {
   other.join();
 }
 
+// Somebody else ends what a waiter listens for.
+void ended_beside_a_listener() {
+  World world;
+  sync::thread other([&] {
+    world.driver.block_until_armed();
+    world.progress.exclusively([&] { world.driver.tick({}); });
+  });
+  world.run(Ends::kByDeadline);
+  other.join();
+}
+
+// And somebody else starts what needs driving.
+template <Ends kHow>
+void started_beside_a_listener() {
+  World world;
+  sync::thread other([&] {
+    world.driver.block_until_armed();
+    world.start_only(kHow);
+    world.driver.bring_message();
+  });
+  world.run(Ends::kByMessage);
+  other.join();
+}
+
+// The background thread, which has stood by, is told when a waiter that has listened goes.
+void started_after_a_listener() {
+  World world;
+  sync::thread network([&] {
+    world.driver.block_until_armed();
+    model::block_until([] { return false; }, model::now() + pace::kLongNap);
+    world.driver.bring_message();
+  });
+  world.run(Ends::kByMessage);
+  world.start_only(Ends::kInTwoRounds);
+  network.join();
+}
+
+// In a crowd a waiter that has listened may go without a word.
+void deadline_of_what_starts_after_a_crowds_listener() {
+  World world;
+  world.progress.exclusively([&] { world.progress.crowd(); });
+  sync::thread network([&] {
+    world.driver.block_until_armed();
+    world.driver.bring_message();
+  });
+  world.run(Ends::kByMessage);
+  world.start_only(Ends::kByDeadline);
+  network.join();
+}
+
 struct Program {
   const char* name;
   void (*run)();
@@ -215,7 +277,8 @@ struct Program {
 
 constexpr model::Limits kThree{.most_deviations = 3, .most_time = 1s};
 constexpr model::Limits kFour{.most_deviations = 4, .most_time = 1s};
-constexpr model::Limits kFourWithSleeps{.most_deviations = 4, .most_time = 100s};  // of 10 s, between which it looks
+constexpr model::Limits kThreeWithSleeps{.most_deviations = 3, .most_time = 100s};  // of 10 s, between which it looks
+constexpr model::Limits kFourWithSleeps{.most_deviations = 4, .most_time = 100s};
 
 constexpr Program kPrograms[] = {
     {"two_threads_run_a_job_each", two_threads_run_a_job_each, kThree},
@@ -232,6 +295,12 @@ constexpr Program kPrograms[] = {
     {"deadline_of_what_starts_as_the_background_sleeps", deadline_of_what_starts_as_the_background_sleeps,
      kFourWithSleeps},
     {"exclusive_action_beside_a_waiter", exclusive_action_beside_a_waiter, kThree},
+    {"ended_beside_a_listener", ended_beside_a_listener, kThree},
+    {"started_at_once_beside_a_listener", started_beside_a_listener<Ends::kAtOnce>, kThree},
+    {"started_in_two_rounds_beside_a_listener", started_beside_a_listener<Ends::kInTwoRounds>, kThree},
+    {"started_in_two_rounds_after_a_listener", started_after_a_listener, kThree},
+    {"deadline_of_what_starts_after_a_crowds_listener", deadline_of_what_starts_after_a_crowds_listener,
+     kThreeWithSleeps},
 };
 
 #ifndef AXON_SEEDED
