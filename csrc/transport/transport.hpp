@@ -86,7 +86,7 @@ class Transport {
   virtual std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept = 0;
   virtual void refuse(void* rendezvous) noexcept = 0;
 
-  // Nothing is sent to or expected from this peer any more. Pending transfers with it may never be told done.
+  // Nothing is sent to or expected from this peer any more. Pending transfers with it fail, or are never told done.
   virtual void drop_peer(PeerId peer) noexcept = 0;
 
   // Moves everything that can move; returns how much did (0: nothing).

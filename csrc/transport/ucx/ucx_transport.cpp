@@ -46,7 +46,6 @@ static void drain(ucp_worker_h worker) noexcept {
   }
 }
 
-// Endpoints to this host rest until the worker goes: closing them would wait for peers that may be dead.
 UcxTransport::~UcxTransport() {
   closing_ = true;
   const QuietUcx quiet;
@@ -65,11 +64,13 @@ Status UcxTransport::register_handler() {
 }
 
 Result<PeerId> UcxTransport::add_peer(std::span<const std::byte> address, bool same_host) {
+  Result<UcxAddresses> addresses = UcxAddresses::unpack(address);
+  if (!addresses.ok()) return std::move(addresses.status());
+  const auto used = same_host ? addresses.value().all : addresses.value().network;
   const auto id = static_cast<PeerId>(peers_.size());
-  const Handling handling = same_host ? Handling::kNone : Handling::kPeer;
   Peer& peer = peers_.emplace_back(
-      Peer{.transport = this, .id = id, .handling = handling, .address = {address.begin(), address.end()}, .loss = {}});
-  if (handling == Handling::kNone) return id;
+      Peer{.transport = this, .id = id, .same_host = same_host, .address = {used.begin(), used.end()}, .loss = {}});
+  if (same_host) return id;
   if (Status connected = connect(peer); !connected.ok()) {
     peers_.pop_back();
     return connected;
@@ -80,13 +81,11 @@ Result<PeerId> UcxTransport::add_peer(std::span<const std::byte> address, bool s
 Status UcxTransport::connect(Peer& peer) {
   if (!peer.loss.ok()) return peer.loss.clone();
   ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
-  if (peer.handling == Handling::kPeer) {
-    params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    params.err_handler = {.cb = &UcxTransport::on_endpoint_error, .arg = &peer};
-  }
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {.cb = &UcxTransport::on_endpoint_error, .arg = &peer};
   return status_of(ucp_ep_create(worker_.get(), &params, &peer.endpoint), "ucp_ep_create");
 }
 
@@ -225,13 +224,14 @@ unsigned UcxTransport::progress() noexcept {
 
 void UcxTransport::look_after_peers() noexcept {
   for (Peer* peer : std::exchange(departed_, {})) {
-    if (!peer->dropped) receiver_->on_peer_lost(peer->id, peer->loss.clone());
+    // Of this host: a fetch from a dead process fails before all that it has sent is read. Whoever watches it reads on.
+    if (!peer->dropped && !peer->same_host) receiver_->on_peer_lost(peer->id, peer->loss.clone());
     close(*peer);
   }
 }
 
 void UcxTransport::close(Peer& peer) noexcept {
-  if (peer.endpoint == nullptr || peer.handling == Handling::kNone) return;
+  if (peer.endpoint == nullptr) return;
   ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;

@@ -1,9 +1,10 @@
 // Transport over UCP Active Messages. docs/wire.md: the header travels as the message's header, the payload as its
 // data.
 //
-// Peers on this host: shared memory and CMA, which UCX offers only without error handling; then it never notices that a
-// peer is gone, and what was pending with it rests until the worker goes. Other hosts: error handling, and endpoints
-// that are connected at once, so that a peer is missed even if nothing was ever sent to it.
+// All endpoints have error handling, so that those of dead peers can be closed by force: what was pending with them
+// ends with an error, and what they had shared is unmapped (docs/adr/ucx-error-handling-everywhere.md). Over shared
+// memory UCX itself does not notice that a peer is gone, so whoever watches its process drops it; other hosts'
+// endpoints are connected at once, so that a peer is missed even if nothing was ever sent to it.
 //
 // Up to 64 KiB a message is eager: over shared memory inline, as long as header and payload fit into some 90 bytes, and
 // in one piece up to some 8 KB. Above 64 KiB the receiver fetches it from the sender.
@@ -50,15 +51,10 @@ class UcxTransport final : public Transport {
   // costs more. The bound keeps what comes unasked small.
   static constexpr size_t kLargestEager = size_t{64} << 10;
 
-  enum class Handling : uint8_t {
-    kNone,  // of errors: this host
-    kPeer,  // other hosts
-  };
-
   struct Peer {
     UcxTransport* transport;
     PeerId id;
-    Handling handling;
+    bool same_host;
     std::vector<std::byte> address;
     ucp_ep_h endpoint = nullptr;
     Status loss;  // why nothing can be sent any more

@@ -1,5 +1,8 @@
 #include "transport/ucx/ucx_worker.hpp"
 
+#include <array>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "transport/ucx/ucx_status.hpp"
@@ -7,6 +10,12 @@
 namespace axon {
 
 static constexpr const char* kPrefix = "AXON";  // AXON_UCX_TLS and the like
+
+// Endpoints with error handling get neither shared memory nor CMA unless UCX is told that they can do without what it
+// misses in them: word of a peer's end, which its process gives us, and taking back the right to read memory, which
+// ends with the peer. docs/adr/ucx-error-handling-everywhere.md.
+static constexpr std::array<std::pair<const char*, const char*>, 3> kSharedMemory{
+    {{"POSIX_ERROR_HANDLING", "y"}, {"SYSV_ERROR_HANDLING", "y"}, {"CMA_MEMORY_INVALIDATE", "y"}}};
 
 namespace {
 
@@ -21,10 +30,12 @@ static Result<Config> read_config(const UcxOptions& options) {
   ucp_config_t* read = nullptr;
   AXON_TRY(status_of(ucp_config_read(kPrefix, nullptr, &read), "ucp_config_read"));
   Config config(read);
-  for (const auto& [name, value] : options.settings) {
+  const auto set = [&](const std::string& name, const std::string& value) {
     const std::string call = "ucp_config_modify(" + name + "=" + value + ")";
-    AXON_TRY(status_of(ucp_config_modify(config.get(), name.c_str(), value.c_str()), call.c_str()));
-  }
+    return status_of(ucp_config_modify(config.get(), name.c_str(), value.c_str()), call.c_str());
+  };
+  for (const auto& [name, value] : kSharedMemory) AXON_TRY(set(name, value));
+  for (const auto& [name, value] : options.settings) AXON_TRY(set(name, value));
   return config;
 }
 
@@ -62,14 +73,38 @@ Status UcxWorker::create_worker() {
   return Status();
 }
 
-Status UcxWorker::query() {
+Status UcxWorker::append_address(uint32_t flags) {
   ucp_worker_attr_t attributes{};
-  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS;
+  attributes.address_flags = flags;
   AXON_TRY(status_of(ucp_worker_query(worker_.get(), &attributes), "ucp_worker_query"));
   const auto* address = reinterpret_cast<const std::byte*>(attributes.address);
-  address_.assign(address, address + attributes.address_length);
+  address_.insert(address_.end(), address, address + attributes.address_length);
   ucp_worker_release_address(worker_.get(), attributes.address);
+  return Status();
+}
+
+Status UcxWorker::query() {
+  AXON_TRY(append_address(0));
+  const size_t num_bytes_of_all = address_.size();
+  AXON_TRY(append_address(UCP_WORKER_ADDRESS_FLAG_NET_ONLY));
+  const auto num_bytes = static_cast<uint32_t>(address_.size() - num_bytes_of_all);
+  const auto* length = reinterpret_cast<const std::byte*>(&num_bytes);
+  address_.insert(address_.end(), length, length + sizeof num_bytes);
   return status_of(ucp_worker_get_efd(worker_.get(), &event_fd_), "ucp_worker_get_efd");
+}
+
+Result<UcxAddresses> UcxAddresses::unpack(std::span<const std::byte> packed) {
+  uint32_t num_bytes = 0;
+  if (packed.size() < sizeof num_bytes) return Status(ErrorCode::kTransport, "a UCX address without its length");
+  const auto addresses = packed.first(packed.size() - sizeof num_bytes);
+  std::memcpy(&num_bytes, packed.data() + addresses.size(), sizeof num_bytes);
+  if (num_bytes > addresses.size()) {
+    return Status(ErrorCode::kTransport, "a UCX address of " + std::to_string(addresses.size()) + " bytes that says " +
+                                             std::to_string(num_bytes) + " of them are one");
+  }
+  const size_t num_bytes_of_all = addresses.size() - num_bytes;
+  return UcxAddresses{.all = addresses.first(num_bytes_of_all), .network = addresses.subspan(num_bytes_of_all)};
 }
 
 }  // namespace axon

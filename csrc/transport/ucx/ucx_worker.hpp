@@ -13,6 +13,16 @@
 
 namespace axon {
 
+// What a worker's address() holds: UCX's addresses of all its devices, of those of the network alone, and how long
+// these are. Shared memory may reach a process whose end nobody here would hear of (in another network namespace, say).
+struct UcxAddresses {
+  std::span<const std::byte> all;
+  std::span<const std::byte> network;
+
+  // Views of `packed`, which came from elsewhere.
+  static Result<UcxAddresses> unpack(std::span<const std::byte> packed);
+};
+
 // Memory of ours behind each of UCX's requests.
 struct RequestExtension {
   size_t num_bytes = 0;
@@ -38,6 +48,7 @@ class UcxWorker {
 
   Status create_context(const UcxOptions& options, RequestExtension extension);
   Status create_worker();
+  Status append_address(uint32_t flags);
   Status query();
 
   std::unique_ptr<ucp_context, CleanUp> context_;

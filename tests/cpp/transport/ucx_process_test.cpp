@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
+#include <string>
 
 #include "transport/process_group.hpp"
 #include "transport/ucx/ucx.hpp"
@@ -16,6 +18,16 @@ std::unique_ptr<Transport> open_transport() {
   auto transport = open_ucx_transport();
   EXPECT_TRUE(transport.ok()) << transport.status().message();
   return std::move(transport).value();
+}
+
+// Pieces of shared memory of UCX's, its own and others', in this process.
+size_t num_mapped() {
+  std::ifstream maps("/proc/self/maps");
+  size_t num_found = 0;
+  for (std::string line; std::getline(maps, line);) {
+    num_found += line.find("ucx_shm") != std::string::npos || line.find("/SYSV") != std::string::npos ? 1 : 0;
+  }
+  return num_found;
 }
 
 TEST(UcxProcesses, deliver_every_size_both_ways) {
@@ -92,6 +104,41 @@ TEST(UcxProcesses, fetching_from_a_killed_peer_does_not_block) {
     node.transport().drop_peer(peers[1]);
     node.close();
     EXPECT_LT(Clock::now() - start, std::chrono::seconds(1));
+  });
+  EXPECT_TRUE(group.wait());
+}
+
+// Not what they had shared, not what waited for them, not what waits with them.
+TEST(UcxProcesses, dead_peers_leave_nothing_behind) {
+  constexpr int kSurvivor = 0;
+  constexpr int kNumProcesses = 8;
+  constexpr size_t kLarge = size_t{8} << 20;
+  ProcessGroup group(kNumProcesses, [&](int rank, ProcessGroup& group) {
+    Node node(open_transport());
+    node.policy = Node::Policy::kHold;
+    const size_t num_own = num_mapped();
+    const std::vector<PeerId> peers = group.meet(rank, node, true);
+    for (int other = 0; other < kNumProcesses; ++other) {
+      if (other != rank && (rank == kSurvivor || other == kSurvivor)) node.send(peers[other], pattern(kLarge, 1));
+    }
+    const size_t num_expected = rank == kSurvivor ? kNumProcesses - 1 : 1;
+    EXPECT_TRUE(drive({&node}, [&] { return node.arrivals.size() == num_expected; }));
+    group.barrier(rank, node);
+    if (rank != kSurvivor) {
+      while (true) pause();
+    }
+    EXPECT_GT(num_mapped(), num_own);
+    for (int victim = 1; victim < kNumProcesses; ++victim) {
+      group.kill(victim);
+      node.transport().drop_peer(peers[victim]);
+    }
+    EXPECT_TRUE(drive({&node}, [&] { return node.all_sends_finished() && num_mapped() == num_own; }));
+    for (const Transfer& send : node.sends) EXPECT_EQ(send.status.code(), ErrorCode::kPeerLost);
+    for (Arrival& arrival : node.arrivals) {
+      node.fetch(arrival);
+      EXPECT_TRUE(drive({&node}, [&] { return arrival.fetch.finished(); }));
+      EXPECT_EQ(arrival.fetch.status.code(), ErrorCode::kPeerLost) << arrival.fetch.status.message();
+    }
   });
   EXPECT_TRUE(group.wait());
 }

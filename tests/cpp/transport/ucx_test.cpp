@@ -35,13 +35,28 @@ TEST(UcxTransport, no_usable_transport_is_an_error) {
   EXPECT_NE(transport.status().message().find("ucp_init"), std::string::npos) << transport.status().message();
 }
 
+TEST(UcxAddresses, a_length_that_cannot_be_is_refused) {
+  Node node(std::move(open_ucx_transport()).value());
+  const std::span<const std::byte> own = node.transport().address();
+  Result<UcxAddresses> unpacked = UcxAddresses::unpack(own);
+  ASSERT_TRUE(unpacked.ok());
+  EXPECT_EQ(unpacked.value().all.size() + unpacked.value().network.size() + sizeof(uint32_t), own.size());
+  EXPECT_LT(unpacked.value().network.size(), unpacked.value().all.size());
+  for (const size_t num_bytes : {size_t{0}, size_t{3}}) EXPECT_FALSE(UcxAddresses::unpack(own.first(num_bytes)).ok());
+  Bytes lying(own.begin(), own.end());
+  lying[lying.size() - 3] = std::byte{0xFF};  // 65280 more than there are
+  EXPECT_FALSE(UcxAddresses::unpack(lying).ok());
+  EXPECT_FALSE(node.transport().add_peer(lying, true).ok());
+}
+
 // Speaks UCP to a transport, but not our protocol.
 class Stranger {
  public:
   explicit Stranger(Node& node) : worker_(UcxWorker::open({}, {}).value()) {
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
-    params.address = reinterpret_cast<const ucp_address_t*>(node.transport().address().data());
+    const std::span<const std::byte> address = UcxAddresses::unpack(node.transport().address()).value().all;
+    params.address = reinterpret_cast<const ucp_address_t*>(address.data());
     EXPECT_EQ(ucp_ep_create(worker_.get(), &params, &endpoint_), UCS_OK);
   }
 
