@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import json
 import os
 import signal
 import sys
@@ -226,6 +227,23 @@ def communicates_in_workers() -> None:
     pending.wait()
     ready()
     print(*told, sep="\n")
+    dist.destroy_process_group()
+
+
+def computes_every_size() -> None:
+    """Sums and passes on what is compared to the last element; prints the ways that it took."""
+    join()
+    rank = dist.get_rank()
+    for size in (1, 1000, 1 << 14, 1 << 18, 1 << 22):
+        values = torch.arange(size, dtype=torch.float32)
+        data = values * (rank + 1)
+        dist.all_reduce(data)
+        assert torch.equal(data, values * 3)
+        dist.send(data, 1) if rank == 0 else dist.recv(data.zero_(), 0)
+        assert torch.equal(data, values * 3)
+    ready()
+    path = dist.group.WORLD._get_backend(torch.device("cpu")).path_to(1 - rank)
+    print(json.dumps({"lanes": [name for name, _ in path["lanes"]]}), flush=True)
     dist.destroy_process_group()
 
 
