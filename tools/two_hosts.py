@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 
+_NOBODY = "02:00:00:00:00:ff"  # an address of the link layer that nothing has
 _CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000  # linux/sched.h
 _MS_PRIVATE_ALL = (1 << 18) | (1 << 14)  # MS_PRIVATE | MS_REC
 
@@ -35,7 +36,15 @@ class Hosts:
     def cut(self) -> None:
         _ip("-n", self.names[0], "link", "set", "eth0", "down")
 
+    def silence(self) -> None:
+        """The link stays up, and nothing that is sent arrives: each has the other's address for somebody else's."""
+        for name, address in zip(self.names, reversed(ADDRESSES), strict=True):
+            _ip("-n", name, "neigh", "replace", address, "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent")
+
     def mend(self) -> None:
+        """Undoes both."""
+        for name in self.names:
+            _ip("-n", name, "neigh", "flush", "nud", "permanent", "dev", "eth0")
         _ip("-n", self.names[0], "link", "set", "eth0", "up")
         for name in self.names:
             _await_link(name)

@@ -1,14 +1,16 @@
 """What goes wrong with a rank, when, and in what: the others raise in time, name it, and form another group.
 
 Each case strikes the last rank, the victim, before it calls an operation, inside of it or after it. The survivors are
-the same two processes in all cases; what all that leaves behind in them is measured by the last test. On GPUs a step
-includes the wait for its stream, which goes on whatever has happened; the call after it raises.
+the same two processes in all cases; what all that leaves behind in them is measured by the last test. Faults of links,
+and those called remote, strike a victim on another host. On GPUs a step includes the wait for its stream, which goes on
+whatever has happened; the call after it raises.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import sys
 import threading
@@ -38,9 +40,10 @@ pytestmark = [
 NOTICE_S = 5.0
 # Of the group, where a rank stands still or is cut off.
 TIMEOUT_S = 1.0
+NUM_SURVIVORS = 2
 FORMING_TIMEOUT_S = 30.0
-# UCX keeps what a dead process of this host had shared mapped for as long as this one lives: 70 KiB that are in use.
-MOST_KIB_A_ROUND = 256
+# Pools fill in the first rounds; then each known peer leaves its card behind.
+MOST_KIB, MOST_KIB_A_ROUND = 4096, 8
 
 Step = Callable[[], object]
 
@@ -86,14 +89,47 @@ _OPERATIONS: dict[str, Callable[[], Step]] = {
     "ddp_step": lambda: _train(nn.parallel.DistributedDataParallel(nn.Linear(32, 32))),
     "fsdp_step": _fsdp,
 }
+# And what an error may call it: the first thing that a step waits for.
+_NAMES = {
+    "send_recv": "receive|send",
+    "ddp_step": "all_reduce|broadcast",
+    "fsdp_step": "all_gather|reduce_scatter|all_reduce",
+}
 _MOMENTS = ("before", "inside", "after")
-# By name, the signal that does it, and what becomes of the victim. A link is cut by the test.
-_FAULTS: dict[str, tuple[int, str]] = {
-    "kill": (signal.SIGKILL, "ends"),
-    "stop": (signal.SIGSTOP, "stands still"),
-    "exception": (signal.SIGUSR2, "ends"),
-    "interrupt": (signal.SIGINT, "goes on"),
-    "cut": (0, "goes on"),
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the victim: a signal, or something that the test does to the link to it."""
+
+    end: str  # of the victim's: "ends", "stands still" or "goes on"
+    signal: int = 0
+    link: Callable[[Hosts], None] | None = None
+    is_remote: bool = False
+
+    @property
+    def crosses_hosts(self) -> bool:
+        return self.is_remote or self.link is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Nobody tells the survivors."""
+        return self.end == "stands still" or self.link is not None
+
+    @property
+    def takes_long(self) -> bool:
+        return self.is_silent or self.crosses_hosts
+
+
+_FAULTS = {
+    "kill": Fault("ends", signal.SIGKILL),
+    "stop": Fault("stands still", signal.SIGSTOP),
+    "exception": Fault("ends", signal.SIGUSR2),
+    "interrupt": Fault("goes on", signal.SIGINT),
+    "remote_kill": Fault("ends", signal.SIGKILL, is_remote=True),
+    "remote_stop": Fault("stands still", signal.SIGSTOP, is_remote=True),
+    "cut": Fault("goes on", link=Hosts.cut),
+    "silence": Fault("goes on", link=Hosts.silence),
 }
 
 
@@ -107,18 +143,21 @@ class Case:
     folder: str
 
     @property
-    def is_silent(self) -> bool:
-        """Nobody tells the survivors."""
-        return self.fault in ("stop", "cut")
+    def kind(self) -> Fault:
+        return _FAULTS[self.fault]
 
     @property
     def timeout_s(self) -> float:
-        return TIMEOUT_S if self.is_silent else FORMING_TIMEOUT_S
+        return TIMEOUT_S if self.kind.is_silent else FORMING_TIMEOUT_S
 
     @property
     def limit_s(self) -> float:
         """In which survivors have to raise."""
-        return TIMEOUT_S + 1 if self.is_silent else NOTICE_S
+        return TIMEOUT_S + 1 if self.kind.is_silent else NOTICE_S
+
+    def leave(self) -> None:
+        """Both ways out are tried."""
+        dist.destroy_process_group() if self.moment == "after" else dist.distributed_c10d._abort_process_group()
 
     def tell(self, what: str) -> None:
         Path(self.folder, what).touch()
@@ -169,10 +208,10 @@ def _once_at_rest(action: Callable[[], None]) -> Iterator[None]:
 
 def _strike(case: Case) -> None:
     case.tell("struck")
-    if case.fault == "cut":
-        case.hear("cut")
+    if case.kind.link:
+        case.hear("link struck")
     else:
-        os.kill(os.getpid(), _FAULTS[case.fault][0])
+        os.kill(os.getpid(), case.kind.signal)
 
 
 def _suffer(case: Case, step: Step) -> str:
@@ -213,7 +252,7 @@ def _be_survivor(case: Case, place: Place) -> tuple[str, float]:
         with _once_at_rest(lambda: case.tell(own_name)):
             return _fail(step)
     if case.moment == "inside":
-        case.hear("cut" if case.fault == "cut" else "struck")
+        case.hear("link struck" if case.kind.link else "struck")
     else:
         step()
         case.tell(own_name)
@@ -245,36 +284,37 @@ def _fail(step: Step) -> tuple[str, float]:
     raise AssertionError("nothing was raised")
 
 
-def _regroup(store: str, place: Place) -> None:
+def _regroup(case: Case, place: Place) -> float:
+    """How long it took to leave the group that has failed."""
+    started = time.monotonic()
     if dist.is_initialized():
         with suppress(RuntimeError):
-            dist.distributed_c10d._abort_process_group()
-    place.join(store)
+            case.leave()
+    seconds = time.monotonic() - started
+    place.join(f"{case.folder}/again")
     data = torch.ones(1000)
     dist.all_reduce(data)
     same_bits(data, torch.full((1000,), float(place.size)))
     dist.destroy_process_group()
+    return seconds
 
 
 class Ranks:
-    """Those that survive everything, and a victim that is made anew whenever it has not.
-
-    On one host there are two survivors; of two hosts each has a rank.
-    """
+    """Those that survive everything, and a victim that is made anew whenever it has not. Where there are two hosts, it
+    has one of its own."""
 
     def __init__(self, device: str, hosts: Hosts | None = None) -> None:
         self._device = device
         self._hosts = hosts
-        self._num_survivors = 1 if hosts else 2
         self._pools: dict[str, RankPool] = {}
 
     @property
     def survivors(self) -> RankPool:
-        return self._pool("survivors", self._num_survivors, first=0)
+        return self._pool("survivors", NUM_SURVIVORS, first=0)
 
     @property
     def victim(self) -> RankPool:
-        return self._pool("victim", 1, first=self._num_survivors)
+        return self._pool("victim", 1, first=NUM_SURVIVORS)
 
     def _pool(self, name: str, size: int, first: int) -> RankPool:
         if name not in self._pools or self._pools[name].broken:
@@ -282,7 +322,7 @@ class Ranks:
                 self._pools[name].close()
             self._pools[name] = RankPool(size, meeting="none", device=self._device, first_gpu=first)
             if self._hosts:
-                self._pools[name].run(move_to, self._hosts.names[first])
+                self._pools[name].run(move_to, self._hosts.names[name == "victim"])
         return self._pools[name]
 
     def endure(self, case: Case) -> None:
@@ -295,11 +335,11 @@ class Ranks:
             raise
 
     def _fail(self, case: Case) -> None:
-        end = _FAULTS[case.fault][1]
-        culprit, victim = self._num_survivors, self.victim
+        end = case.kind.end
+        culprit, victim = NUM_SURVIVORS, self.victim
         victim.start(_be_victim, case, Place(culprit, culprit + 1))
         self.survivors.start(_be_survivor, case, Place(0, culprit + 1))
-        with self._link_cut(case):
+        with self._link_struck(case):
             outcomes = self.survivors.finish()
             if end == "stands still":
                 os.kill(victim.pids[0], signal.SIGKILL)
@@ -307,30 +347,32 @@ class Ranks:
         for message, seconds in outcomes:
             assert f"rank {culprit}" in message
             assert seconds < case.limit_s, message
-            assert ("Timed out" in message) <= case.is_silent, message
-        assert case.fault != "cut" or "rank 0" in victims[0]
+            assert ("Timed out" in message) <= case.kind.is_silent, message
+            assert re.search(_NAMES.get(case.operation, case.operation), message), message
+        assert not case.kind.link or re.search("rank [01]", victims[0])
 
     @contextmanager
-    def _link_cut(self, case: Case) -> Iterator[None]:
-        if self._hosts is None:
+    def _link_struck(self, case: Case) -> Iterator[None]:
+        if self._hosts is None or case.kind.link is None:
             yield
             return
         case.hear("struck")
-        self._hosts.cut()
-        case.tell("cut")
+        case.kind.link(self._hosts)
+        case.tell("link struck")
         try:
             yield
         finally:
             self._hosts.mend()
 
     def _regroup(self, case: Case) -> None:
-        store, size = f"{case.folder}/again", self._num_survivors
-        if _FAULTS[case.fault][1] == "goes on":
-            size += 1
-            self.victim.start(_regroup, store, Place(size - 1, size))
-        self.survivors.run(_regroup, store, Place(0, size))
-        if _FAULTS[case.fault][1] == "goes on":
-            self.victim.finish()
+        goes_on = case.kind.end == "goes on"
+        size = NUM_SURVIVORS + goes_on
+        if goes_on:
+            self.victim.start(_regroup, case, Place(NUM_SURVIVORS, size))
+        seconds = self.survivors.run(_regroup, case, Place(0, size))
+        if goes_on:
+            seconds += self.victim.finish()
+        assert max(seconds) < NOTICE_S, "to leave took long"
 
     def close(self) -> None:
         for pool in self._pools.values():
@@ -358,10 +400,11 @@ def ranks_of_two_hosts(device: str) -> Iterator[Ranks]:
 @pytest.mark.usefixtures("device")
 def test_survivors_of_a_fault(fault: str, moment: str, operation: str, tmp_path: Path, request) -> None:
     case = Case(fault, moment, operation, str(tmp_path))
-    is_chosen = list(_OPERATIONS).index(operation) % len(_MOMENTS) == _MOMENTS.index(moment)
-    if fault in ("stop", "cut") and not is_chosen and not request.config.getoption("--all-faults"):
-        pytest.skip("takes a timeout: one moment an operation, unless --all-faults asks for all")
-    request.getfixturevalue("ranks_of_two_hosts" if fault == "cut" else "ranks").endure(case)
+    if case.kind.takes_long and not request.config.getoption("--all-faults"):
+        number = list(_OPERATIONS).index(operation)
+        if number % len(_MOMENTS) != _MOMENTS.index(moment) or (case.kind.crosses_hosts and number % 2):
+            pytest.skip("takes a timeout or two hosts: one moment an operation, unless --all-faults asks for all")
+    request.getfixturevalue("ranks_of_two_hosts" if case.kind.crosses_hosts else "ranks").endure(case)
 
 
 def _resources() -> dict[str, int]:
@@ -370,6 +413,7 @@ def _resources() -> dict[str, int]:
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
         "abandoned files": len(leftovers()),
+        "pieces of shared memory": sum("ucx_shm" in line for line in open("/proc/self/maps")),
         "KiB of memory": int(status["VmRSS"].split()[0]),
     }
 
@@ -388,7 +432,7 @@ def test_rounds_leave_nothing_behind(ranks: Ranks, tmp_path: Path, request: pyte
         measured.append(ranks.survivors.run(_resources))
     for survivor in zip(*measured, strict=True):
         early, late = survivor[: num_rounds // 3], survivor[-num_rounds // 3 :]
-        for name in ("descriptors", "threads", "abandoned files"):
+        for name in ("descriptors", "threads", "abandoned files", "pieces of shared memory"):
             assert max(each[name] for each in late) <= max(each[name] for each in early), name
         growth = late[-1]["KiB of memory"] - early[-1]["KiB of memory"]
-        assert growth < MOST_KIB_A_ROUND * num_rounds
+        assert growth < MOST_KIB + MOST_KIB_A_ROUND * num_rounds

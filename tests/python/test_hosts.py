@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from hosts import ADDRESSES, Hosts, move_to, two_hosts
 from pool import RankPool
@@ -53,6 +59,58 @@ def test_a_rank_without_a_way_to_it_is_named(hosts: Hosts, tmp_path: Path) -> No
         for rank, pool in enumerate((one, other)):
             [message] = pool.finish()
             assert f"[rank {rank} of group '0'] rank {1 - rank} cannot be reached: " in message
+
+
+class _Farewell(dist.Store):
+    """A store that is left, by the end of the process, as soon as this rank's card stands in it."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self._store = store
+
+    def add(self, key: str, amount: int) -> int:
+        return self._store.add(key, amount)
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _be_gone_once_announced(path: str) -> None:
+    dist.init_process_group("axon", store=_Farewell(dist.FileStore(path, 2)), rank=1, world_size=2)
+
+
+def _meet_the_gone(path: str) -> tuple[str, float, float]:
+    """What is raised; how long it, and leaving, takes."""
+    timeout = timedelta(seconds=TIMEOUT_S)
+    started = time.monotonic()
+
+    def meet() -> None:
+        store = dist.FileStore(path, 2)
+        dist.init_process_group("axon", store=store, rank=0, world_size=2, timeout=timeout)
+        dist.all_reduce(torch.ones(3))
+
+    message = failure(meet)
+    raised = time.monotonic()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    left = time.monotonic()
+    dist.init_process_group("axon", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+    return message, raised - started, left - raised
+
+
+def test_a_rank_whose_port_refuses_is_named(hosts: Hosts, tmp_path: Path) -> None:
+    path = str(tmp_path / "store")
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[rank])
+        other.run(_be_gone_once_announced, path, dying=[0])
+        [(message, until_raised, until_left)] = one.run(_meet_the_gone, path)
+    assert re.search("rank 1 cannot be reached|all_reduce.*rank 1", message), message
+    assert until_raised < TIMEOUT_S + 1
+    assert until_left < TIMEOUT_S
 
 
 def test_the_doctor_names_the_network_and_what_the_ranks_do_not_share(hosts: Hosts) -> None:

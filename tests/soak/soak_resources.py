@@ -49,8 +49,8 @@ class Limits:
     # Pools grow until they hold what the most operations at a time have needed; a GPU may be another process's, too.
     constant: Resources = Resources(descriptors=8, threads=4, own_kib=96 << 10, shared_kib=16 << 10, gpu_kib=1 << 20)
     own_kib_a_round: int = 16
-    # UCX keeps what a dead process of this host had shared mapped for as long as this one lives.
-    shared_kib_a_death: int = 4 << 10
+    # What a process of this host had shared stays mapped if it died with its queue full (docs/adr/ucx-error-…).
+    shared_kib_a_death: int = 2 << 10
 
     def excess(self, growth: dict[str, int], num_rounds: int, num_deaths: int) -> list[str]:
         allowed = asdict(self.constant)
