@@ -68,7 +68,7 @@ class Training:
         self._backend = backend
         self._group = group
         self._data = data
-        self._model = DistributedDataParallel(_build_model(), process_group=group)
+        self._model = DistributedDataParallel(build_model(), process_group=group)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE, momentum=0.9)
         self._losses: list[Tensor] = []
         self._seconds: list[float] = []
@@ -129,7 +129,7 @@ def _open_groups(backends: Sequence[str]) -> list[tuple[str, dist.ProcessGroup]]
     return [(name, dist.new_group(backend=name)) for name in backends]
 
 
-def _load_data() -> Data:
+def load_data() -> Data:
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -137,7 +137,7 @@ def _load_data() -> Data:
     return Data(images[train], labels[train], images[test], labels[test])
 
 
-def _build_model() -> nn.Module:
+def build_model() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 32, kernel_size=3, padding=1),
         nn.ReLU(),
@@ -152,7 +152,7 @@ def _build_model() -> nn.Module:
 
 
 def _train(groups: Sequence[tuple[str, dist.ProcessGroup]], epochs: int) -> list[Outcome]:
-    data = _load_data()
+    data = load_data()
     if dist.get_rank() == 0:
         print(
             f"{dist.get_world_size()} processes train on {len(data.train_labels)} digits for {epochs} epochs "
