@@ -33,7 +33,7 @@ def _import_suite(num_gpus: int) -> ModuleType:
 def run(suite: ModuleType, name: str) -> dict[str, object]:
     result = unittest.TestResult()
     started = time.monotonic()
-    unittest.TestSuite([suite.TestAxon(name)]).run(result)
+    unittest.TestSuite([suite.make(name)]).run(result)
     return {
         "name": name,
         "outcome": _outcome(result),

@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import re
 import subprocess
+import unittest
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -87,24 +88,23 @@ def _open_gates() -> None:
         common_distributed.DistTestCases.backend_feature[feature].add(TESTED)
 
 
-def _stand_in_for_nccl() -> None:
-    """From here on whoever asks for a group over "nccl" gets one over the backend under test."""
+def stand_in_for(built_in: str) -> None:
+    """From here on whoever asks for a group over that backend gets one over the backend under test."""
+
+    def renamed(argument: Any) -> Any:
+        return TESTED if isinstance(argument, str) and argument == built_in else argument
+
     for name in ("init_process_group", "new_group"):
         original = getattr(dist, name)
 
         def call(*args: Any, original: Callable[..., Any] = original, **kwargs: Any) -> Any:
-            renamed = {key: _stand_in(value) for key, value in kwargs.items()}
-            return original(*map(_stand_in, args), **renamed)
+            return original(*map(renamed, args), **{key: renamed(value) for key, value in kwargs.items()})
 
         for module in (dist, dist.distributed_c10d):
             setattr(module, name, functools.wraps(original)(call))
 
 
-def _stand_in(argument: Any) -> Any:
-    return TESTED if isinstance(argument, str) and argument == "nccl" else argument
-
-
-_stand_in_for_nccl() if ON_GPUS else _open_gates()
+stand_in_for("nccl") if ON_GPUS else _open_gates()
 if int(os.environ["WORLD_SIZE"]) >= 4:  # enough for every one of them, though upstream asks for eight
     common_distributed.skip_if_small_worldsize = lambda function: function
 
@@ -125,5 +125,21 @@ class TestAxon(distributed_test.TestDistBackend, distributed_test.DistributedTes
             super()._test_accumulate_gradients_no_sync(**arguments)
 
 
+def make(name: str) -> unittest.TestCase:
+    """The test of that name: of TestAxon, or Class.test of rpc_suite.py."""
+    if "." not in name:
+        return TestAxon(name)
+    import rpc_suite
+
+    class_name, _, test = name.partition(".")
+    case: unittest.TestCase = getattr(rpc_suite, class_name)(test)
+    return case
+
+
 def all_names() -> list[str]:
-    return sorted(name for name in dir(TestAxon) if name.startswith("test_"))
+    names = sorted(name for name in dir(TestAxon) if name.startswith("test_"))
+    if ON_GPUS:
+        return names
+    import rpc_suite
+
+    return names + rpc_suite.all_names()

@@ -46,10 +46,14 @@ static void drain(ucp_worker_h worker) noexcept {
   }
 }
 
+// Endpoints to this host rest until the worker goes: a peer that lives and writes to one that is closed is answered, by
+// way of a new endpoint, that it is gone.
 UcxTransport::~UcxTransport() {
   closing_ = true;
   const QuietUcx quiet;
-  for (Peer& peer : peers_) close(peer);
+  for (Peer& peer : peers_) {
+    if (!peer.same_host) close(peer);
+  }
   drain(worker_.get());
   const UcxWorker ended_quietly = std::move(worker_);
 }

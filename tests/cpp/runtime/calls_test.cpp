@@ -188,7 +188,8 @@ TEST_P(CallsTest, unanswered_calls_end_in_time_and_their_places_are_kept) {
 TEST_P(CallsTest, cancelled_calls_end_at_once) {
   std::atomic<Invocation*> held{nullptr};
   ASSERT_TRUE(pair_.server->add("hold", [&](Invocation& invocation) { held.store(&invocation); }).ok());
-  const CallPointer call = start(*pair_.to_server, "hold", pattern(100'000, 1));
+  const Bytes argument = pattern(100'000, 1);  // waits here to be fetched
+  const CallPointer call = start(*pair_.to_server, "hold", argument);
   const Clock::time_point deadline = Clock::now() + 30s;
   while (held.load() == nullptr && Clock::now() < deadline) std::this_thread::yield();
   pair_.to_server->cancel(*call);
