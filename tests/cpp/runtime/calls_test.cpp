@@ -104,13 +104,13 @@ TEST_P(CallsTest, answers_come_in_any_order) {
   ASSERT_TRUE(pair_.server
                   ->add("hold",
                         [&](Invocation& invocation) {
-                          const std::lock_guard lock(mutex);
-                          held.push_back(&invocation);
-                          if (held.size() < 10) return;
-                          while (!held.empty()) {
-                            echo(*held.back());
-                            held.pop_back();
+                          std::vector<Invocation*> all;  // with the last answer the test may end
+                          {
+                            const std::lock_guard lock(mutex);
+                            held.push_back(&invocation);
+                            if (held.size() == 10) all.swap(held);
                           }
+                          for (; !all.empty(); all.pop_back()) echo(*all.back());
                         })
                   .ok());
   std::vector<CallPointer> calls;
