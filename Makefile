@@ -91,7 +91,7 @@ asan-python: $(VENV)/.editable
 	@$(BIN)/cmake --install build/$@ --component python --prefix build/$@/site
 	@cd build/$@ && export PYTHONPATH=site UCX_MEM_EVENTS=n UCX_TLS=^cma,sysv,cuda ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" && \
-	  $(BIN)/python -c 'from torch_axon import _C; assert "/asan-python/" in _C.__file__, _C.__file__' && \
+	  $(BIN)/python -c 'from torch_axon._native import load; assert "/asan-python/" in load().__file__' && \
 	  $(BIN)/python -m pytest -c ../../pyproject.toml --rootdir ../.. -k "not 3ranks and not 4ranks" \
 	    $(SANITIZED_TESTS:%=../../tests/python/%.py)
 

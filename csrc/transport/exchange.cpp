@@ -197,7 +197,9 @@ void Exchange::on_done(Completion& completion, Status status) noexcept {
   if (request.exchange == nullptr) return;
   Exchange& exchange = *request.exchange;
   --exchange.num_moving_;
-  exchange.finish(request, status.ok() ? std::move(status) : exchange.unreachable(request.peer, status));
+  // Given up by its operation: nobody asks why it failed, and the group that knows its ranks may be gone.
+  if (!status.ok() && request.batch != nullptr) status = exchange.unreachable(request.peer, status);
+  exchange.finish(request, std::move(status));
 }
 
 // A request that fails takes its operation with it.
