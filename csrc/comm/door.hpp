@@ -37,6 +37,7 @@ class Door {
   virtual void on_peer_lost(PeerId peer, const std::string& reason) noexcept = 0;
   // Nothing can be sent or received any more; what moves still moves until the transport is gone.
   virtual void on_shut_down() noexcept = 0;
+  // And nothing moves: the door has left, and may be gone by its return.
   virtual void on_transport_gone() noexcept = 0;
 
  protected:

@@ -109,9 +109,9 @@ Result<PeerId> Engine::meet(const PeerCard& card) {
   peer_of_.emplace(card.process, peer);
   peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
   peers_[peer].card = card;
-  if (same_host && card.pid != card_.pid) {
-    if (Status watched = doorbell_.watch(card.pid, peer); !watched.ok()) lose(peer, watched.message());
+  if (is_neighbour(card)) {
     if (++num_neighbours_ >= num_cores()) progress_->crowd();
+    if (Status watched = doorbell_.watch(card.pid, peer); !watched.ok()) lose(peer, watched.message());
   }
   return peer;
 }
@@ -277,6 +277,7 @@ void Engine::lose(PeerId peer, std::string reason) noexcept {
   if (messenger_.is_lost(peer)) return;
   messenger_.mark_lost(peer);
   peers_[peer].loss = std::move(reason);
+  if (is_neighbour(peers_[peer].card) && --num_neighbours_ < num_cores()) progress_->thin_out();
   for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
   for (Door* door : doors_) door->on_peer_lost(peer, peers_[peer].loss);
 }
@@ -312,7 +313,7 @@ void Engine::shut_down() noexcept {
       operation->released_ = true;
       post(*operation);
     }
-    for (Door* door : doors_) door->on_transport_gone();
+    for (Door* door : std::exchange(doors_, {})) door->on_transport_gone();
   });
 }
 

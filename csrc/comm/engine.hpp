@@ -77,6 +77,8 @@ class Engine final : private ControlHandler, private Driver {
   Messenger& messenger() noexcept { return messenger_; }
   void post(Submission& item) noexcept;
   void wake() noexcept { progress_->wake(); }
+  // Other processes of this host that have been met and are there.
+  int num_neighbours() const noexcept { return num_neighbours_; }
 
   // Messages from outside all groups, or that came twice; see Messenger.
   uint64_t num_refused();
@@ -99,6 +101,9 @@ class Engine final : private ControlHandler, private Driver {
     std::string loss;  // why it is gone; empty while it is not
   };
   using ProcessId = std::array<uint64_t, 2>;
+
+  // Another process of this host.
+  bool is_neighbour(const PeerCard& card) const noexcept { return card.host == card_.host && card.pid != card_.pid; }
 
   // For communicators.
   void send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept;
@@ -145,7 +150,7 @@ class Engine final : private ControlHandler, private Driver {
   Deliverable* outbox_ = nullptr;      // in order; outbox_end_ is its last
   Deliverable* outbox_end_ = nullptr;
   size_t num_running_ = 0;
-  int num_neighbours_ = 0;  // other processes on this host
+  int num_neighbours_ = 0;  // that are not lost
   Clock::time_point next_tick_{};
   bool shut_down_ = false;
 

@@ -79,6 +79,8 @@ class Progress {
 
   // From now on there are more processes here than cores: whoever waits sleeps soon. Holder of the token only.
   void crowd() noexcept { crowded_until_ = Clock::time_point::max(); }
+  // And no longer. Holder of the token only.
+  void thin_out() noexcept { crowded_until_ = {}; }
 
   // Runs `action` as holder of the token. Not from inside another one.
   template <typename Action>
