@@ -6,6 +6,7 @@ namespace axon {
 
 void Call::reset() noexcept {
   request.clear();
+  reply_.let_go();
   number_ = 0;
   begun_ = at_peer_ = answered_ = failed_there_ = given_up_ = over_ = resting_ = false;
   status_ = Status();
@@ -36,8 +37,8 @@ void Call::Announcement::deliver() noexcept {
 }
 
 void Call::on_announced(Inbound&) noexcept {
+  if (landing == Landing::kBlocks || failed_there_) return;
   reply_.set_landing(landing);
-  if (landing == Landing::kBlocks) return;
   retain();
   connection_->engine().post(announcement_);
 }

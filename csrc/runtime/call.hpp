@@ -57,8 +57,8 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
  protected:
   virtual ~Call() = default;
 
-  // Called at most once each, in this order, by whichever thread drives, without any lock. With Landing::kAsked the
-  // first has Connection::accept follow, soon.
+  // Called at most once each, in this order, by whichever thread drives, without any lock. The first is called with
+  // Landing::kAsked and an answer with tensors alone, and has Connection::accept or decline follow, soon.
   virtual void on_announced() noexcept {}
   virtual void on_finished() noexcept {}
   virtual void on_released() noexcept { request.clear(); }

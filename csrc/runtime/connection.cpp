@@ -171,13 +171,16 @@ void Connection::finish(Call& call, Status status) noexcept {
   engine_.post(call);
   if (Place& place = places_[place_of(call.number_)]; call.at_peer_ && place.number == call.number_) {
     place.call = nullptr;
-    if (call.answered_) free_place(call.number_);
+    if (call.answered_) return free_place(call.number_);
+    place.is_told = call.answer == Call::Answer::kNone && call.status_.ok();
+    num_told_ += place.is_told ? 1 : 0;
   }
 }
 
 void Connection::free_place(uint32_t number) noexcept {
   Place& place = places_[place_of(number)];
-  place.taken = false;
+  num_told_ -= place.is_told ? 1 : 0;
+  place.taken = place.is_told = false;
   place.call = nullptr;
   free_places_.push_back(place_of(number));
   launch_waiting();
@@ -193,8 +196,14 @@ void Connection::cancel(Call& call) noexcept {
   });
 }
 
-void Connection::accept(Call& call, std::span<const Buffer> buffers) noexcept {
-  engine_.exclusively([&] { call.reply_.accept(buffers); });
+void Connection::accept(Call& call, std::span<const Buffer> buffers, std::span<Owner> owners) noexcept {
+  engine_.exclusively([&] { call.reply_.accept(buffers, owners); });
+}
+
+void Connection::decline(Call& call, Status reason) noexcept {
+  engine_.exclusively([&] {
+    if (call.begun_ && !call.over_) finish(call, std::move(reason));
+  });
 }
 
 // The callee need not go on.
@@ -254,7 +263,8 @@ void Connection::fail(const Status& reason) noexcept {
   for (PeersPlace& place : peers_places_) {
     if (place.invocation != nullptr) core_.on_caller_lost(*std::exchange(place.invocation, nullptr));
   }
-  num_invocations_ = 0;
+  num_invocations_ = num_told_ = 0;
+  core_.on_lost(*this);
 }
 
 void Connection::on_transport_gone() noexcept {

@@ -47,8 +47,10 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   bool wait(Call& call, Clock::time_point deadline, Clock::duration patience = pace::kPatience) noexcept;
   // The call fails with kCancelled unless it is finished; the callee is told.
   void cancel(Call& call) noexcept;
-  // Where the parts of an answer go, after Call::on_announced.
-  void accept(Call& call, std::span<const Buffer> buffers) noexcept;
+  // Where the tensors of an answer go, after Call::on_announced; see Inbound::accept.
+  void accept(Call& call, std::span<const Buffer> buffers, std::span<Owner> owners = {}) noexcept;
+  // They go nowhere: the call fails with this.
+  void decline(Call& call, Status reason) noexcept;
   // Why nothing can be called any more; ok while it can.
   Status failure() noexcept;
 
@@ -62,6 +64,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
     Call* call = nullptr;
     uint32_t number = 0;  // of the latest call that had this place
     bool taken = false;
+    bool is_told = false;  // of a call without an answer, which has left
   };
   // A call of the peer's.
   struct PeersPlace {
@@ -96,7 +99,9 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   MessageHeader header_of(OperationKind kind, uint32_t number) const noexcept;
   void send_word(OperationKind kind, uint32_t number) noexcept;
   void drop(const Payload& payload) noexcept;
-  bool is_idle() const noexcept { return num_calls_ == 0 && num_invocations_ == 0 && restless_.empty(); }
+  bool is_idle() const noexcept {
+    return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty();
+  }
   // Nothing moves or will.
   void on_transport_gone() noexcept;
 
@@ -114,6 +119,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   IntrusiveList<Call> restless_;  // finished, but the transport still has their memory
   size_t num_waiting_ = 0;
   size_t num_calls_ = 0;  // begun, and not finished
+  size_t num_told_ = 0;   // finished, but the peer has not dealt with them
 
   std::vector<PeersPlace> peers_places_;
   size_t num_invocations_ = 0;

@@ -44,7 +44,7 @@ void Connection::on_cancel(const MessageHeader& header) noexcept {
   if (place.invocation != nullptr && place.number == header.sequence) core_.on_cancelled(*place.invocation);
 }
 
-// Its place is the caller's again as soon as the answer leaves.
+// Its place is the caller's again as soon as the answer leaves; the memory is ours until it has been fetched.
 void Connection::answer(Invocation& invocation) noexcept {
   PeersPlace& place = peers_places_[place_of(invocation.number_)];
   if (!failure_.ok() || place.invocation != &invocation) return core_.recycle(invocation);
@@ -53,7 +53,12 @@ void Connection::answer(Invocation& invocation) noexcept {
   const MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);
   if (!invocation.wants_answer()) invocation.answer.clear();
   const Status sent = invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPart);
-  if (invocation.answer.at_rest()) core_.recycle(invocation);
+  if (!sent.ok() && sent.code() == ErrorCode::kInvalidArgument) {  // nothing of it has left
+    invocation.describe_failure("ValueError", sent.message());
+    [[maybe_unused]] const Status told = invocation.answer.send(
+        engine_.messenger(), peer_, header_of(OperationKind::kFailure, invocation.number_), OperationKind::kReplyPart);
+  }
+  core_.recycle(invocation);
 }
 
 }  // namespace axon

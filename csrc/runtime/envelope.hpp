@@ -33,6 +33,8 @@ struct TensorDescriptor {
 };
 static_assert(sizeof(TensorDescriptor) == 16);
 
+// Of all plain values of a message. What is larger is data, and travels as tensors.
+inline constexpr size_t kMostValueBytes = size_t{1} << 30;
 inline constexpr size_t kMostTensors = 4096;
 inline constexpr size_t kMostDimensions = 64;
 inline constexpr size_t kLongestName = 255;

@@ -64,6 +64,7 @@ const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& ten
             .shape = shape,
             .data = {.num_bytes = descriptor.num_bytes},
             .block = {},
+            .owner = {},
             .place = descriptor.place,
             .begun = false};
   return nullptr;

@@ -60,34 +60,47 @@ void Inbound::understand() noexcept {
   values_ = envelope.values;
   num_missing_ = envelope.num_parts;
   state_ = State::kAsking;
-  if (num_missing_ == 0) {
-    state_ = State::kLanding;
-    return complete_if_all_came();
-  }
-  listener_->on_announced(*this);  // which may set where it lands, or end it
+  if (!tensors_.empty()) listener_->on_announced(*this);  // which may set where it lands, or end it
   if (state_ == State::kAsking && landing_ == Landing::kBlocks) land();
 }
 
 void Inbound::land() noexcept {
   for (Tensor& tensor : tensors_) {
-    if (tensor.place != TensorPlace::kPart) continue;
-    tensor.block = Block::take(tensor.data.num_bytes);
-    if (!tensor.block) return fail(ErrorCode::kResourceExhausted, "there is no memory for a message's tensors");
-    tensor.data.data = tensor.block.data();
+    if (!give_block(tensor)) return;
   }
   place_early();
 }
 
-void Inbound::accept(std::span<const Buffer> buffers) noexcept {
+// For a part; what lies in the envelope stays there. False: there is no memory, and the message has failed.
+bool Inbound::give_block(Tensor& tensor) noexcept {
+  if (tensor.place != TensorPlace::kPart) return true;
+  tensor.block = Block::take(tensor.data.num_bytes);
+  tensor.data.data = tensor.block.data();
+  if (!tensor.block) fail(ErrorCode::kResourceExhausted, "there is no memory for a message's tensors");
+  return static_cast<bool>(tensor.block);
+}
+
+void Inbound::accept(std::span<const Buffer> buffers, std::span<Owner> owners) noexcept {
   if (state_ != State::kAsking) return;  // it has failed meanwhile
+  has_owners_ = !owners.empty();
+  for (size_t i = 0; i < owners.size(); ++i) tensors_[i].owner = std::move(owners[i]);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     Tensor& tensor = tensors_[i];
+    if (buffers[i].data == nullptr) {
+      if (!give_block(tensor)) return;
+      continue;
+    }
     if (tensor.place == TensorPlace::kEnvelope && tensor.data.num_bytes != 0) {
       std::memcpy(buffers[i].data, tensor.data.data, tensor.data.num_bytes);
     }
     tensor.data.data = buffers[i].data;
   }
   place_early();
+}
+
+void Inbound::let_go() noexcept {
+  for (Tensor& tensor : tensors_) tensor.owner = Owner();
+  has_owners_ = false;
 }
 
 // The memory is known: for what has come already, and what will.
@@ -97,8 +110,14 @@ void Inbound::place_early() noexcept {
     Unexpected& message = *early_.pop_front();  // before anybody hears of it, who may drop the rest
     --num_early_;
     place(message.header.slot, message.payload);
-    release_copy(messenger_->block_pool(), message);
+    release_early(message);
   }
+  complete_if_all_came();
+}
+
+void Inbound::release_early(Unexpected& message) noexcept {
+  *limits_.num_early_bytes -= message.num_bytes_copied();
+  release_copy(messenger_->block_pool(), message);
 }
 
 void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexcept {
@@ -111,11 +130,13 @@ void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexc
     default:
       break;
   }
-  if (num_early_ >= limits_.max_early_parts) {
+  const size_t num_bytes = payload.rendezvous == nullptr ? payload.num_bytes : 0;
+  if (num_early_ >= limits_.max_early_parts || *limits_.num_early_bytes + num_bytes > limits_.max_early_num_bytes) {
     drop(payload);
-    return fail(ErrorCode::kResourceExhausted, "more parts before their envelope than may be kept");
+    return fail(ErrorCode::kResourceExhausted, "more parts than may be kept before it is known where they go");
   }
   early_.push_back(hold_copy(messenger_->block_pool(), header, payload));
+  *limits_.num_early_bytes += num_bytes;
   ++num_early_;
 }
 
@@ -176,7 +197,7 @@ void Inbound::drop(const Payload& payload) noexcept {
 void Inbound::drop_early() noexcept {
   while (Unexpected* message = early_.front()) {
     drop(message->payload);
-    release_copy(messenger_->block_pool(), *message);
+    release_early(*message);
   }
   num_early_ = 0;
 }

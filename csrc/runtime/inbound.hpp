@@ -14,6 +14,7 @@
 #include "base/status.hpp"
 #include "memory/block.hpp"
 #include "runtime/envelope.hpp"
+#include "runtime/owner.hpp"
 #include "transport/inbox.hpp"
 #include "transport/messenger.hpp"
 
@@ -21,7 +22,7 @@ namespace axon {
 
 enum class Landing : uint8_t {
   kBlocks,
-  kAsked,  // on_announced() is called if there are parts, and accept() has to follow
+  kAsked,  // by whoever is told of its tensors: accept() has to follow on_announced()
 };
 
 class Inbound : private Completion {
@@ -31,12 +32,14 @@ class Inbound : private Completion {
     MemoryKind kind;  // of the sender's
     std::span<const int64_t> shape;
     Buffer data;  // valid as long as this Inbound is not used again, unless the block is taken, or it was handed out
-    Block block;  // of parts, unless they were asked for
+    Block block;  // of parts, unless they went where the receiver said
+    Owner owner;  // whatever came with that
     TensorPlace place;
     bool begun;  // a part that has come, or is being fetched
   };
 
-  // Told by the holder of the token, once each at most; after on_broken() nothing more is told.
+  // Told by the holder of the token, once each at most: of a message with tensors, that their descriptions are there;
+  // that all of it is; or that it never will be, and nothing after that.
   class Listener {
    public:
     virtual void on_announced(Inbound& inbound) noexcept = 0;
@@ -50,7 +53,9 @@ class Inbound : private Completion {
   // What peers may make this process keep.
   struct Limits {
     uint64_t max_message_num_bytes = 0;
-    size_t max_early_parts = 0;
+    size_t max_early_parts = 0;         // of a message
+    size_t max_early_num_bytes = 0;     // of all messages that share the count
+    size_t* num_early_bytes = nullptr;  // holder of the token only; outlives all messages that are under way
   };
 
   Inbound() noexcept;
@@ -64,12 +69,18 @@ class Inbound : private Completion {
   // Once.
   void on_envelope(const Payload& payload) noexcept;
   void on_part(const MessageHeader& header, const Payload& payload) noexcept;
-  // Where the tensors go, as many and as long as announced.
-  void accept(std::span<const Buffer> buffers) noexcept;
+  // Where the tensors go, as many and as long as announced; a buffer of null: where it would lie otherwise. `owners`,
+  // as many or none, are theirs until let_go(), and stay with the caller if the message has ended meanwhile.
+  void accept(std::span<const Buffer> buffers, std::span<Owner> owners = {}) noexcept;
   // Nobody is told any more; what comes is refused.
   void abandon() noexcept;
   // Nothing of it is in the transport's hands.
   bool at_rest() const noexcept { return num_moving_ == 0; }
+  // The transport is gone, and so moves nothing.
+  void come_to_rest() noexcept { num_moving_ = 0; }
+  // Lets go of what accept() brought, which may run code of theirs: at rest, without the token.
+  bool has_owners() const noexcept { return has_owners_; }
+  void let_go() noexcept;
 
   // Once announced or complete.
   std::string_view name() const noexcept { return name_; }
@@ -84,7 +95,9 @@ class Inbound : private Completion {
   void fetch(void* rendezvous, Buffer into) noexcept;
   void understand() noexcept;
   void land() noexcept;
+  bool give_block(Tensor& tensor) noexcept;
   void place_early() noexcept;
+  void release_early(Unexpected& message) noexcept;
   void place(uint32_t index, const Payload& payload) noexcept;
   void complete_if_all_came() noexcept;
   void fail(ErrorCode code, const char* why) noexcept;
@@ -104,6 +117,7 @@ class Inbound : private Completion {
   std::vector<Tensor> tensors_;
   IntrusiveList<Unexpected> early_;  // parts that came before the memory they go to was known
   size_t num_early_ = 0;
+  bool has_owners_ = false;
 };
 
 }  // namespace axon

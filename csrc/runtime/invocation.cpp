@@ -5,15 +5,22 @@
 
 namespace axon {
 
+void Invocation::accept(std::span<const Buffer> buffers, std::span<Owner> owners) noexcept {
+  Engine& engine = core_->engine();
+  engine.exclusively([&] {
+    phase_ = Phase::kArriving;
+    if (refusal_.empty()) return arguments_.accept(buffers, owners);
+    fail_here("ConnectionError", refusal_);
+  });
+}
+
 void Invocation::reply() noexcept {
   answer_kind_ = OperationKind::kReply;
-  phase_ = Phase::kReplying;
   connection_->engine().submit_after_delivery(*this);
 }
 
 void Invocation::reply_failure() noexcept {
   answer_kind_ = OperationKind::kFailure;
-  phase_ = Phase::kReplying;
   connection_->engine().submit_after_delivery(*this);
 }
 
@@ -42,23 +49,31 @@ void Invocation::fail_here(std::string_view class_name, const std::string& messa
 
 void Invocation::begin() noexcept {
   if (phase_ == Phase::kCleared) return core_->recycle(*this);
+  if (phase_ == Phase::kCalled) --core_->num_running_;
+  phase_ = Phase::kReplying;
   connection_->answer(*this);
 }
 
 void Invocation::deliver() noexcept {
   if (phase_ == Phase::kCalled) return handler_->call(*this);
+  if (phase_ == Phase::kAsking) return handler_->ask(*this);
   answer.clear();
+  arguments_.let_go();
   core_->engine().submit_after_delivery(*this);
 }
 
-void Invocation::on_announced(Inbound&) noexcept {}
+void Invocation::on_announced(Inbound&) noexcept {
+  core_->ask(*this);
+}
 
 void Invocation::on_complete(Inbound&) noexcept {
   core_->call(*this);
 }
 
 void Invocation::on_broken(Inbound&, Status reason) noexcept {
-  fail_here("ConnectionError", "the call has not been understood: " + reason.message());
+  std::string why = "the call has not been understood: " + reason.message();
+  if (phase_ != Phase::kAsking) return fail_here("ConnectionError", why);
+  refusal_ = std::move(why);  // it is in its function's hands
 }
 
 void Invocation::on_sent() noexcept {

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "comm/door.hpp"
@@ -44,6 +45,9 @@ class Invocation final : public ListNode<Invocation>,
   // Of use to whoever keeps books about it.
   uint64_t serial() const noexcept { return serial_; }
 
+  // Where the arguments go, from the `ask` of a function that has one: either this, once, or fail(). Any thread.
+  void accept(std::span<const Buffer> buffers, std::span<Owner> owners = {}) noexcept;
+
   void reply() noexcept;
   // The caller gets an error of this class: a name of Python's ("ValueError") for doors of Python.
   void fail(std::string_view class_name, std::string_view message) noexcept;
@@ -54,7 +58,7 @@ class Invocation final : public ListNode<Invocation>,
   friend class Connection;
   friend class RuntimeCore;
 
-  enum class Phase : uint8_t { kArriving, kCalled, kReplying, kCleared };
+  enum class Phase : uint8_t { kArriving, kAsking, kCalled, kReplying, kCleared };
 
   void describe_failure(std::string_view class_name, std::string_view message);
   void fail_here(std::string_view class_name, const std::string& message) noexcept;
@@ -77,6 +81,7 @@ class Invocation final : public ListNode<Invocation>,
   OperationKind answer_kind_ = OperationKind::kReply;
   Phase phase_ = Phase::kArriving;
   bool has_envelope_ = false;
+  std::string refusal_;  // why it was given up while it was asked where it goes; empty if it was not
   std::atomic<bool> cancelled_{false};
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/outbound.hpp"
 
 #include <cstring>
+#include <string>
 
 namespace axon {
 
@@ -34,7 +35,8 @@ size_t Outbound::add(const TensorView& tensor, Owner owner) {
 }
 
 void Outbound::seal() {
-  EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(bytes_.size() - values_offset_),
+  num_value_bytes_ = bytes_.size() - values_offset_;
+  EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes_),
                         .num_tensors = static_cast<uint16_t>(tensors_.size()),
                         .name_num_bytes = name_num_bytes_};
   std::memcpy(bytes_.data(), &prefix, sizeof prefix);
@@ -62,6 +64,11 @@ void Outbound::seal() {
 }
 
 Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {
+  if (num_value_bytes_ > kMostValueBytes) {
+    return {ErrorCode::kInvalidArgument, "a message's values take " + std::to_string(num_value_bytes_) +
+                                             " bytes; allowed: " + std::to_string(kMostValueBytes) +
+                                             ", and tensors beside them"};
+  }
   const auto send_one = [&](const MessageHeader& head, ConstBuffer data) -> Status {
     ++num_moving_;
     auto sent = messenger.transport().send(peer, head, data, *this);
@@ -87,6 +94,7 @@ void Outbound::on_done(Completion& self, Status) noexcept {
 void Outbound::clear() noexcept {
   if (bytes_.capacity() > kMostKept) bytes_ = {};
   bytes_.clear();
+  num_value_bytes_ = 0;
   tensors_.clear();
   shapes_.clear();
   parts_.clear();

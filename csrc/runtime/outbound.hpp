@@ -12,34 +12,14 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "memory/buffer.hpp"
 #include "runtime/envelope.hpp"
+#include "runtime/owner.hpp"
 #include "transport/messenger.hpp"
 
 namespace axon {
-
-// Keeps memory alive until it is destroyed, on any thread.
-class Owner {
- public:
-  Owner() noexcept = default;
-  Owner(void* object, void (*release)(void*)) noexcept : object_(object), release_(release) {}
-  Owner(Owner&& other) noexcept : object_(std::exchange(other.object_, nullptr)), release_(other.release_) {}
-  Owner& operator=(Owner&& other) noexcept {
-    std::swap(object_, other.object_);
-    std::swap(release_, other.release_);
-    return *this;
-  }
-  ~Owner() {
-    if (object_ != nullptr) release_(object_);
-  }
-
- private:
-  void* object_ = nullptr;
-  void (*release_)(void*) = nullptr;
-};
 
 // Contiguous, in the order of its dimensions.
 struct TensorView {
@@ -76,11 +56,14 @@ class Outbound : private Completion {
     return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(EnvelopePrefix), name_num_bytes_};
   }
 
-  // Once sealed, or empty. The header is the envelope's; parts are of `part` kind. Fails if it cannot leave; a failure
-  // on the way is for those who watch the peer. Holder of the progress token only.
+  // Once sealed, or empty. The header is the envelope's; parts are of `part` kind. Fails if it cannot leave: with
+  // kInvalidArgument where its values are longer than kMostValueBytes. A failure on the way is for those who watch the
+  // peer. Holder of the progress token only.
   Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept;
   // Nothing of it is in the transport's hands.
   bool at_rest() const noexcept { return num_moving_ == 0; }
+  // The transport is gone, and so moves nothing.
+  void come_to_rest() noexcept { num_moving_ = 0; }
 
   // Whether somebody's memory is borrowed.
   bool has_parts() const noexcept { return !parts_.empty(); }
@@ -109,6 +92,7 @@ class Outbound : private Completion {
 
   std::vector<std::byte> bytes_;
   size_t values_offset_ = 0;
+  size_t num_value_bytes_ = 0;
   uint8_t name_num_bytes_ = 0;
   std::vector<Tensor> tensors_;
   std::vector<int64_t> shapes_;

@@ -10,16 +10,19 @@ namespace axon {
 
 namespace {
 
-// An invocation's caller has given up: on its way to whoever keeps books.
-struct CancelNotice final : Submission {
-  std::shared_ptr<const std::function<void(uint64_t)>> listener;  // owned with the runtime, which may be gone before
-  uint64_t serial = 0;
+// News for whoever keeps books: told once, after the token has been released.
+class Notice final : public Submission {
+ public:
+  explicit Notice(std::function<void()> tell) : tell_(std::move(tell)) {}
 
+ private:
   void begin() noexcept override {}
   void deliver() noexcept override {
-    (*listener)(serial);
+    tell_();
     delete this;
   }
+
+  const std::function<void()> tell_;
 };
 
 }  // namespace
@@ -27,7 +30,10 @@ struct CancelNotice final : Submission {
 RuntimeCore::RuntimeCore(Engine& engine, RuntimeOptions options)
     : engine_(engine),
       options_(std::move(options)),
-      limits_{.max_message_num_bytes = options_.max_message_num_bytes, .max_early_parts = kMostTensors} {}
+      limits_{.max_message_num_bytes = options_.max_message_num_bytes,
+              .max_early_parts = kMostTensors,
+              .max_early_num_bytes = options_.max_early_num_bytes,
+              .num_early_bytes = &num_early_bytes_} {}
 
 // A transfer of a peer that is gone may never end, and still touch its memory: that is left behind.
 RuntimeCore::~RuntimeCore() {
@@ -44,13 +50,15 @@ Status RuntimeCore::open() {
   return Status();
 }
 
-Status RuntimeCore::add(std::string name, Handler handler) {
+Status RuntimeCore::add(std::string name, Handler handler, Handler ask) {
   if (name.empty() || name.size() > kLongestName) {
     return {ErrorCode::kInvalidArgument, "a function's name is " + std::to_string(name.size()) +
                                              " bytes long; allowed: 1 to " + std::to_string(kLongestName)};
   }
   return engine_.exclusively([&]() -> Status {
-    const auto [place, is_new] = functions_.try_emplace(std::move(name), Function{std::move(handler)});
+    const bool asks = static_cast<bool>(ask);
+    const auto [place, is_new] = functions_.try_emplace(std::move(name), Function{std::move(handler), std::move(ask)});
+    num_asking_ += is_new && asks ? 1 : 0;
     if (is_new) return Status();
     return {ErrorCode::kInvalidArgument, "there is a function '" + place->first + "' already"};
   });
@@ -61,8 +69,11 @@ void RuntimeCore::set_fallback(Handler handler) {
 }
 
 void RuntimeCore::set_on_cancelled(std::function<void(uint64_t)> on_cancelled) {
-  auto listener = std::make_shared<const std::function<void(uint64_t)>>(std::move(on_cancelled));
-  engine_.exclusively([&] { on_cancelled_ = std::move(listener); });
+  engine_.exclusively([&] { on_cancelled_ = std::move(on_cancelled); });
+}
+
+void RuntimeCore::set_on_lost(std::function<void(const std::shared_ptr<Connection>&)> on_lost) {
+  engine_.exclusively([&] { on_lost_ = std::move(on_lost); });
 }
 
 Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
@@ -96,8 +107,12 @@ std::vector<std::shared_ptr<Connection>> RuntimeCore::connections() {
 
 bool RuntimeCore::is_idle() {
   return engine_.exclusively([&] {
-    return parked_.empty() &&
-           std::ranges::all_of(connections_, [](const auto& connection) { return connection->is_idle(); });
+    // What moves between us and a peer that is gone may never come to rest.
+    for (Invocation* each = parked_.front(); each != nullptr; each = parked_.next(*each)) {
+      if (each->connection_->failure_.ok()) return false;
+    }
+    return std::ranges::all_of(
+        connections_, [](const auto& connection) { return connection->is_idle() || !connection->failure_.ok(); });
   });
 }
 
@@ -147,6 +162,12 @@ void RuntimeCore::on_shut_down() noexcept {
 
 void RuntimeCore::on_transport_gone() noexcept {
   for (const auto& connection : connections_) connection->on_transport_gone();
+  while (Invocation* invocation = parked_.pop_front()) {
+    invocation->arguments_.come_to_rest();
+    invocation->answer.come_to_rest();
+    recycle(*invocation);
+  }
+  const std::shared_ptr<RuntimeCore> may_go = std::move(self_);
 }
 
 void RuntimeCore::fail_all(const Status& reason) noexcept {
@@ -167,16 +188,29 @@ void RuntimeCore::recycle(Invocation& invocation) noexcept {
     return;
   }
   invocation.unlink();
-  if (invocation.answer.has_parts()) {  // whose owners are not to be told under the token
+  if (invocation.answer.has_parts() || invocation.arguments_.has_owners()) {  // not to be told under the token
     invocation.phase_ = Invocation::Phase::kCleared;
     return engine_.post(invocation);
   }
   invocation.phase_ = Invocation::Phase::kArriving;
   invocation.has_envelope_ = false;
+  invocation.refusal_.clear();
   invocation.cancelled_.store(false, std::memory_order_relaxed);
   invocation.connection_.reset();
   const std::shared_ptr<RuntimeCore> may_go = std::move(invocation.keeper_);
   free_.push_back(invocation);
+}
+
+// Its tensors are announced: their function may say where they go.
+void RuntimeCore::ask(Invocation& invocation) noexcept {
+  if (num_asking_ == 0 || refuses_) return;
+  const auto found = functions_.find(invocation.function());
+  if (found == functions_.end() || !found->second.ask) return;
+  invocation.arguments_.set_landing(Landing::kAsked);
+  invocation.handler_ = &found->second;
+  invocation.phase_ = Invocation::Phase::kAsking;
+  invocation.keeper_ = weak_from_this().lock();
+  engine_.post(invocation);
 }
 
 // All of it is here.
@@ -188,6 +222,12 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
     return invocation.fail_here("LookupError", "the runtime '" + options_.name + "' has no function '" +
                                                    std::string(invocation.function()) + "'");
   }
+  if (num_running_ >= options_.max_running_calls) {
+    return invocation.fail_here("BufferError", "the runtime '" + options_.name + "' has " +
+                                                   std::to_string(num_running_) +
+                                                   " calls that it has not answered, as many as it may have");
+  }
+  ++num_running_;
   invocation.serial_ = ++num_invoked_;
   invocation.phase_ = Invocation::Phase::kCalled;
   invocation.keeper_ = weak_from_this().lock();
@@ -199,13 +239,15 @@ void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
     invocation.arguments_.abandon();
     return invocation.fail_here("RuntimeError", "cancelled before all of it had come");
   }
+  if (invocation.phase_ == Invocation::Phase::kAsking) invocation.refusal_ = "cancelled before all of it had come";
   if (invocation.phase_ != Invocation::Phase::kCalled) return;
   invocation.cancelled_.store(true, std::memory_order_relaxed);
   if (!on_cancelled_) return;
-  auto* notice = new CancelNotice;
-  notice->listener = on_cancelled_;
-  notice->serial = invocation.serial_;
-  engine_.post(*notice);
+  engine_.post(*new Notice([tell = on_cancelled_, serial = invocation.serial_] { tell(serial); }));
+}
+
+void RuntimeCore::on_lost(Connection& connection) noexcept {
+  if (on_lost_) engine_.post(*new Notice([tell = on_lost_, lost = connection.shared_from_this()] { tell(lost); }));
 }
 
 void RuntimeCore::on_caller_lost(Invocation& invocation) noexcept {

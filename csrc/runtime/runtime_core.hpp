@@ -18,13 +18,17 @@ using Handler = std::function<void(Invocation&)>;
 
 struct Function {
   Handler call;
+  // Where its arguments go, once they are announced: has Invocation::accept or fail follow, soon. None: in blocks.
+  Handler ask;
 };
 
 struct RuntimeOptions {
   std::string name;
   uint64_t max_message_num_bytes = uint64_t{16} << 30;  // of an envelope, and of all tensors of a message
   size_t max_waiting_calls = 65'536;                    // a connection; beyond those that the peer has
+  size_t max_running_calls = 65'536;                    // of peers: functions that have not answered
   size_t max_connections = 1024;
+  size_t max_early_num_bytes = size_t{1} << 30;  // of parts that have come before it is known where they go
 };
 
 class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, private Door {
@@ -42,11 +46,13 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
   const Inbound::Limits& limits() const noexcept { return limits_; }
 
   // Any thread, as all up to close().
-  Status add(std::string name, Handler handler);
+  Status add(std::string name, Handler handler, Handler ask = {});
   // What is called for functions of other names.
   void set_fallback(Handler handler);
   // Told of invocations whose callers have given up, by serial().
   void set_on_cancelled(std::function<void(uint64_t serial)> on_cancelled);
+  // Told of connections that have come to an end.
+  void set_on_lost(std::function<void(const std::shared_ptr<Connection>&)> on_lost);
 
   // A runtime that has been met; its messages name the key of a card of this engine's.
   Result<std::shared_ptr<Connection>> admit(Identity identity);
@@ -72,9 +78,11 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
   // For connections and invocations.
   Invocation& take_invocation() noexcept;
   void recycle(Invocation& invocation) noexcept;
+  void ask(Invocation& invocation) noexcept;
   void call(Invocation& invocation) noexcept;
   void on_cancelled(Invocation& invocation) noexcept;
   void on_caller_lost(Invocation& invocation) noexcept;
+  void on_lost(Connection& connection) noexcept;
 
   void fail_all(const Status& reason) noexcept;
   void look_after_parked() noexcept;
@@ -86,16 +94,20 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
 
   Engine& engine_;
   const RuntimeOptions options_;
+  size_t num_early_bytes_ = 0;
   const Inbound::Limits limits_;
   std::shared_ptr<RuntimeCore> self_;  // while it is a door of the engine's; owned with the runtime and invocations
   std::unordered_map<std::string, Function, Hash, std::equal_to<>> functions_;
   Function fallback_;
-  std::shared_ptr<const std::function<void(uint64_t)>> on_cancelled_;  // owned with notices on their way
-  std::vector<std::shared_ptr<Connection>> connections_;               // owned with users' handles and calls under way
-  std::vector<std::unique_ptr<Invocation>> invocations_;               // all that there are
+  size_t num_asking_ = 0;  // functions
+  std::function<void(uint64_t)> on_cancelled_;
+  std::function<void(const std::shared_ptr<Connection>&)> on_lost_;
+  std::vector<std::shared_ptr<Connection>> connections_;  // owned with users' handles and calls under way
+  std::vector<std::unique_ptr<Invocation>> invocations_;  // all that there are
   IntrusiveList<Invocation> free_;
   IntrusiveList<Invocation> parked_;  // done, but the transport still has their memory
   uint64_t num_invoked_ = 0;
+  size_t num_running_ = 0;
   bool refuses_ = false;
   bool closed_ = false;
 };
