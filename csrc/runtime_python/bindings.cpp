@@ -77,9 +77,22 @@ Placement placement_of(const py::object& device) {
   return {.kind = wanted.is_cpu() ? Placement::Kind::kHost : Placement::Kind::kDevice, .device = wanted};
 }
 
-// With Python's lock held: it neither waits nor takes a lock that those who hold it take Python's for.
-Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::string_view function,
-                           const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
+// `bounds` are the options of these names.
+std::unique_ptr<PythonRuntime> open(std::string name, py::object on_cancelled, py::object on_lost,
+                                    const py::dict& bounds) {
+  const auto bound = [&](const char* what) { return py::cast<uint64_t>(bounds[what]); };
+  RuntimeOptions options{.name = std::move(name),
+                         .max_message_num_bytes = bound("max_message_bytes"),
+                         .max_waiting_calls = bound("max_waiting_calls"),
+                         .max_running_calls = bound("max_running_calls"),
+                         .max_connections = bound("max_connections")};
+  return std::make_unique<PythonRuntime>(
+      std::move(options),
+      PythonRuntime::Listeners{.on_cancelled = std::move(on_cancelled), .on_lost = std::move(on_lost)});
+}
+
+Counted<PythonCall> packed(std::string_view function, const py::tuple& positional, const py::dict& named,
+                           double timeout_s) {
   if (function.empty() || function.size() > kLongestName) {
     throw py::value_error("invoke: function's name is " + std::to_string(function.size()) +
                           " bytes long; allowed: 1 to " + std::to_string(kLongestName));
@@ -89,6 +102,13 @@ Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::s
   pack_arguments(call->request, positional.ptr(), named.ptr());
   call->request.seal();
   call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
+  return call;
+}
+
+// With Python's lock held: it neither waits nor takes a lock that those who hold it take Python's for.
+Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::string_view function,
+                           const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
+  Counted<PythonCall> call = packed(function, positional, named, timeout_s);
   if (!is_awaited) call->answer = Call::Answer::kNone;
   connection->start(*call);
   return call;
@@ -122,6 +142,16 @@ py::list take_waiters(CompletionQueue& queue) {
   py::list waiters;
   for (const Counted<PythonCall>& call : queue.take()) waiters.append(call->take_waiter());
   return waiters;
+}
+
+// An answer whose tensors go where `where` says, which the runtime's thread asks.
+Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<Connection>& connection,
+                                std::string_view function, const py::tuple& positional, const py::dict& named,
+                                double timeout_s, py::object where) {
+  Counted<PythonCall> call = packed(function, positional, named, timeout_s);
+  call->land_by(self.landings(), connection, std::move(where));
+  connection->start(*call);
+  return call;
 }
 
 uint16_t listen(PythonRuntime& self, std::string host, uint16_t port, const py::bytes& secret) {
@@ -168,7 +198,9 @@ void bind_connection(py::module_& module) {
       .def("wait", [](PythonCall& self, const std::shared_ptr<Connection>& connection,
                       double timeout) { return wait(connection, self, timeout); })
       .def("failure", &failure_of)
+      .def("landing_error", [](PythonCall& self) { return self.landing_error() ? self.landing_error() : py::none(); })
       .def("take_reply", &take_reply)
+      .def("unwatch", &PythonCall::unwatch)
       .def("watch", [](PythonCall& self, const std::shared_ptr<CompletionQueue>& queue,
                        py::object waiter) { return self.watch(queue, std::move(waiter)); })
       .def("watch_served", [](PythonCall& self, PythonRuntime& runtime, py::object waiter) {
@@ -208,22 +240,18 @@ void bind_runtime(py::module_& module) {
       .def("reply", &PythonInvocation::reply)
       .def("fail", py::overload_cast<const py::object&>(&PythonInvocation::fail));
   py::class_<PythonRuntime>(module, "RuntimeCore")
-      .def(py::init([](const std::string& name, py::object on_cancelled, uint64_t max_message_num_bytes,
-                       size_t max_waiting_calls, size_t max_connections) {
-        return std::make_unique<PythonRuntime>(RuntimeOptions{.name = name,
-                                                              .max_message_num_bytes = max_message_num_bytes,
-                                                              .max_waiting_calls = max_waiting_calls,
-                                                              .max_connections = max_connections},
-                                               std::move(on_cancelled));
-      }))
+      .def(py::init(&open))
       .def_property_readonly("incarnation", [](PythonRuntime& self) { return self.runtime().incarnation(); })
       .def("register",
            [](PythonRuntime& self, const std::string& name, py::object function, bool is_dispatched,
-              const py::object& device) {
+              const py::object& device, py::object landing) {
              using Where = PythonRuntime::Where;
-             self.add(name, std::move(function), is_dispatched ? Where::kDispatched : Where::kHere,
-                      placement_of(device));
+             self.add(name, {.call = std::move(function),
+                             .where = is_dispatched ? Where::kDispatched : Where::kHere,
+                             .placement = placement_of(device),
+                             .landing = landing.is_none() ? py::object() : std::move(landing)});
            })
+      .def("invoke_into", &invoke_into)
       .def_static("known_secret", [] { return py::bytes(config::text("AXON_SECRET")); })
       .def("listen", &listen)
       .def("address", &address)
@@ -243,6 +271,7 @@ void bind_runtime(py::module_& module) {
              self.serve(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience)));
            })
       .def("stop", &PythonRuntime::stop, py::call_guard<py::gil_scoped_release>())
+      .def("end", &PythonRuntime::end)
       .def("drain", &drain)
       .def("close", &PythonRuntime::close);
 }

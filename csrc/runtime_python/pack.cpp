@@ -9,7 +9,6 @@ namespace axon {
 namespace py = pybind11;
 
 static constexpr int kDeepest = 64;
-static constexpr Py_ssize_t kLongest = UINT32_MAX;
 
 namespace {
 
@@ -47,19 +46,19 @@ class Packer {
     Py_ssize_t length = 0;
     const char* text = PyUnicode_AsUTF8AndSize(value, &length);
     if (text == nullptr) throw py::error_already_set();
-    check_length(length, "a string");
+    check_room(length, "a string");
     writer_.text({text, static_cast<size_t>(length)});
   }
 
   void pack_bytes(PyObject* value) {
-    check_length(PyBytes_GET_SIZE(value), "bytes");
+    check_room(PyBytes_GET_SIZE(value), "bytes");
     const auto* first = reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(value));
     writer_.binary({first, static_cast<size_t>(PyBytes_GET_SIZE(value))});
   }
 
   void pack_sequence(PyObject* value, int depth) {
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
-    check_length(size, "a sequence");
+    check_room(size, "a sequence");  // of values that take a byte at least, as below
     writer_.array(static_cast<size_t>(size));
     for (Py_ssize_t i = 0; i < size; ++i) {
       if (i >= PySequence_Fast_GET_SIZE(value)) throw py::value_error("a list has changed while it was being sent");
@@ -69,7 +68,7 @@ class Packer {
 
   void pack_dict(PyObject* value, int depth) {
     const Py_ssize_t size = PyDict_Size(value);
-    check_length(size, "a dict");
+    check_room(size, "a dict");
     writer_.map(static_cast<size_t>(size));
     PyObject* key = nullptr;
     PyObject* item = nullptr;
@@ -97,8 +96,13 @@ class Packer {
     return THPVariable_Unpack(tensor.ptr());
   }
 
-  static void check_length(Py_ssize_t length, const char* what) {
-    if (length > kLongest) throw py::value_error(std::string(what) + " of 4 GiB or more cannot be sent: use a tensor");
+  // Before it is copied.
+  void check_room(Py_ssize_t num_bytes, const char* what) const {
+    if (outbound_.bytes().size() + static_cast<size_t>(num_bytes) <= kMostValueBytes) [[likely]]
+      return;
+    throw py::value_error(std::string(what) + " of " + std::to_string(num_bytes) + " bytes cannot be sent, behind " +
+                          std::to_string(outbound_.bytes().size()) + " bytes of other values; allowed: " +
+                          std::to_string(kMostValueBytes) + " a message. Tensors may be larger");
   }
 
   Outbound& outbound_;

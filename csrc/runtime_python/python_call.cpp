@@ -6,6 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime_python/landing.hpp"
+
 namespace axon {
 
 CompletionQueue::CompletionQueue() : event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -40,18 +42,32 @@ bool PythonCall::watch(std::shared_ptr<CompletionSink> sink, pybind11::object wa
   return false;
 }
 
+bool PythonCall::unwatch() {
+  State expected = State::kWatched;
+  return state_.compare_exchange_strong(expected, State::kUnwatched);
+}
+
+void PythonCall::land_by(std::shared_ptr<LandingSink> sink, std::shared_ptr<Connection> connection,
+                         pybind11::object where) {
+  landing = Landing::kAsked;
+  landing_sink_ = std::move(sink);
+  announced_by_ = std::move(connection);
+  where_ = std::move(where);
+}
+
+void PythonCall::on_announced() noexcept {
+  landing_sink_->push_announced(Counted<PythonCall>::share(*this));
+}
+
 void PythonCall::on_finished() noexcept {
   if (state_.exchange(State::kFinished) != State::kWatched) return;
   sink_->push(Counted<PythonCall>::share(*this));
 }
 
 PythonCall::~PythonCall() {
-  if (!waiter_) return;
-  if (PyGILState_Check() == 0) {  // nobody has taken it, for want of a loop: Python may be gone, too
-    waiter_.release();
-    return;
-  }
-  waiter_ = {};
+  let_go(std::move(waiter_));
+  let_go(std::move(where_));
+  let_go(std::move(landing_error_));
 }
 
 }  // namespace axon

@@ -22,6 +22,13 @@ class CompletionSink {
   virtual void push(Counted<PythonCall> call) noexcept = 0;
 };
 
+// Takes calls whose answers are announced, to say where their tensors go; likewise.
+class LandingSink {
+ public:
+  virtual ~LandingSink() = default;
+  virtual void push_announced(Counted<PythonCall> call) noexcept = 0;
+};
+
 // For an event loop: its descriptor becomes readable when the first of a batch is there.
 class CompletionQueue final : public CompletionSink {
  public:
@@ -46,16 +53,31 @@ class PythonCall final : public Call {
   // finished already. With Python's lock, as take_waiter().
   bool watch(std::shared_ptr<CompletionSink> sink, pybind11::object waiter);
   pybind11::object take_waiter() { return std::move(waiter_); }
+  // The sink that it was watched by is not told any more. False if it is finished: the sink has been, or nobody was.
+  bool unwatch();
+
+  // Before it is started: `sink` is told when its answer is announced, and has Connection::accept or decline called.
+  void land_by(std::shared_ptr<LandingSink> sink, std::shared_ptr<Connection> connection, pybind11::object where);
+  Connection& connection() const noexcept { return *announced_by_; }
+  const pybind11::object& where() const noexcept { return where_; }
+  // Why it was declined: an exception; or null.
+  void set_landing_error(pybind11::object exception) { landing_error_ = std::move(exception); }
+  const pybind11::object& landing_error() const noexcept { return landing_error_; }
 
  private:
   enum class State : uint8_t { kUnwatched, kWatched, kFinished };
 
   ~PythonCall() override;
+  void on_announced() noexcept override;
   void on_finished() noexcept override;
 
   std::atomic<State> state_{State::kUnwatched};
   std::shared_ptr<CompletionSink> sink_;  // owned with the loop or runtime, which may end before the call
   pybind11::object waiter_;
+  std::shared_ptr<LandingSink> landing_sink_;  // likewise, as the connection
+  std::shared_ptr<Connection> announced_by_;
+  pybind11::object where_;
+  pybind11::object landing_error_;
 };
 
 }  // namespace axon

@@ -4,6 +4,7 @@
 
 #include "base/log.hpp"
 #include "runtime/values.hpp"
+#include "runtime_python/landing.hpp"
 
 namespace axon {
 
@@ -73,52 +74,106 @@ void PythonInvocation::fail(const py::object& exception) {
   std::exchange(invocation_, nullptr)->reply_failure();
 }
 
+namespace {
+
+// The callbacks of a call that is finished when nobody serves any more: run by whoever drives, once it says itself that
+// it is finished, which comes after its sink is told.
+class LateCallbacks final : public Submission {
+ public:
+  LateCallbacks(Engine& engine, Counted<PythonCall> call) : engine_(engine), call_(std::move(call)) {}
+
+ private:
+  void begin() noexcept override { engine_.post(*this); }
+  void deliver() noexcept override {
+    if (python_goes_on()) {
+      const py::gil_scoped_acquire gil;
+      try {
+        call_->take_waiter().attr("_run_callbacks")();
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("torch_axon.runtime");
+      }
+    }
+    delete this;
+  }
+
+  Engine& engine_;
+  Counted<PythonCall> call_;
+};
+
+}  // namespace
+
+// A function's name as users know it: "axon.mailbox:news" is of a mailbox 'news'.
+static std::string spoken(const std::string& name) {
+  static constexpr std::string_view kOwn = "axon.";
+  const size_t colon = name.starts_with(kOwn) ? name.find(':') : std::string::npos;
+  if (colon == std::string::npos) return "function '" + name + "'";
+  return name.substr(kOwn.size(), colon - kOwn.size()) + " '" + name.substr(colon + 1) + "'";
+}
+
 void PythonRuntime::Queue::push(Item item) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (!stopped_.load()) {
+    if (!ended_) {
       items_.push_back(std::move(item));
       has_items_.store(true);
       return;
     }
   }
-  if (item.invocation != nullptr) item.invocation->fail("ConnectionError", "the runtime is closed");
+  give_up(std::move(item));
 }
 
 std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(Clock::duration patience) {
-  while (!stopped_.load()) {
+  while (true) {
     has_items_.store(false);
     {
       const std::lock_guard lock(mutex_);
       if (!items_.empty()) return std::exchange(items_, {});
+      ended_ = stopped_.load();
+      if (ended_) return {};
     }
     engine_.wait(has_items_, Clock::now() + kLongWait, patience);
   }
-  return {};
 }
 
 void PythonRuntime::Queue::stop() noexcept {
-  std::vector<Item> left;
   {
     const std::lock_guard lock(mutex_);
     stopped_.store(true);
-    left = std::exchange(items_, {});
-  }
-  for (const Item& item : left) {
-    if (item.invocation != nullptr) item.invocation->fail("ConnectionError", "the runtime is closed");
   }
   has_items_.store(true);
   engine_.nudge();
 }
 
-PythonRuntime::PythonRuntime(RuntimeOptions options, py::object on_cancelled) : on_cancelled_(std::move(on_cancelled)) {
+void PythonRuntime::Queue::end() noexcept {
+  std::vector<Item> left;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    left = std::exchange(items_, {});
+  }
+  for (Item& item : left) give_up(std::move(item));
+}
+
+void PythonRuntime::Queue::give_up(Item item) noexcept {
+  if (item.invocation != nullptr) item.invocation->fail("ConnectionError", "the runtime is closed");
+  if (item.kind == Item::Kind::kFinished) engine_.submit_after_delivery(*new LateCallbacks(engine_, item.call));
+}
+
+PythonRuntime::PythonRuntime(RuntimeOptions options, Listeners listeners) : listeners_(std::move(listeners)) {
   Engine& engine = Engine::instance();
   Result<std::unique_ptr<Runtime>> opened = Runtime::open(std::move(options), engine);
   if (!opened.ok()) throw std::runtime_error(opened.status().message());
   runtime_ = std::move(opened).value();
   queue_ = std::make_shared<Queue>(engine);
-  runtime_->core().set_fallback([queue = queue_](Invocation& invocation) { queue->push({.invocation = &invocation}); });
-  runtime_->core().set_on_cancelled([queue = queue_](uint64_t serial) { queue->push({.cancelled_serial = serial}); });
+  using Kind = Item::Kind;
+  RuntimeCore& core = runtime_->core();
+  core.set_fallback(
+      [queue = queue_](Invocation& invocation) { queue->push({.kind = Kind::kInvoked, .invocation = &invocation}); });
+  core.set_on_cancelled(
+      [queue = queue_](uint64_t serial) { queue->push({.kind = Kind::kCancelled, .serial = serial}); });
+  core.set_on_lost([queue = queue_](const std::shared_ptr<Connection>& connection) {
+    queue->push({.kind = Kind::kLost, .connection = connection});
+  });
 }
 
 PythonRuntime::~PythonRuntime() {
@@ -134,23 +189,32 @@ void PythonRuntime::close() {
   const auto gone = std::exchange(functions_, {});
 }
 
-void PythonRuntime::add(const std::string& name, py::object function, Where where, const Placement& placement) {
+void PythonRuntime::add(const std::string& name, PythonFunction function) {
   if (name.empty() || name.size() > kLongestName) {
     throw py::value_error("register: name is " + std::to_string(name.size()) + " bytes long; allowed: 1 to " +
                           std::to_string(kLongestName));
   }
-  if (!functions_.try_emplace(name, PythonFunction{std::move(function), where, placement}).second) {
+  const bool asks = static_cast<bool>(function.landing);
+  if (!functions_.try_emplace(name, std::move(function)).second) {
     throw py::value_error("register: there is a function '" + name + "' already");
   }
+  if (!asks) return;  // it is found by the fallback
+  const auto push = [queue = queue_](Item::Kind kind) {
+    return [queue, kind](Invocation& invocation) { queue->push({.kind = kind, .invocation = &invocation}); };
+  };
+  const py::gil_scoped_release no_gil;
+  [[maybe_unused]] const Status added =  // the name is new, and of a length that is allowed
+      runtime_->core().add(name, push(Item::Kind::kInvoked), push(Item::Kind::kArgumentsAnnounced));
 }
 
 void PythonRuntime::serve(Clock::duration patience) {
-  while (!queue_->has_stopped()) {
+  while (true) {
     std::vector<Item> items;
     {
       const py::gil_scoped_release no_gil;
       items = queue_->take(patience);
     }
+    if (items.empty()) return;
     for (Item& item : items) {
       try {
         handle(item);
@@ -167,21 +231,83 @@ void PythonRuntime::stop() {
   queue_->stop();
 }
 
+void PythonRuntime::end() {
+  const py::gil_scoped_release no_gil;
+  queue_->end();
+}
+
 void PythonRuntime::handle(Item& item) {
-  if (item.invocation != nullptr) return invoke(*item.invocation);
-  if (item.finished.get() != nullptr) {
-    item.finished->take_waiter().attr("_run_callbacks")();
-  } else {
-    on_cancelled_(item.cancelled_serial);
+  if (item.invocation != nullptr && queue_->has_stopped()) {
+    return item.invocation->fail("ConnectionError", "the runtime is closed");
   }
+  switch (item.kind) {
+    case Item::Kind::kInvoked:
+      return invoke(*item.invocation);
+    case Item::Kind::kArgumentsAnnounced:
+      return land_arguments(*item.invocation);
+    case Item::Kind::kAnswerAnnounced:
+      return land_answer(*item.call);
+    case Item::Kind::kFinished:
+      item.call->take_waiter().attr("_run_callbacks")();
+      return;
+    case Item::Kind::kCancelled:
+      listeners_.on_cancelled(item.serial);
+      return;
+    case Item::Kind::kLost:
+      listeners_.on_lost(item.connection);
+      return;
+  }
+}
+
+// Calls `run`; what it throws goes to `fail`, as an exception of Python's.
+template <typename Run, typename Fail>
+static void guarded(Run run, Fail fail) {
+  try {
+    run();
+  } catch (py::error_already_set& error) {
+    fail(exception_of(error));
+  } catch (py::builtin_exception& error) {
+    error.set_error();
+    const py::error_already_set raised;
+    fail(exception_of(raised));
+  } catch (const std::exception& error) {  // torch's, of a device that is not there or full
+    fail(py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(error.what()));
+  }
+}
+
+void PythonRuntime::land_arguments(Invocation& invocation) {
+  const std::string name(invocation.function());
+  const auto run = [&] {
+    const auto found = functions_.find(name);
+    if (found == functions_.end()) throw py::key_error("the runtime is closed");
+    const py::object landing = found->second.landing;
+    Destinations to = ask_where(landing, invocation.arguments());
+    const py::gil_scoped_release no_gil;
+    invocation.accept(to.buffers, to.owners);
+  };
+  guarded(run, [&](const py::object& exception) { PythonInvocation(invocation, name).fail(exception); });
+}
+
+void PythonRuntime::land_answer(PythonCall& call) {
+  if (call.finished()) return;
+  const auto run = [&] {
+    Destinations to = ask_where(call.where(), call.reply());
+    const py::gil_scoped_release no_gil;
+    call.connection().accept(call, to.buffers, to.owners);
+  };
+  guarded(run, [&](const py::object& exception) {
+    call.set_landing_error(exception);
+    const py::gil_scoped_release no_gil;
+    call.connection().decline(call, Status(ErrorCode::kInvalidArgument, "its answer has found no memory"));
+  });
 }
 
 void PythonRuntime::invoke(Invocation& invocation) {
   PythonInvocation held(invocation, std::string(invocation.function()));
-  try {
+  const auto run = [&] {
     const auto found = functions_.find(held.name());
     if (found == functions_.end()) {
-      return held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no function '" + held.name() + "'");
+      return held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no " + spoken(held.name()));
     }
     const PythonFunction function = found->second;
     Arguments arguments = unpack_arguments(invocation.arguments(), function.placement);
@@ -194,15 +320,8 @@ void PythonRuntime::invoke(Invocation& invocation) {
         PyObject_Call(function.call.ptr(), arguments.positional.ptr(), arguments.named.ptr()));
     if (!result) throw py::error_already_set();
     held.reply(result);
-  } catch (py::error_already_set& error) {
-    held.fail(exception_of(error));
-  } catch (py::builtin_exception& error) {
-    error.set_error();
-    const py::error_already_set raised;
-    held.fail(exception_of(raised));
-  } catch (const std::exception& error) {  // torch's, of a device that is not there or full
-    held.fail("RuntimeError", error.what());
-  }
+  };
+  guarded(run, [&](const py::object& exception) { held.fail(exception); });
 }
 
 }  // namespace axon

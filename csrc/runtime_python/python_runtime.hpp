@@ -53,58 +53,80 @@ class PythonRuntime {
  public:
   enum class Where : uint8_t { kHere, kDispatched };
 
-  // `on_cancelled` gets the serial of invocations whose callers have given up.
-  PythonRuntime(RuntimeOptions options, pybind11::object on_cancelled);
+  struct Listeners {
+    pybind11::object on_cancelled;  // gets the serial of an invocation whose caller has given up
+    pybind11::object on_lost;       // gets a connection that has come to its end
+  };
+
+  PythonRuntime(RuntimeOptions options, Listeners listeners);
   ~PythonRuntime();
 
   Runtime& runtime() noexcept { return *runtime_; }
   std::shared_ptr<CompletionSink> completions() noexcept { return queue_; }
+  std::shared_ptr<LandingSink> landings() noexcept { return queue_; }
 
-  void add(const std::string& name, pybind11::object function, Where where, const Placement& placement);
-
-  // Runs until stop(), with Python's lock held, but for waits.
-  void serve(Clock::duration patience);
-  void stop();
-  void close();
-
- private:
   struct PythonFunction {
     pybind11::object call;
     Where where;
     Placement placement;
+    pybind11::object landing;  // says where its arguments go, see ask_where(); or null
   };
+  void add(const std::string& name, PythonFunction function);
 
+  // Runs until stop(), and then until nothing is left, with Python's lock held, but for waits.
+  void serve(Clock::duration patience);
+  void stop();
+  // Whatever serve() has left, if it has not come back, is told that it is over; and so is what comes later.
+  void end();
+  void close();
+
+ private:
   struct Item {
+    enum class Kind : uint8_t { kInvoked, kArgumentsAnnounced, kAnswerAnnounced, kFinished, kCancelled, kLost };
+    Kind kind;
     Invocation* invocation = nullptr;
-    uint64_t cancelled_serial = 0;
-    Counted<PythonCall> finished{};
+    uint64_t serial = 0;
+    Counted<PythonCall> call{};
+    std::shared_ptr<Connection> connection{};
   };
 
   // What has come for Python. Its pushers hold no lock of Python's.
-  class Queue final : public CompletionSink {
+  class Queue final : public CompletionSink, public LandingSink {
    public:
     explicit Queue(Engine& engine) : engine_(engine) {}
-    void push(Counted<PythonCall> call) noexcept override { push(Item{.finished = std::move(call)}); }
+    void push(Counted<PythonCall> call) noexcept override {
+      push(Item{.kind = Item::Kind::kFinished, .call = std::move(call)});
+    }
+    void push_announced(Counted<PythonCall> call) noexcept override {
+      push(Item{.kind = Item::Kind::kAnswerAnnounced, .call = std::move(call)});
+    }
     void push(Item item) noexcept;
-    // Waits for the first. None: stopped.
+    // Waits for the first. None: stopped, and nothing comes any more.
     std::vector<Item> take(Clock::duration patience);
     void stop() noexcept;
+    void end() noexcept;
     bool has_stopped() const noexcept { return stopped_.load(); }
 
    private:
+    // Without anybody who serves: whoever waits for it hears that it is over.
+    void give_up(Item item) noexcept;
+
     Engine& engine_;
-    std::mutex mutex_;  // guards items_
+    std::mutex mutex_;  // guards items_, ended_
     std::vector<Item> items_;
     sync::atomic<bool> has_items_{false};
     std::atomic<bool> stopped_{false};
+    bool ended_ = false;  // nobody takes items any more
   };
 
   void handle(Item& item);
   void invoke(Invocation& invocation);
+  void land_arguments(Invocation& invocation);
+  void land_answer(PythonCall& call);
 
   std::unique_ptr<Runtime> runtime_;
   std::shared_ptr<Queue> queue_;  // owned with calls that tell it when they are finished
-  pybind11::object on_cancelled_;
+  const Listeners listeners_;
   std::unordered_map<std::string, PythonFunction> functions_;  // with Python's lock
 };
 

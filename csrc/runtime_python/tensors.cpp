@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/pybind11.h>
 
 #include <array>
@@ -51,6 +52,17 @@ std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept {
   return type;
 }
 
+// Into pinned memory, in the order of the calling thread's current stream, which is waited for: what it has been given
+// before is what is sent.
+static at::Tensor from_device(const at::Tensor& tensor) {
+  const pybind11::gil_scoped_release no_gil;
+  const at::Tensor source = tensor.contiguous();
+  at::Tensor host = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
+  host.copy_(source, /*non_blocking=*/true);
+  c10::impl::VirtualGuardImpl(at::kCUDA).getStream(source.device()).synchronize();
+  return host;
+}
+
 static at::Tensor on_host(const at::Tensor& tensor) {
   const bool is_plain = tensor.layout() == at::kStrided && !tensor.is_quantized();
   if (!is_plain || !(tensor.is_cpu() || tensor.is_cuda())) {
@@ -59,8 +71,7 @@ static at::Tensor on_host(const at::Tensor& tensor) {
   }
   const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
   if (plain.is_cpu()) return plain.contiguous();
-  const pybind11::gil_scoped_release no_gil;
-  return plain.contiguous().cpu();
+  return from_device(plain);
 }
 
 size_t add_tensor(Outbound& outbound, const at::Tensor& tensor) {
@@ -76,10 +87,23 @@ size_t add_tensor(Outbound& outbound, const at::Tensor& tensor) {
     throw pybind11::value_error("a tensor of " + std::to_string(view.shape.size()) +
                                 " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
   }
-  const auto release = [](void* held) {
-    c10::intrusive_ptr<c10::TensorImpl>::reclaim(static_cast<c10::TensorImpl*>(held));
-  };
-  return outbound.add(view, Owner(sent.unsafeReleaseTensorImpl(), release));
+  return outbound.add(view, owner_of(std::move(sent)));
+}
+
+Owner owner_of(at::Tensor tensor) noexcept {
+  return {tensor.unsafeReleaseTensorImpl(),
+          [](void* held) { c10::intrusive_ptr<c10::TensorImpl>::reclaim(static_cast<c10::TensorImpl*>(held)); }};
+}
+
+// Of one that is not received into: what has come for it lies on the host.
+static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
+  at::Tensor tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(owner.get())));
+  if (!tensor.is_cpu()) {
+    const pybind11::gil_scoped_release no_gil;
+    const at::NoGradGuard no_gradient;
+    tensor.copy_(come);
+  }
+  return tensor;
 }
 
 at::Tensor take_tensor(Inbound::Tensor& received) {
@@ -90,6 +114,9 @@ at::Tensor take_tensor(Inbound::Tensor& received) {
   if (c10::multiply_integers(shape) * static_cast<int64_t>(options.dtype().itemsize()) !=
       static_cast<int64_t>(received.data.num_bytes)) {
     throw pybind11::value_error("a tensor has come whose length is not that of its shape");
+  }
+  if (received.owner.get() != nullptr) {
+    return filled(received.owner, at::from_blob(received.data.data, shape, options));
   }
   if (received.block) {
     auto* block = new Block(std::move(received.block));

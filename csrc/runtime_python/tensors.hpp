@@ -14,7 +14,11 @@ namespace axon {
 // TypeError for what has no elements of its own in a row: sparse, quantized, meta tensors.
 size_t add_tensor(Outbound& outbound, const at::Tensor& tensor);
 
-// A tensor that has come, on the host. Takes the memory that it lies in, or copies what lies in the envelope.
+// Keeps a tensor, which comes back as the same object of Python's.
+Owner owner_of(at::Tensor tensor) noexcept;
+
+// A tensor that has come: the one that was handed out for it; else one on the host, which takes the memory that it lies
+// in, or copies what lies in the envelope.
 at::Tensor take_tensor(Inbound::Tensor& received);
 
 // Of a tensor that is announced; nothing for a type that this torch does not have.

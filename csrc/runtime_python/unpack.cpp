@@ -101,7 +101,9 @@ class Unpacker {
 
   at::Tensor place(Inbound::Tensor& received) const {
     const bool was_on_device = received.kind == MemoryKind::kCuda;
+    const bool is_placed = received.owner.get() != nullptr;
     const at::Tensor tensor = take_tensor(received);
+    if (is_placed) return tensor;
     switch (placement_.kind) {
       case Placement::Kind::kHost:
         return tensor;
