@@ -23,16 +23,22 @@ from torch_axon.runtime._errors import RuntimeClosedError as RuntimeClosedError
 from torch_axon.runtime._future import Future as Future
 from torch_axon.runtime._generators import Answers as Answers
 from torch_axon.runtime._mailboxes import Mailbox as Mailbox
+from torch_axon.runtime._memory import Incoming as Incoming
+from torch_axon.runtime._memory import Memory as Memory
 from torch_axon.runtime._peer import Peer as Peer
 from torch_axon.runtime._peer import publish as publish
+from torch_axon.runtime._pool import Pool as Pool
 from torch_axon.runtime._runtime import Runtime as Runtime
 
 __all__ = [
     "Answers",
     "Future",
+    "Incoming",
     "Mailbox",
+    "Memory",
     "Peer",
     "PeerLostError",
+    "Pool",
     "RemoteError",
     "Runtime",
     "RuntimeClosedError",

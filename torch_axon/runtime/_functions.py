@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Arguments = tuple[Any, ...]
 
+# How long a coroutine may take to end that has been cancelled because its runtime closes.
+_LONGEST_CANCELLATION_S = 1.0
+
 
 class InExecutor:
     """Called by the runtime's thread with an invocation; answers it from a thread of the executor."""
@@ -44,7 +47,7 @@ class OnLoop:
         self._loop = loop
         self._coming: deque[tuple[Step, RuntimeInvocation, Arguments, dict[str, Any]]] = deque()
         self._woken = False
-        self._tasks: dict[int, asyncio.Task[None]] = {}  # by the invocation's serial
+        self._running: dict[int, tuple[asyncio.Task[None], RuntimeInvocation]] = {}  # by the invocation's serial
 
     def function(self, function: Step) -> Callable[[RuntimeInvocation, Arguments, dict[str, Any]], None]:
         def start(invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
@@ -69,16 +72,24 @@ class OnLoop:
             self._loop.call_soon_threadsafe(self._cancel, serial)
 
     def _cancel(self, serial: int) -> None:
-        task = self._tasks.get(serial)
-        if task is not None:
-            task.cancel()
+        if serial not in self._running:
+            return
+        task, invocation = self._running[serial]
+        task.cancel()
+
+        def end(_: asyncio.Task[None]) -> None:
+            self._running.pop(serial, None)
+            _fail_as_cancelled(invocation)
+
+        task.add_done_callback(end)  # a task that has not begun yet never does
 
     def _start_all(self) -> None:
         self._woken = False  # before the look: what comes after it wakes again
         while self._coming:
             function, invocation, args, kwargs = self._coming.popleft()
             serial = invocation.serial
-            self._tasks[serial] = self._loop.create_task(self._run(serial, function, invocation, args, kwargs))
+            task = self._loop.create_task(self._run(serial, function, invocation, args, kwargs))
+            self._running[serial] = task, invocation
 
     async def _run(
         self, serial: int, function: Step, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]
@@ -86,11 +97,16 @@ class OnLoop:
         try:
             invocation.reply(await function(*args, **kwargs))
         except asyncio.CancelledError:
-            invocation.fail(RuntimeError(f"'{invocation.name}' has been cancelled"))
+            _fail_as_cancelled(invocation)
         except BaseException as exception:
             invocation.fail(exception)
         finally:
-            del self._tasks[serial]
+            del self._running[serial]
+
+
+def _fail_as_cancelled(invocation: RuntimeInvocation) -> None:
+    """Unless it has been answered."""
+    invocation.fail(RuntimeError(f"'{invocation.name}' has been cancelled"))
 
 
 class LoopThread:
@@ -104,8 +120,11 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        for task in asyncio.all_tasks(self.loop):
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
             task.cancel()
+        if tasks:  # so that each answers that it has been
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=_LONGEST_CANCELLATION_S))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_axon.runtime import _errors, _wakeups
+from torch_axon.runtime._memory import Policy
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeCall
@@ -31,16 +32,17 @@ class Future:
     that have been answered by then.
     """
 
-    __slots__ = ("_call", "_callbacks", "_device", "_exception", "_is_told", "_peer", "_value")
+    __slots__ = ("_call", "_callbacks", "_exception", "_is_served", "_is_told", "_peer", "_policy", "_value")
 
-    def __init__(self, peer: Peer, call: RuntimeCall, device: torch.device | None) -> None:
+    def __init__(self, peer: Peer, call: RuntimeCall, policy: Policy) -> None:
         self._peer = peer
         self._call = call
-        self._device = device
+        self._policy = policy
         self._value = _UNSET
         self._exception: BaseException | None = None
         self._callbacks: list[Callable[[], object]] | None = None  # None: nobody watches
         self._is_told = False
+        self._is_served = False  # by the runtime's thread, which outlives any loop
 
     def done(self) -> bool:
         """Whether there is an answer, or an error in its place."""
@@ -51,6 +53,11 @@ class Future:
 
         The call itself goes on then, until its own deadline.
         """
+        if self._policy.where is not None and not self._call.finished and self._peer._runtime._is_own_thread():
+            raise RuntimeError(
+                f"'{self._peer.name}' is waited for on the runtime's thread, which has to say where its answer goes: "
+                "give the function that waits an executor, or make it asynchronous"
+            )
         if not self._call.finished and not self._call.wait(
             self._peer._connection, _FOREVER_S if timeout is None else timeout
         ):
@@ -117,12 +124,13 @@ class Future:
                 return False
             first = self._callbacks is None
             self._callbacks = [*(self._callbacks or ()), callback]
-        if not first:
-            return True
-        if queue is not None:
-            watched = self._call.watch(queue.completions, self)
-        else:
-            watched = self._call.watch_served(self._peer._runtime._core, self)
+            if first and queue is not None:
+                watched = self._call.watch(queue.completions, self)
+            elif first or not self._is_served:  # whoever comes first may be a loop that ends before the call
+                self._is_served = True
+                watched = (first or self._call.unwatch()) and self._call.watch_served(self._peer._runtime._core, self)
+            else:
+                watched = True
         if not watched:
             self._run_callbacks(but=callback)
         return watched
@@ -155,10 +163,10 @@ class Future:
         failure = self._call.failure()
         if failure is None:
             try:
-                self._value = self._call.take_reply(self._device)
+                self._value = self._call.take_reply(self._policy.device)
             except Exception as exception:
                 self._exception = exception
         elif failure[0] == "remote":
             self._exception = _errors.remote_failure(failure[1], self._call.take_reply(None))
         else:
-            self._exception = _errors.failure(*failure)
+            self._exception = self._call.landing_error() or _errors.failure(*failure)

@@ -1,7 +1,7 @@
 """Functions that answer more than once: generators, whose values callers ask for a few ahead of their use.
 
-A caller opens a generator, which gets a number, and keeps some calls for its next values under way: no more values are
-made than that, so a caller that is slow holds the generator back.
+A caller opens a generator under a number of its own, and keeps some calls for its next values under way: no more values
+are made than that, so a caller that is slow holds the generator back.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor
 from typing import TYPE_CHECKING, Any
 
 from torch_axon.runtime._functions import InExecutor, OnLoop
+from torch_axon.runtime._memory import AnyMemory
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection, RuntimeInvocation
@@ -24,40 +25,53 @@ Step = Callable[["RuntimeInvocation", tuple[Any, ...], dict[str, Any]], None]
 
 NEXT = "axon.next"
 STOP = "axon.stop"
+NUMBER = "axon.number"  # the argument that says that the caller iterates; no function has one of that name
 _MOST_OPEN = 1024
+_MOST_STOPPED = 1024
 
 
 class _Open:
-    """A generator that has been called and not ended. Answers `[count, value]`, and None once it is through."""
+    """A generator that has been called and not stopped. Answers `[count, value]`, and None once it is through."""
 
-    def __init__(
-        self, connection: RuntimeConnection, values: Generator[Any, None, None] | AsyncGenerator[Any, None]
-    ) -> None:
-        self.connection = connection
-        self.values = values
+    def __init__(self, values: Generator[Any, None, None] | AsyncGenerator[Any, None]) -> None:
+        self.values: Generator[Any, None, None] | AsyncGenerator[Any, None] | None = values
         self.elsewhere: Step | None = None  # how it goes on where that is not the runtime's thread
         self._count = 0
         self._turn = threading.Lock()  # executors and free threads may ask twice at a time
         self._async_turn: asyncio.Lock | None = None
 
     def next(self) -> list[Any] | None:
-        assert isinstance(self.values, Generator)
         with self._turn:
-            try:
-                value = next(self.values)
-            except StopIteration:
+            if self.values is None:
                 return None
-            return self._counted(value)
+            assert isinstance(self.values, Generator)
+            try:
+                return self._counted(next(self.values))
+            except StopIteration:
+                self.close()
+                return None
+            except BaseException:
+                self.close()
+                raise
 
     async def anext(self) -> list[Any] | None:
-        assert isinstance(self.values, AsyncGenerator)
         self._async_turn = self._async_turn or asyncio.Lock()
         async with self._async_turn:
-            try:
-                value = await anext(self.values)
-            except StopAsyncIteration:
+            if self.values is None:
                 return None
-            return self._counted(value)
+            assert isinstance(self.values, AsyncGenerator)
+            try:
+                return self._counted(await anext(self.values))
+            except StopAsyncIteration:
+                self.close()
+                return None
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """It goes, and so is closed, as soon as nobody is within it."""
+        self.values = None
 
     def _counted(self, value: Any) -> list[Any]:
         self._count += 1
@@ -75,24 +89,27 @@ class _Open:
 
 
 class Generators:
-    """Those of a runtime that are open, by number."""
+    """Those of a runtime that are open, by caller and its number. The runtime's thread alone."""
 
     def __init__(self) -> None:
-        self._open: dict[int, _Open] = {}
-        self._num_opened = 0
-        self._lock = threading.Lock()
+        self._open: dict[tuple[RuntimeConnection, int], _Open] = {}
+        # A stop may overtake the opening, whose arguments are larger.
+        self._stopped: dict[RuntimeConnection, deque[int]] = {}
 
     def opener(self, function: Callable[..., Any], executor: Executor | None, loop: OnLoop | None) -> Step:
-        """What is called with an invocation of a generator function: answers with the generator's number."""
+        """What is called with an invocation of a generator function: answers with the number it was opened under."""
 
         def open_generator(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             try:
-                opened = _Open(invocation.connection, function(*args, **kwargs))
+                number = kwargs.pop(NUMBER, None)
+                if not isinstance(number, int):
+                    raise TypeError(f"'{invocation.name}' is a generator function: allowed: to iterate over it")
+                opened = _Open(function(*args, **kwargs))
                 if executor is not None:
                     opened.elsewhere = InExecutor(opened.next, executor)
                 elif loop is not None:
                     opened.elsewhere = loop.function(opened.anext)
-                number = self._add(opened)
+                self._add(invocation.connection, number, opened)
             except BaseException as exception:
                 invocation.fail(exception)
             else:
@@ -101,41 +118,58 @@ class Generators:
         return open_generator
 
     def answer_next(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        opened = self._open.get(args[0])
+        opened = self._open.get((invocation.connection, args[0]))
         if opened is None:
             invocation.fail(LookupError(f"there is no open generator {args[0]!r}"))
         else:
             opened.answer(invocation)
 
-    def stop(self, number: int) -> None:
-        opened = self._open.pop(number, None)
+    def stop(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        opened = self._open.pop((invocation.connection, args[0]), None)
         if opened is not None:
-            opened.elsewhere = None  # which refers to it: now it goes, and is closed, as soon as nobody is within it
+            opened.close()
+        else:
+            self._stopped.setdefault(invocation.connection, deque(maxlen=_MOST_STOPPED)).append(args[0])
+        invocation.reply(None)
 
-    def _add(self, opened: _Open) -> int:
-        with self._lock:
-            for number, other in list(self._open.items()):
-                if other.connection.failure() is not None:
-                    self.stop(number)
-            if len(self._open) >= _MOST_OPEN:
-                raise BufferError(f"{_MOST_OPEN} generators are open already, as many as may")
-            self._num_opened += 1
-            self._open[self._num_opened] = opened
-            return self._num_opened
+    def drop(self, connection: RuntimeConnection) -> None:
+        """Its caller is gone."""
+        self._stopped.pop(connection, None)
+        for key in [key for key in self._open if key[0] is connection]:
+            self._open.pop(key).close()
+
+    def close(self) -> None:
+        for key in list(self._open):
+            self._open.pop(key).close()
+
+    def _add(self, connection: RuntimeConnection, number: int, opened: _Open) -> None:
+        stopped = self._stopped.get(connection, ())
+        if number in stopped:
+            self._stopped[connection].remove(number)
+            return
+        if (connection, number) in self._open:
+            raise ValueError(f"there is an open generator {number} already")
+        if len(self._open) >= _MOST_OPEN:
+            raise BufferError(f"{_MOST_OPEN} generators are open already, as many as may")
+        self._open[connection, number] = opened
 
 
 class Answers:
     """The values of a generator function at a peer, in order: an iterator, and an asynchronous one.
 
-    Ends by itself with the generator; `close()`, or leaving its `with` block, ends it before.
+    Ends by itself with the generator, and with the first error; `close()`, or leaving its `with` block, ends it before.
     """
 
-    def __init__(self, peer: Peer, opening: Future, ahead: int, timeout: float | None) -> None:
+    def __init__(
+        self, peer: Peer, opening: Future, number: int, ahead: int, timeout: float | None, memory: AnyMemory
+    ) -> None:
         self._peer = peer
         self._opening = opening
+        self._number = number
         self._ahead = ahead
         self._timeout = timeout
-        self._number: int | None = None
+        self._memory = memory
+        self._begun = False
         self._asked: deque[Future] = deque()
         self._here: dict[int, Any] = {}  # what has come before its turn
         self._count = 0
@@ -154,26 +188,34 @@ class Answers:
         return self
 
     def __next__(self) -> Any:
-        if self._number is None:
-            self._begin(self._opening.result())
-        while self._count not in self._here:
-            if not self._asked:
-                raise StopIteration
-            self._take(self._asked.popleft().result())
+        try:
+            if not self._begun:
+                self._begin(None if self._ended else self._opening.result())
+            while self._count not in self._here and self._asked:
+                self._take(self._asked.popleft().result())
+        except BaseException:
+            self._break_off()
+            raise
+        if self._count not in self._here:
+            raise StopIteration
         return self._hand_out()
 
     async def __anext__(self) -> Any:
-        if self._number is None:
-            self._begin(await self._opening)
-        while self._count not in self._here:
-            if not self._asked:
-                raise StopAsyncIteration
-            self._take(await self._asked.popleft())
+        try:
+            if not self._begun:
+                self._begin(None if self._ended else await self._opening)
+            while self._count not in self._here and self._asked:
+                self._take(await self._asked.popleft())
+        except BaseException:
+            self._break_off()
+            raise
+        if self._count not in self._here:
+            raise StopAsyncIteration
         return self._hand_out()
 
     def close(self) -> None:
         """The generator makes no more values, and these end."""
-        if self._number is not None and not self._ended:
+        if not self._ended and self._may_be_open():
             self._peer.tell(STOP, self._number)
         self._ended = True
         self._asked.clear()
@@ -181,16 +223,31 @@ class Answers:
     def __del__(self) -> None:
         self.close()
 
-    def _begin(self, number: int) -> None:
-        self._number = number
-        for _ in range(0 if self._ended else self._ahead):
+    def _may_be_open(self) -> bool:
+        if not self._opening.done():
+            return True
+        failure = self._opening.exception()
+        return failure is None or isinstance(failure, TimeoutError | CancelledError)
+
+    def _break_off(self) -> None:
+        """A value is missing from here on."""
+        self.close()
+        self._here.clear()
+
+    def _begin(self, number: object) -> None:
+        self._begun = True
+        if self._ended:
+            return
+        if number != self._number:
+            raise TypeError(f"what '{self._peer.name}' was to iterate over is no generator function")
+        for _ in range(self._ahead):
             self._ask()
 
     def _ask(self) -> None:
-        self._asked.append(self._peer.invoke(NEXT, self._number, timeout=self._timeout))
+        self._asked.append(self._peer.invoke(NEXT, self._number, timeout=self._timeout, memory=self._memory))
 
     def _take(self, answer: list[Any] | None) -> None:
-        if answer is None:
+        if answer is None:  # what was made before it may still be on its way
             if not self._ended:
                 self._peer.tell(STOP, self._number)
             self._ended = True

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection, RuntimeInvocation
+    from torch_axon.runtime._future import Future
+    from torch_axon.runtime._peer import Peer
 
-PUT = "axon.put"
-SKIP = "axon.skip"
+PUT = "axon.mailbox:"  # a function a mailbox
+SETTLED = "axon.settled"
+
+Message = tuple[Any, "RuntimeInvocation"]
 
 
 class Mailbox:
@@ -29,9 +33,10 @@ class Mailbox:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._here: deque[Any] = deque()
-        self._at_the_door: deque[tuple[Any, RuntimeInvocation]] = deque()
+        self._at_the_door: deque[Message] = deque()
         self._waiting: deque[Waiter[Any]] = deque()
         self._closed: Exception | None = None
+        self._orders: dict[RuntimeConnection, _Order] = {}  # the runtime's thread alone
 
     def probe(self) -> int:
         """How many messages have come that nobody has taken, those at the door among them."""
@@ -89,6 +94,20 @@ class Mailbox:
             admitted.reply(None)
         return waiter
 
+    def arrive(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What peers call."""
+        number, settled, value = args
+        order = self._orders.setdefault(invocation.connection, _Order())
+        for message in order.arrive(number, settled, (value, invocation)):
+            self._put(*message)
+
+    def settle(self, connection: RuntimeConnection, settled: int) -> None:
+        for message in self._orders.setdefault(connection, _Order()).settle(settled):
+            self._put(*message)
+
+    def drop(self, connection: RuntimeConnection) -> None:
+        self._orders.pop(connection, None)
+
     def _put(self, value: Any, invocation: RuntimeInvocation) -> None:
         with self._lock:
             taker = self._next_taker()
@@ -117,58 +136,107 @@ class Mailbox:
 
 
 class _Order:
-    """Puts what one peer sends to one tag into the order in which it was sent: large messages may come later."""
+    """Puts what one peer sends to a mailbox into the order in which it was sent: large messages may come later."""
 
     def __init__(self) -> None:
-        self.next = 0
-        self.early: dict[int, tuple[Any, RuntimeInvocation] | None] = {}  # None: will not come
+        self._next = 0
+        self._early: dict[int, Message] = {}  # no more than calls of a connection
+
+    def arrive(self, number: int, settled: int, message: Message) -> list[Message]:
+        """The messages whose turn it is."""
+        if number < self._next:
+            message[1].fail(TimeoutError("the message has come after its sender had given it up"))
+        else:
+            self._early[number] = message
+        return self.settle(settled)
+
+    def settle(self, settled: int) -> list[Message]:
+        """None of a lower number will come that has not."""
+        due = []
+        while True:
+            if self._next in self._early:
+                due.append(self._early.pop(self._next))
+                self._next += 1
+            elif self._next < settled:
+                self._next = min([settled, *self._early])
+            else:
+                return due
 
 
 class Mailboxes:
-    """Those of a runtime, by tag."""
+    """Those of a runtime, by tag. But for `open` and `close`, the runtime's thread alone."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._mailboxes: dict[str, Mailbox] = {}
-        self._orders: dict[tuple[RuntimeConnection, str], _Order] = {}  # the runtime's thread alone
 
-    def open(self, tag: str, capacity: int) -> Mailbox:
-        with self._lock:
-            if tag in self._mailboxes:
-                raise ValueError(f"there is a mailbox {tag!r} already")
-            self._mailboxes[tag] = Mailbox(capacity)
-            return self._mailboxes[tag]
+    def add(self, tag: str, mailbox: Mailbox) -> None:
+        self._mailboxes[tag] = mailbox
 
-    def close(self, error: Exception) -> None:
-        with self._lock:
-            for mailbox in self._mailboxes.values():
-                mailbox._close(error)
-
-    def put(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tag, number, value = args
-        if tag not in self._mailboxes:
-            invocation.fail(LookupError(f"there is no mailbox {tag!r}"))
-            self._advance(invocation.connection, tag, number, None)
-        else:
-            self._advance(invocation.connection, tag, number, (value, invocation))
-
-    def skip(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tag, number = args
-        self._advance(invocation.connection, tag, number, None)
+    def settle(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tag, settled = args
+        if tag in self._mailboxes:
+            self._mailboxes[tag].settle(invocation.connection, settled)
         invocation.reply(None)
 
-    def _advance(
-        self, connection: RuntimeConnection, tag: str, number: int, message: tuple[Any, RuntimeInvocation] | None
-    ) -> None:
-        order = self._orders.get((connection, tag))
-        if order is None:
-            self._orders = {key: kept for key, kept in self._orders.items() if key[0].failure() is None}
-            order = self._orders[connection, tag] = _Order()
-        if number < order.next:
-            return
-        order.early.setdefault(number, message)
-        while order.next in order.early:
-            due = order.early.pop(order.next)
-            order.next += 1
-            if due is not None:
-                self._mailboxes[tag]._put(*due)
+    def drop(self, connection: RuntimeConnection) -> None:
+        for mailbox in list(self._mailboxes.values()):
+            mailbox.drop(connection)
+
+    def close(self, error: Exception) -> None:
+        for mailbox in list(self._mailboxes.values()):
+            mailbox._close(error)
+
+
+class Sent:
+    """The messages to one tag of a peer's, numbered. For any thread.
+
+    Each tells below which number all have found their end, accepted or not, so that none of those is waited for. Where
+    one fails that others are behind already, the peer is told by itself.
+    """
+
+    def __init__(self, peer: Peer, tag: str) -> None:
+        self._peer = peer
+        self._tag = tag
+        self._lock = threading.RLock()  # guards what follows; callbacks may run within what it is held for
+        self._num_sent = 0
+        self._settled = 0  # all below have found their end
+        self._done: set[int] = set()  # so have these, above
+        self._failed = 0  # the latest that has, and one more
+        self._told = 0  # what the peer has heard of, by itself
+        self._is_telling = False
+
+    def send(self, value: Any, timeout: float | None) -> Future:
+        with self._lock:
+            number = self._num_sent
+            future = self._peer.invoke(PUT + self._tag, number, self._settled, value, timeout=timeout)
+            self._num_sent += 1  # not where the value cannot be sent
+        future.add_done_callback(lambda done: self._on_done(number, done.exception() is not None))
+        return future
+
+    def _on_done(self, number: int, has_failed: bool) -> None:
+        with self._lock:
+            self._done.add(number)
+            while self._settled in self._done:
+                self._done.remove(self._settled)
+                self._settled += 1
+            if has_failed:
+                self._failed = max(self._failed, number + 1)
+        self._tell_if_waited_for()
+
+    def _tell_if_waited_for(self) -> None:
+        with self._lock:
+            settled = self._settled
+            is_waited_for = self._told < min(settled, self._failed) and settled < self._num_sent
+            if not is_waited_for or self._is_telling:
+                return
+            self._is_telling = True
+        self._peer.tell(SETTLED, self._tag, settled).add_done_callback(lambda told: self._on_told(settled, told))
+
+    def _on_told(self, settled: int, told: Future) -> None:
+        has_left = told.exception() is None
+        with self._lock:
+            self._is_telling = False
+            if has_left:
+                self._told = settled
+        if has_left:  # else the next message that finds its end tries again
+            self._tell_if_waited_for()

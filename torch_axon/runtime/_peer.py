@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from torch_axon.runtime._future import Future
-from torch_axon.runtime._generators import Answers
-from torch_axon.runtime._mailboxes import PUT, SKIP
+from torch_axon.runtime._generators import NUMBER, Answers
+from torch_axon.runtime._mailboxes import Sent
+from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, policy_of
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection
@@ -24,8 +24,9 @@ class Peer:
         self._runtime = runtime
         self._connection = connection
         self._timeout = runtime.timeout
-        self._lock = threading.Lock()  # guards the numbers
-        self._num_sent: dict[str, int] = {}  # the latest message's, by tag
+        self._lock = threading.Lock()  # guards who makes a tag's
+        self._sent: dict[str, Sent] = {}  # by tag
+        self._numbers = itertools.count()  # of generators
         self.name: str = connection.name
         self.incarnation: int = connection.incarnation
 
@@ -38,18 +39,23 @@ class Peer:
         /,
         *args: Any,
         timeout: float | None = None,
-        memory: str | torch.device | None = None,
+        memory: AnyMemory = None,
         **kwargs: Any,
     ) -> Future:
         """Calls a function of the peer's; the future is done after `timeout` seconds at the latest.
 
         Arguments and answers: tensors, what speaks DLPack or the buffer protocol, None, bool, int, float, str, bytes,
         and lists, tuples and dicts of such; tuples arrive as lists. Tensors are read until the future is done: what is
-        written into them before may be what arrives. `memory` is the device on which tensors of the answer arrive: by
-        default the CPU, or CUDA where they were on CUDA at the peer and there is any here.
+        written into them before may be what arrives. `memory` says where tensors of the answer arrive, see `Memory`: by
+        default on the CPU, or on CUDA where they were there at the peer and there is any here.
         """
-        call = self._connection.invoke(function, args, kwargs, self._timeout if timeout is None else timeout, True)
-        return Future(self, call, None if memory is None else torch.device(memory))
+        policy = BY_DEFAULT if memory is None else policy_of(memory)
+        limit = self._timeout if timeout is None else timeout
+        if policy.where is None:
+            call = self._connection.invoke(function, args, kwargs, limit, True)
+        else:
+            call = self._runtime._core.invoke_into(self._connection, function, args, kwargs, limit, policy.where)
+        return Future(self, call, policy)
 
     def tell(self, function: str, /, *args: Any, timeout: float | None = None, **kwargs: Any) -> Future:
         """Calls a function without waiting for what becomes of it: done, with None, once the message has left.
@@ -57,18 +63,29 @@ class Peer:
         At most 1,024 messages of a connection are under way; others wait for those to be dealt with.
         """
         call = self._connection.invoke(function, args, kwargs, self._timeout if timeout is None else timeout, False)
-        return Future(self, call, None)
+        return Future(self, call, BY_DEFAULT)
 
     def iterate(
-        self, function: str, /, *args: Any, ahead: int = 16, timeout: float | None = None, **kwargs: Any
+        self,
+        function: str,
+        /,
+        *args: Any,
+        ahead: int = 16,
+        timeout: float | None = None,
+        memory: AnyMemory = None,
+        **kwargs: Any,
     ) -> Answers:
         """The values of a generator function of the peer's, `ahead` of which are asked for before they are used.
 
-        `timeout` is for each of them.
+        `timeout` is for each of them, and `memory` says where their tensors arrive. An error, of the generator or on
+        the way, ends the iteration.
         """
         if ahead < 1:
             raise ValueError(f"iterate: ahead is {ahead}; allowed: 1 or more")
-        return Answers(self, self.invoke(function, *args, timeout=timeout, **kwargs), ahead, timeout)
+        number = next(self._numbers)
+        kwargs[NUMBER] = number
+        opening = self.invoke(function, *args, timeout=timeout, **kwargs)
+        return Answers(self, opening, number, ahead, timeout, memory)
 
     def send(self, tag: str, value: Any, /, timeout: float | None = None) -> Future:
         """Sends a message to a mailbox of the peer's, in order with the others to this tag.
@@ -76,16 +93,10 @@ class Peer:
         The future is done once the mailbox has accepted it: while it is full, messages wait, and count as calls.
         """
         with self._lock:
-            number = self._num_sent.get(tag, -1) + 1
-            future = self.invoke(PUT, tag, number, value, timeout=timeout)
-            self._num_sent[tag] = number  # not where the value cannot be sent: the next message would be waited behind
-
-        def on_done(done: Future) -> None:
-            if done.exception() is not None:  # it may not have left: those behind it are not to wait for it
-                self.tell(SKIP, tag, number)
-
-        future.add_done_callback(on_done)
-        return future
+            sent = self._sent.get(tag)
+            if sent is None:
+                sent = self._sent[tag] = Sent(self, tag)
+        return sent.send(value, timeout)
 
     @property
     def failure(self) -> str | None:

@@ -12,19 +12,26 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import cache
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 import torch.distributed as dist
 
 from torch_axon import _native
 from torch_axon.runtime import _errors
 from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop
 from torch_axon.runtime._generators import NEXT, STOP, Generators
-from torch_axon.runtime._mailboxes import PUT, SKIP, Mailbox, Mailboxes
+from torch_axon.runtime._mailboxes import PUT, SETTLED, Mailbox, Mailboxes
+from torch_axon.runtime._memory import AnyMemory, policy_of
 from torch_axon.runtime._peer import Peer
 
+if TYPE_CHECKING:
+    from torch_axon._C import RuntimeConnection
+
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+# What names begin with of functions that runtimes call by themselves.
+_OWN = "axon."
 
 # How long the runtime's thread looks for messages itself, after the last one, before it sleeps.
 _PATIENCE_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
@@ -41,6 +48,10 @@ class Runtime:
     timeout: seconds that a call may take, where it does not say otherwise
     progress: how its thread waits for messages: "spin" without end, "block" at once in the kernel, or "adaptive": for
         4 ms after the latest one, then in the kernel
+    max_message_bytes: of all tensors of a message that comes
+    max_waiting_calls: a connection; of ours, beyond the 1,024 that the peer has
+    max_running_calls: of peers, that have not been answered: functions and coroutines that run or wait for their turn
+    max_connections: in both directions
     secret: what peers who connect to (host, port) must know as well, 16 bytes at least; by default AXON_SECRET
     """
 
@@ -53,6 +64,7 @@ class Runtime:
         secret: bytes | str | None = None,
         max_message_bytes: int = 16 << 30,
         max_waiting_calls: int = 65_536,
+        max_running_calls: int = 65_536,
         max_connections: int = 1024,
     ) -> None:
         if progress not in _PATIENCE_S:
@@ -63,17 +75,24 @@ class Runtime:
         self.timeout = timeout
         self._secret = secret
         self._core = _native.load().RuntimeCore(
-            name, _weakly(self._on_cancelled), max_message_bytes, max_waiting_calls, max_connections
+            name,
+            _weakly(self._on_cancelled),
+            _weakly(self._on_lost),
+            {
+                "max_message_bytes": max_message_bytes,
+                "max_waiting_calls": max_waiting_calls,
+                "max_running_calls": max_running_calls,
+                "max_connections": max_connections,
+            },
         )
         self._generators = Generators()
         self._mailboxes = Mailboxes()
-        for own, function, is_dispatched in (
-            (NEXT, self._generators.answer_next, True),
-            (STOP, self._generators.stop, False),
-            (PUT, self._mailboxes.put, True),
-            (SKIP, self._mailboxes.skip, True),
+        for own, function in (
+            (NEXT, self._generators.answer_next),
+            (STOP, self._generators.stop),
+            (SETTLED, self._mailboxes.settle),
         ):
-            self._core.register(own, function, is_dispatched, None)
+            self._core.register(own, function, True, None, None)
         self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
         self._own_loop: LoopThread | None = None
         self._lock = threading.Lock()  # guards the loops, and who closes
@@ -145,14 +164,14 @@ class Runtime:
         name: str | Callable[..., Any] | None = None,
         *,
         executor: Executor | None = None,
-        memory: str | torch.device | None = None,
+        memory: AnyMemory = None,
     ) -> Any:
         """A decorator: lets peers invoke the function, by its own name unless given another.
 
         Plain functions run on the runtime's thread, one after the other: the quickest way, for functions that are
         quick. With an executor they run there. Asynchronous functions run on the loop that is running where they are
         registered, or else on one of the runtime's own. Generator functions, of both kinds, answer `Peer.iterate`.
-        `memory` is the device on which tensors arrive.
+        `memory` says where tensors arrive, see `Memory`.
         """
 
         def decorate(function: F) -> F:
@@ -161,26 +180,32 @@ class Runtime:
 
         return decorate(name) if callable(name) else decorate
 
-    def _register(
-        self, name: str, function: Callable[..., Any], executor: Executor | None, memory: str | torch.device | None
-    ) -> None:
-        device = None if memory is None else torch.device(memory)
+    def _register(self, name: str, function: Callable[..., Any], executor: Executor | None, memory: AnyMemory) -> None:
+        if name.startswith(_OWN):
+            raise ValueError(f"register: '{name}' begins with '{_OWN}', as names of the runtime's own functions do")
+        policy = policy_of(memory)
         is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
         if is_async and executor is not None:
             raise ValueError(f"register: '{name}' is asynchronous, and runs on a loop, not in an executor")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             opener = self._generators.opener(function, executor, self._on_loop() if is_async else None)
-            self._core.register(name, opener, True, device)
+            self._core.register(name, opener, True, *policy)
         elif is_async:
-            self._core.register(name, self._on_loop().function(function), True, device)
+            self._core.register(name, self._on_loop().function(function), True, *policy)
         elif executor is not None:
-            self._core.register(name, InExecutor(function, executor), True, device)
+            self._core.register(name, InExecutor(function, executor), True, *policy)
         else:
-            self._core.register(name, function, False, device)
+            self._core.register(name, function, False, *policy)
 
-    def mailbox(self, tag: str, capacity: int = 64) -> Mailbox:
-        """Where messages arrive that peers send to this tag; once a tag. There before they send."""
-        return self._mailboxes.open(tag, capacity)
+    def mailbox(self, tag: str, capacity: int = 64, *, memory: AnyMemory = None) -> Mailbox:
+        """Where messages arrive that peers send to this tag; once a tag. There before they send.
+
+        `memory` says where their tensors arrive, see `Memory`.
+        """
+        mailbox = Mailbox(capacity)
+        self._core.register(PUT + tag, mailbox.arrive, True, *policy_of(memory))
+        self._mailboxes.add(tag, mailbox)
+        return mailbox
 
     def _on_loop(self) -> OnLoop:
         loop = asyncio._get_running_loop()
@@ -194,6 +219,13 @@ class Runtime:
     def _on_cancelled(self, serial: int) -> None:
         for on_loop in list(self._loops.values()):
             on_loop.cancel(serial)
+
+    def _on_lost(self, connection: RuntimeConnection) -> None:
+        self._generators.drop(connection)
+        self._mailboxes.drop(connection)
+
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _known_secret(self) -> bytes:
         secret = self._secret if self._secret is not None else self._core.known_secret()
@@ -219,9 +251,11 @@ class Runtime:
         drained: bool = self._core.drain(self.timeout if timeout is None else timeout) if drain else True
         self._core.close()
         self._mailboxes.close(_errors.RuntimeClosedError(f"the runtime '{self.name}' is closed"))
+        self._generators.close()
         self._core.stop()
-        if threading.current_thread() is not self._thread:
+        if not self._is_own_thread():
             self._thread.join(_LONGEST_END_S)
+            self._core.end()
         if self._own_loop is not None:
             self._own_loop.stop(_LONGEST_END_S)
         return drained
@@ -231,14 +265,14 @@ class Runtime:
             raise _errors.RuntimeClosedError(f"the runtime '{self.name}' is closed")
 
 
-def _weakly(method: Callable[[int], None]) -> Callable[[int], None]:
+def _weakly(method: Callable[[T], None]) -> Callable[[T], None]:
     """The extension keeps it, and must not keep its runtime."""
     reference = weakref.WeakMethod(method)
 
-    def call(serial: int) -> None:
+    def call(news: T) -> None:
         found = reference()
         if found is not None:
-            found(serial)
+            found(news)
 
     return call
 
