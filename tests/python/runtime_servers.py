@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-from torch_axon.runtime import Runtime
+from torch_axon.runtime import Mailbox, Pool, Runtime, RuntimeClosedError
 
 GREETED: list[str] = []
 
@@ -186,6 +187,61 @@ def ends_within_a_loop() -> None:
     print("ready", flush=True)
 
 
+def waits_for_a_message(mailbox: Mailbox) -> None:
+    with suppress(RuntimeClosedError):
+        mailbox.get()
+
+
+def ends_amid_streams() -> None:
+    """Generators are open, mailboxes full and empty, and somebody waits for each."""
+    other = Runtime("other")
+    functions(other)
+    runtime = Runtime("runtime")
+    empty = runtime.mailbox("empty")
+    peer = runtime.connect(other.address)
+    streams = [peer.iterate(name, 1000) for name in ("numbers", "executor_numbers", "async_numbers")]
+    values = [next(stream) for stream in streams]
+    unbegun = peer.iterate("numbers", 1000)
+    sent = [peer.send("news", number) for number in range(100)]
+    sent[0].result()
+    threading.Thread(target=waits_for_a_message, args=(empty,), daemon=True).start()
+    threading.Thread(target=sent[-1].exception, daemon=True).start()
+    print("ready", flush=True)
+    globals()["KEPT"] = (other, runtime, peer, streams, values, unbegun, sent)
+
+
+def ends_while_another_thread_drains() -> None:
+    other = Runtime("other")
+    functions(other)
+    runtime = Runtime("runtime")
+    call = runtime.connect(other.address).invoke("never")
+    draining = threading.Thread(target=runtime.close, daemon=True)
+    draining.start()
+    draining.join(0.05)
+    assert draining.is_alive()
+    print("ready", flush=True)
+    globals()["KEPT"] = (other, runtime, call)
+
+
+def ends_while_memory_is_found() -> None:
+    """The runtime's thread is in a function that says where an answer goes, and does not come back."""
+    other = Runtime("other")
+    functions(other)
+    runtime = Runtime("runtime")
+    entered = threading.Event()
+
+    def where(coming: object) -> list[torch.Tensor]:
+        entered.set()
+        time.sleep(1000)
+        return []
+
+    call = runtime.connect(other.address).invoke("echo", torch.ones(1 << 20), memory=where)
+    call.add_done_callback(lambda done: done.exception())
+    entered.wait(30)
+    print("ready", flush=True)
+    globals()["KEPT"] = (other, runtime, call, Pool(1 << 20))
+
+
 def keeps_tensors() -> None:
     """What has come outlives everything that brought it."""
     with Runtime("other") as other, Runtime("runtime") as runtime:
@@ -222,6 +278,9 @@ PROGRAMS: list[Callable[[], None]] = [
     ends_with_calls_in_flight,
     ends_in_a_function,
     ends_within_a_loop,
+    ends_amid_streams,
+    ends_while_another_thread_drains,
+    ends_while_memory_is_found,
     keeps_tensors,
     forks,
 ]

@@ -379,7 +379,17 @@ def test_arguments_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    "program", ["ends_with_calls_in_flight", "ends_in_a_function", "ends_within_a_loop", "keeps_tensors", "forks"]
+    "program",
+    [
+        "ends_with_calls_in_flight",
+        "ends_in_a_function",
+        "ends_within_a_loop",
+        "ends_amid_streams",
+        "ends_while_another_thread_drains",
+        "ends_while_memory_is_found",
+        "keeps_tensors",
+        "forks",
+    ],
 )
 def test_processes_end_whatever_is_under_way(program: str) -> None:
     ended = subprocess.run(

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import torch
 from runtime_clients import Server
 
 from torch_axon.runtime import Peer, Runtime, publish
+from torch_axon.runtime._mailboxes import _Order
+from torch_axon.runtime._runtime import _open
 
 
 @pytest.mark.parametrize("function", ["numbers", "executor_numbers"])
@@ -62,7 +69,7 @@ def test_mailboxes_keep_order_and_hold_back(peer: Peer) -> None:
     waiting = peer.invoke("receive")
     peer.send("news", "at last").result()
     assert waiting.result() == "at last"
-    with pytest.raises(LookupError, match="there is no mailbox 'absent'"):
+    with pytest.raises(LookupError, match="the runtime 'server' has no mailbox 'absent'"):
         peer.send("absent", 1).result()
 
 
@@ -84,3 +91,183 @@ def test_publishing_reaches_all_peers(server: Server, runtime: Runtime, peer: Pe
         assert future.result() is None
     while peer.invoke("greeted").result().count("everybody") < 2:
         pass
+
+
+def test_messages_behind_one_that_fails_on_its_way_are_delivered(runtime: Runtime, peer: Peer) -> None:
+    """The one that fails holds up what has left already."""
+    blocking = [peer.invoke("wait_for_word") for _ in range(1024)]  # all places are taken
+    lost = peer.send("news", "late", timeout=0.05)
+    behind = [peer.send("news", number) for number in range(3)]  # which do not know yet that it fails
+    with pytest.raises(TimeoutError):
+        lost.result()
+    for call in blocking:
+        call.cancel()
+    assert [future.result(30) for future in behind] == [None] * 3
+    assert [peer.invoke("read", 30).result() for _ in behind] == [0, 1, 2]
+
+
+def test_a_mailbox_takes_no_message_that_its_sender_has_given_up() -> None:
+    order = _Order()
+    messages = {number: (number, Given()) for number in range(6)}
+    assert order.arrive(1, 0, messages[1]) == []
+    assert order.arrive(3, 0, messages[3]) == []
+    assert order.settle(1) == [messages[1]]  # 0 will not come
+    assert order.arrive(0, 0, messages[0]) == []
+    assert messages[0][1].failures == ["the message has come after its sender had given it up"]
+    assert order.arrive(5, 5, messages[5]) == [messages[3], messages[5]]
+    assert order.settle(1 << 60) == []
+
+
+class Given:
+    """An invocation that notes what it fails with."""
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+
+    def fail(self, error: Exception) -> None:
+        self.failures.append(str(error))
+
+
+@contextmanager
+def numbers_of(kind: str = "plain") -> Iterator[tuple[Peer, threading.Event, Runtime]]:
+    """A peer with a generator "numbers" that counts on without end, and what is set when it is closed."""
+    closed = threading.Event()
+    with Runtime("server") as server, Runtime("client") as client:
+
+        def numbers(padding: object = None) -> Iterator[int]:
+            try:
+                yield from itertools.count()
+            finally:
+                closed.set()
+
+        async def async_numbers(padding: object = None) -> AsyncIterator[int]:
+            try:
+                for number in itertools.count():
+                    yield number
+            finally:
+                closed.set()
+
+        executor = ThreadPoolExecutor(2) if kind == "executor" else None
+        server.register("numbers", executor=executor)(async_numbers if kind == "async" else numbers)
+        yield client.connect(server.address), closed, client
+
+
+@pytest.mark.parametrize("kind", ["plain", "executor", "async"])
+def test_closing_before_the_first_value_leaves_nothing_open(kind: str) -> None:
+    with numbers_of(kind) as (peer, _, _):
+        openings = []
+        for _ in range(1100):  # more than may be open
+            values = peer.iterate("numbers", torch.empty(20_000))
+            openings.append(values._opening)
+            values.close()  # whose word may come before the opening, which is larger
+        assert all(opening.exception(60) is None for opening in openings)
+        assert next(peer.iterate("numbers")) == 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "executor", "async"])
+def test_generators_are_closed_with_their_callers_connection(kind: str) -> None:
+    with numbers_of(kind) as (peer, closed, client):
+        values = peer.iterate("numbers")
+        assert next(values) == 0
+        client.close(drain=False)
+        assert closed.wait(60)
+
+
+def test_generators_belong_to_who_has_opened_them() -> None:
+    with numbers_of() as (peer, closed, _), Runtime("other") as other:
+        values = peer.iterate("numbers", ahead=1)
+        assert next(values) == 0
+        stranger = other.connect(peer._runtime.address)  # of the client: has no generators
+        with pytest.raises(LookupError):
+            stranger.invoke("axon.next", 0).result(60)
+        second = peer._runtime.connect(_address_of(peer))
+        with pytest.raises(LookupError, match="there is no open generator 0"):
+            second.invoke("axon.next", 0).result(60)
+        second.tell("axon.stop", 0).result(60)
+        assert second.invoke("axon.settled", "", 0).result(60) is None  # behind it
+        assert next(values) == 1
+        assert not closed.is_set()
+
+
+def _address_of(peer: Peer) -> bytes:
+    (address,) = [runtime.address for runtime in _open if runtime.incarnation == peer.incarnation]
+    return address
+
+
+@pytest.mark.parametrize("kind", ["plain", "executor", "async"])
+def test_iterations_end_with_the_first_error(kind: str) -> None:
+    with Runtime("server") as server, Runtime("client") as client:
+
+        def fails(at: int) -> Iterator[int]:
+            yield from range(at)
+            raise ValueError("that is all")
+
+        async def async_fails(at: int) -> AsyncIterator[int]:
+            for number in range(at):
+                yield number
+            raise ValueError("that is all")
+
+        executor = ThreadPoolExecutor(2) if kind == "executor" else None
+        server.register("fails", executor=executor)(async_fails if kind == "async" else fails)
+        values = client.connect(server.address).iterate("fails", 3)
+        assert next(values) == 0
+        with pytest.raises(ValueError, match="that is all"):
+            list(values)
+        assert list(values) == []
+
+
+def test_a_value_that_does_not_come_in_time_ends_the_iteration() -> None:
+    with Runtime("server") as server, Runtime("client") as client:
+        goes_on = threading.Event()
+        closed = threading.Event()
+
+        @server.register(executor=ThreadPoolExecutor(1))
+        def slow() -> Iterator[int]:
+            try:
+                yield 0
+                goes_on.wait(60)
+                yield from itertools.count(1)
+            finally:
+                closed.set()
+
+        values = client.connect(server.address).iterate("slow", ahead=2, timeout=0.2)
+        assert next(values) == 0
+        with pytest.raises(TimeoutError):
+            next(values)
+        goes_on.set()
+        assert list(values) == []
+        assert closed.wait(60)
+
+
+def test_generator_functions_are_iterated_over_and_others_are_not(peer: Peer) -> None:
+    with pytest.raises(TypeError, match="'numbers' is a generator function: allowed: to iterate over it"):
+        peer.invoke("numbers", 3).result()
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        list(peer.iterate("greet", "you"))
+    with pytest.raises(TypeError, match="what 'server' was to iterate over is no generator function"):
+        list(peer.iterate("echo", 1))
+
+
+def test_names_of_the_runtimes_own_functions_are_taken() -> None:
+    with Runtime("server") as server, pytest.raises(ValueError, match=r"'axon\.next' begins with 'axon\.'"):
+        server.register("axon.next")(print)
+
+
+def test_a_message_that_never_leaves_holds_nobody_up_although_its_end_cannot_be_told() -> None:
+    with Runtime("server") as server, Runtime("client", timeout=0.1) as client:
+        goes_on = threading.Event()
+        server.register("wait", executor=ThreadPoolExecutor(1))(lambda: goes_on.wait(60))
+        inbox = server.mailbox("news")
+        peer = client.connect(server.address, timeout=60)
+        calls = [peer.invoke("wait", timeout=60) for _ in range(1024)]  # all places are taken
+        lost = peer.send("news", "late")
+        behind = peer.send("news", 0, timeout=60)
+        with pytest.raises(TimeoutError):
+            lost.result(60)
+        with pytest.raises(TimeoutError):
+            peer.invoke("wait").result(60)  # and so has any word of it, which began before
+        goes_on.set()
+        assert all(call.result(60) for call in calls)
+        peer.send("news", 1, timeout=60).result(10)
+        behind.result(10)
+        assert [inbox.get(10), inbox.get(10)] == [0, 1]
