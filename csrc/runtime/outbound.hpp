@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "memory/buffer.hpp"
+#include "memory/owner.hpp"
 #include "runtime/envelope.hpp"
 #include "runtime/owner.hpp"
 #include "transport/messenger.hpp"

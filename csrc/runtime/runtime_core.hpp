@@ -10,6 +10,7 @@
 
 #include "comm/engine.hpp"
 #include "runtime/connection.hpp"
+#include "runtime/options.hpp"
 
 namespace axon {
 
@@ -20,15 +21,6 @@ struct Function {
   Handler call;
   // Where its arguments go, once they are announced: has Invocation::accept or fail follow, soon. None: in blocks.
   Handler ask;
-};
-
-struct RuntimeOptions {
-  std::string name;
-  uint64_t max_message_num_bytes = uint64_t{16} << 30;  // of an envelope, and of all tensors of a message
-  size_t max_waiting_calls = 65'536;                    // a connection; beyond those that the peer has
-  size_t max_running_calls = 65'536;                    // of peers: functions that have not answered
-  size_t max_connections = 1024;
-  size_t max_early_num_bytes = size_t{1} << 30;  // of parts that have come before it is known where they go
 };
 
 class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, private Door {
