@@ -2,6 +2,7 @@
 
     base → cuda → memory → transport → collectives → comm → stream → c10d
                                                      comm → runtime → runtime_python
+                                                            runtime → axon, the C++ library
 
 Prints every breach as file:line and exits 1 if there is one.
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LAYERS = ["base", "cuda", "memory", "transport", "collectives", "comm", "stream", "c10d"]
-RUNTIME = ["runtime", "runtime_python"]
+RUNTIME = ["runtime", "runtime_python", "axon"]
 SUFFIXES = {".hpp", ".cpp", ".cuh", ".cu"}
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
@@ -38,7 +39,7 @@ def may_include(file: str, target: str) -> bool:
     if file == "c10d/module.cpp" and target == "runtime_python/bindings.hpp":  # one extension holds both doors
         return True
     if target_folder in RUNTIME:  # doors beside c10d: they do not know each other
-        return folder in RUNTIME and RUNTIME.index(target_folder) <= RUNTIME.index(folder)
+        return folder in RUNTIME and target_folder in ("runtime", folder)
     if folder in RUNTIME:
         folder = "comm"
     if target_folder not in LAYERS:

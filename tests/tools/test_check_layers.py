@@ -20,6 +20,9 @@ import pytest
         ("c10d/backend.hpp", '#include "runtime/handshake/listener.hpp"'),
         ("runtime/handshake/listener.hpp", '#include "stream/arena.hpp"'),
         ("runtime/handshake/listener.hpp", '#include "c10d/work.hpp"'),
+        ("axon/runtime.cpp", '#include "runtime_python/python_runtime.hpp"'),
+        ("runtime_python/bindings.cpp", '#include "axon/runtime.hpp"'),
+        ("runtime/runtime.cpp", '#include "axon/runtime.hpp"'),
     ],
 )
 def test_breach_is_found(file: str, line: str) -> None:
@@ -34,6 +37,7 @@ def test_breach_is_found(file: str, line: str) -> None:
         ("comm/engine.hpp", "#include <vector>"),
         ("runtime/handshake/listener.hpp", '#include "runtime/handshake/secret.hpp"'),
         ("runtime/handshake/listener.hpp", '#include "comm/engine.hpp"'),
+        ("axon/runtime.cpp", '#include "runtime/runtime.hpp"'),
         ("c10d/backend.hpp", "#include <torch/csrc/distributed/c10d/Backend.hpp>"),
         ("transport/ucx/worker.hpp", "#include <ucp/api/ucp.h>"),
         ("base/config.cpp", "const char* value = std::getenv(name);"),

@@ -1,0 +1,44 @@
+// Active messages for C++ programs: functions that other processes call, with tensors. The one header to include.
+//
+//   // One process:
+//   axon::Runtime runtime = axon::Runtime::open({.name = "server"}).value();
+//   axon::Status added = runtime.add("double", [](axon::Invocation& invocation) {
+//     axon::ValueReader values = invocation.arguments().values();
+//     invocation.answer().real(2 * values.next().real);
+//     invocation.reply();
+//   });
+//   std::vector<std::byte> address = runtime.address().value();        // hand it to the other process
+//
+//   // The other:
+//   axon::Runtime runtime = axon::Runtime::open({.name = "client"}).value();
+//   axon::Peer server = runtime.connect(address, 10s).value();
+//   axon::Call call(server, "double");
+//   call.request().real(21);
+//   call.start();                                                       // never blocks
+//   call.wait(1s);
+//   if (call.status().ok()) … call.reply().values().next().real …
+//
+// Errors are values (Status, Result); nothing here throws but for want of memory. Everything but a single Call,
+// Invocation or Message is for any thread. docs/runtime.md has the rules of ownership.
+#pragma once
+
+#include "axon/call.hpp"
+#include "axon/invocation.hpp"
+#include "axon/message.hpp"
+#include "axon/peer.hpp"
+#include "axon/runtime.hpp"
+
+// They stand in a namespace of their own beside what they are made of, which has the same names.
+namespace axon {
+
+using library::Call;
+using library::Handler;
+using library::Invocation;
+using library::Message;
+using library::Peer;
+using library::Received;
+using library::Runtime;
+using library::Tensor;
+using library::TensorView;
+
+}  // namespace axon

@@ -1,0 +1,75 @@
+// One call of a function at a peer, to be used again and again: from the second time on it allocates nothing.
+//
+//   axon::Call call(server, "add");
+//   for (…) {
+//     call.request().integer(1);
+//     call.start();
+//     if (!call.wait(1s)) call.cancel();
+//     if (call.status().ok()) … call.reply() …
+//     call.open(server, "add");
+//   }
+//
+// Written, started and read by one thread at a time. It may be destroyed at any time: a call that is under way goes on
+// without it, and what it has borrowed has to stay, unless it has an Owner.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "axon/message.hpp"
+#include "axon/peer.hpp"
+#include "base/status.hpp"
+
+namespace axon::library {
+
+class Call {
+ public:
+  // No function has a name of more than 255 bytes: that call fails.
+  Call(const Peer& peer, std::string_view function);
+  Call(Call&& other) noexcept;
+  Call& operator=(Call&& other) noexcept;
+  ~Call();
+
+  // For another call, of this peer or another; after the one before has finished. Timeout and callback stay.
+  void open(const Peer& peer, std::string_view function);
+  // To be filled in before start() or tell(), either of which is called once.
+  Message request() noexcept;
+  // The call fails with kTimeout then, at the latest. 30 s unless set.
+  void set_timeout(std::chrono::milliseconds timeout) noexcept;
+  // Called once each time that it has finished, by whichever thread drives; it may start other calls there, but not
+  // wait for any.
+  void on_finished(std::function<void()> callback);
+
+  // Never blocks: what cannot be sent yet waits, up to a bound, beyond which the call fails.
+  void start() noexcept;
+  // The same without an answer: finished once it has left, whatever becomes of it.
+  void tell() noexcept;
+
+  // Drives until it is finished; false after `patience`, when the call still goes on.
+  bool wait(std::chrono::milliseconds patience) noexcept;
+  bool finished() const noexcept;
+  // Nothing of it moves any more: what the request has borrowed is its owner's again. Soon after it has finished,
+  // except where its peer is lost: that may take until the process's end.
+  bool released() const noexcept;
+  // Ends it with kCancelled, unless it has finished; the function is told.
+  void cancel() noexcept;
+
+  // Once finished. kRemote: the function has failed; the message says with which class of error, failure() more of it.
+  const Status& status() const noexcept;
+  Received reply() noexcept;
+  // What the function itself has said, if it has failed.
+  std::string_view failure() noexcept;
+
+ private:
+  struct State;
+  void launch() noexcept;
+  void let_go() noexcept;
+
+  State* state_ = nullptr;                  // shared with the engine while it needs it
+  std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be closed before
+  bool is_started_ = false;
+};
+
+}  // namespace axon::library

@@ -1,0 +1,62 @@
+// What a runtime's functions pass on their way in and out, so that its end can wait for those that are inside: what
+// they refer to may be gone afterwards.
+//
+//   if (const Gate::Pass pass(gate); pass.is_open()) …
+//   gate.close(deadline);                  // false: some have not left by then
+#pragma once
+
+#include <utility>
+
+#include "base/sync.hpp"
+#include "comm/sleepers.hpp"
+
+namespace axon::library {
+
+class Gate {
+ public:
+  class Pass {
+   public:
+    explicit Pass(Gate& gate) noexcept : gate_(gate), outer_(std::exchange(innermost(), this)) {
+      gate_.num_inside_.fetch_add(1);
+      is_open_ = !gate_.is_closed_.load();
+    }
+    ~Pass() {
+      innermost() = outer_;
+      gate_.num_inside_.fetch_sub(1);
+      gate_.leaving_.notify();
+    }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+    bool is_open() const noexcept { return is_open_; }
+
+   private:
+    friend class Gate;
+    Gate& gate_;
+    Pass* const outer_;
+    bool is_open_ = false;
+  };
+
+  // From within a function, too: it does not wait for itself.
+  bool close(sync::Clock::time_point deadline) noexcept {
+    is_closed_.store(true);
+    uint32_t num_own = 0;
+    for (const Pass* pass = innermost(); pass != nullptr; pass = pass->outer_) num_own += &pass->gate_ == this ? 1 : 0;
+    const auto others_are_out = [&] { return num_inside_.load() <= num_own; };
+    if (!others_are_out()) leaving_.sleep_until(deadline, others_are_out);
+    return others_are_out();
+  }
+
+ private:
+  // This thread's.
+  static Pass*& innermost() noexcept {
+    static thread_local Pass* pass = nullptr;
+    return pass;
+  }
+
+  sync::atomic<bool> is_closed_{false};
+  sync::atomic<uint32_t> num_inside_{0};
+  Sleepers leaving_;
+};
+
+}  // namespace axon::library

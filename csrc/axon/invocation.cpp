@@ -1,0 +1,63 @@
+#include "axon/invocation.hpp"
+
+#include <utility>
+
+#include "runtime/connection.hpp"
+#include "runtime/invocation.hpp"
+
+namespace axon::library {
+
+static axon::Invocation& inner(void* invocation) noexcept {
+  return *static_cast<axon::Invocation*>(invocation);
+}
+
+Invocation::Invocation(Invocation&& other) noexcept
+    : invocation_(std::exchange(other.invocation_, nullptr)), has_answer_(other.has_answer_) {}
+
+Invocation& Invocation::operator=(Invocation&& other) noexcept {
+  std::swap(invocation_, other.invocation_);
+  std::swap(has_answer_, other.has_answer_);
+  return *this;
+}
+
+Invocation::~Invocation() {
+  if (!is_answered()) fail("RuntimeError", "the function has ended without an answer");
+}
+
+std::string_view Invocation::function() const noexcept {
+  return inner(invocation_).function();
+}
+
+Received Invocation::arguments() noexcept {
+  return Received(inner(invocation_).arguments());
+}
+
+Peer Invocation::caller() const noexcept {
+  return Peer(inner(invocation_).connection());
+}
+
+bool Invocation::wants_answer() const noexcept {
+  return inner(invocation_).wants_answer();
+}
+
+bool Invocation::is_cancelled() const noexcept {
+  return inner(invocation_).is_cancelled();
+}
+
+Message Invocation::answer() {
+  if (!std::exchange(has_answer_, true)) inner(invocation_).answer.open();
+  return Message(inner(invocation_).answer);
+}
+
+void Invocation::reply() noexcept {
+  answer();
+  axon::Invocation& invocation = inner(std::exchange(invocation_, nullptr));
+  invocation.answer.seal();
+  invocation.reply();
+}
+
+void Invocation::fail(std::string_view class_name, std::string_view message) noexcept {
+  inner(std::exchange(invocation_, nullptr)).fail(class_name, message);
+}
+
+}  // namespace axon::library

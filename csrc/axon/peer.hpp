@@ -1,0 +1,32 @@
+// A runtime of another process, or of this one, that has been met. Copies are the same peer; for any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.hpp"
+
+namespace axon {
+class Connection;
+}  // namespace axon
+
+namespace axon::library {
+
+class Peer {
+ public:
+  explicit Peer(std::shared_ptr<Connection> connection) noexcept : connection_(std::move(connection)) {}
+
+  const std::string& name() const noexcept;
+  // Another one after a restart.
+  uint64_t incarnation() const noexcept;
+  // Why it cannot be called any more; ok while it can.
+  Status failure() const noexcept;
+
+  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
+
+ private:
+  std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be closed before
+};
+
+}  // namespace axon::library

@@ -1,0 +1,130 @@
+#include "axon/runtime.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "axon/gate.hpp"
+#include "base/log.hpp"
+#include "runtime/runtime.hpp"
+
+namespace axon::library {
+
+// How long the end of a runtime waits for functions that are running.
+static constexpr std::chrono::seconds kLongestEnd{10};
+
+struct Runtime::State {
+  std::unique_ptr<axon::Runtime> runtime;
+  std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // owned with what is called, which outlives the runtime
+  sync::atomic<bool> is_stopped{false};
+
+  explicit State(std::unique_ptr<axon::Runtime> opened) : runtime(std::move(opened)) {}
+  ~State() { close(); }
+  void close() noexcept {
+    runtime->close();
+    if (gate->close(Clock::now() + kLongestEnd)) return;
+    log::warn("the runtime '" + runtime->name() + "' is closed, and a function of its is still running");
+  }
+};
+
+static Clock::time_point deadline_in(std::chrono::milliseconds time) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  return Clock::now() + std::min(time, kLongest);
+}
+
+static Result<Secret> secret_of(std::string_view text) {
+  return Secret::from(std::as_bytes(std::span(text)));
+}
+
+static Result<Peer> peer_of(Result<std::shared_ptr<Connection>> connected) {
+  if (!connected.ok()) return std::move(connected.status());
+  return Peer(std::move(connected).value());
+}
+
+// The process's engine. Its thread ends before what the program has at namespace scope is destroyed.
+static Engine& engine() {
+  Engine& engine = Engine::instance();
+  [[maybe_unused]] static const int registered = std::atexit(&Engine::shut_down_instance);
+  return engine;
+}
+
+Runtime::Runtime(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+Runtime::Runtime(Runtime&&) noexcept = default;
+Runtime& Runtime::operator=(Runtime&&) noexcept = default;
+Runtime::~Runtime() = default;
+
+Result<Runtime> Runtime::open(RuntimeOptions options) {
+  try {
+    Result<std::unique_ptr<axon::Runtime>> opened = axon::Runtime::open(std::move(options), engine());
+    if (!opened.ok()) return std::move(opened.status());
+    return Runtime(std::make_unique<State>(std::move(opened).value()));
+  } catch (const std::runtime_error& error) {
+    return Status(ErrorCode::kTransport, error.what());
+  }
+}
+
+const std::string& Runtime::name() const noexcept {
+  return state_->runtime->name();
+}
+
+uint64_t Runtime::incarnation() const noexcept {
+  return state_->runtime->incarnation();
+}
+
+Status Runtime::add(std::string name, Handler handler) {
+  return state_->runtime->core().add(std::move(name),
+                                     [gate = state_->gate, handler = std::move(handler)](axon::Invocation& inner) {
+                                       const Gate::Pass pass(*gate);
+                                       Invocation invocation(&inner);
+                                       if (!pass.is_open())
+                                         return invocation.fail("ConnectionError", "the runtime is closed");
+                                       try {
+                                         handler(invocation);
+                                       } catch (const std::exception& error) {
+                                         if (!invocation.is_answered()) invocation.fail("RuntimeError", error.what());
+                                       }
+                                     });
+}
+
+Result<uint16_t> Runtime::listen(const std::string& host, uint16_t port, std::string_view secret) {
+  Result<Secret> known = secret_of(secret);
+  if (!known.ok()) return std::move(known.status());
+  return state_->runtime->listen({.host = host, .port = port}, known.value());
+}
+
+Result<std::vector<std::byte>> Runtime::address() {
+  return state_->runtime->address();
+}
+
+Result<Peer> Runtime::connect(std::span<const std::byte> address, std::chrono::milliseconds timeout) {
+  return peer_of(state_->runtime->connect(address, deadline_in(timeout)));
+}
+
+Result<Peer> Runtime::connect(const std::string& host, uint16_t port, std::string_view secret,
+                              std::chrono::milliseconds timeout) {
+  Result<Secret> known = secret_of(secret);
+  if (!known.ok()) return std::move(known.status());
+  return peer_of(state_->runtime->connect({.host = host, .port = port}, known.value(), deadline_in(timeout)));
+}
+
+bool Runtime::serve(std::chrono::milliseconds at_most) {
+  return state_->runtime->serve(state_->is_stopped, deadline_in(at_most));
+}
+
+void Runtime::stop() {
+  state_->is_stopped.store(true);
+  state_->runtime->wake();
+}
+
+bool Runtime::drain(std::chrono::milliseconds at_most) {
+  const bool drained = state_->runtime->drain(deadline_in(at_most));
+  state_->close();
+  return drained;
+}
+
+void Runtime::close() noexcept {
+  state_->close();
+}
+
+}  // namespace axon::library

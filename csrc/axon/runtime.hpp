@@ -1,0 +1,65 @@
+// A process's end of calls with others: it registers functions, listens, connects.
+//
+// For any thread. Functions run on whichever thread drives: those that wait or serve, or the engine's own, which drives
+// when nobody else does. Leaving a runtime's scope closes it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "axon/invocation.hpp"
+#include "axon/peer.hpp"
+#include "base/status.hpp"
+#include "runtime/options.hpp"
+
+namespace axon::library {
+
+class Runtime {
+ public:
+  // Fails where the transport cannot start, or for a name that is empty or longer than 255 bytes.
+  static Result<Runtime> open(RuntimeOptions options);
+  Runtime(Runtime&&) noexcept;
+  Runtime& operator=(Runtime&&) noexcept;
+  ~Runtime();
+
+  const std::string& name() const noexcept;
+  uint64_t incarnation() const noexcept;
+
+  // Names of 1 to 255 bytes, each once.
+  Status add(std::string name, Handler handler);
+
+  // Lets peers connect who know the secret (16 to 1,024 bytes). Port 0: one that is free. Returns the port.
+  Result<uint16_t> listen(const std::string& host, uint16_t port, std::string_view secret);
+  // Whoever is given it may connect. Listens on this host alone, with a secret of its own, if it does not listen yet.
+  Result<std::vector<std::byte>> address();
+
+  // Blocks until the peer has answered.
+  Result<Peer> connect(std::span<const std::byte> address, std::chrono::milliseconds timeout);
+  Result<Peer> connect(const std::string& host, uint16_t port, std::string_view secret,
+                       std::chrono::milliseconds timeout);
+
+  // Gives this thread to the runtime, for as long as it is told or until stop(): true. Not needed, but calls are
+  // answered sooner: a few microseconds each, not some fifty.
+  bool serve(std::chrono::milliseconds at_most);
+  // From any thread; for good.
+  void stop();
+
+  // Takes no calls any more and waits for those under way in both directions; then close(). False if some were left.
+  bool drain(std::chrono::milliseconds at_most);
+  // Ends what is left, tells peers, and waits for functions that are running, but for one that calls this; for 10 s at
+  // most. Idempotent.
+  void close() noexcept;
+
+ private:
+  struct State;
+  explicit Runtime(std::unique_ptr<State> state) noexcept;
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace axon::library

@@ -1,0 +1,267 @@
+// The C++ library as its users see it.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "axon/meeting.hpp"
+
+namespace axon::library {
+namespace {
+
+static_assert(data_type_of<bool>() == DataType::kBool);
+static_assert(data_type_of<int8_t>() == DataType::kInt8);
+static_assert(data_type_of<uint16_t>() == DataType::kUint16);
+static_assert(data_type_of<int32_t>() == DataType::kInt32);
+static_assert(data_type_of<uint64_t>() == DataType::kUint64);
+static_assert(data_type_of<float>() == DataType::kFloat32);
+static_assert(data_type_of<double>() == DataType::kFloat64);
+
+void run(Call& call) {
+  call.start();
+  ASSERT_TRUE(call.wait(10s));
+}
+
+TEST(Library, values_and_tensors_there_and_back) {
+  Meeting met;
+  ASSERT_TRUE(met.server
+                  .add("describe",
+                       [](Invocation& invocation) {
+                         ValueReader values = invocation.arguments().values();
+                         EXPECT_EQ(values.next().count, 3u);
+                         const int64_t number = values.next().integer;
+                         const std::string text(values.next().text());
+                         const Tensor tensor = invocation.arguments().tensor(values.next().count);
+                         EXPECT_EQ(invocation.function(), "describe");
+                         EXPECT_EQ(invocation.caller().name(), "client");
+                         Message answer = invocation.answer();
+                         answer.array(2);
+                         answer.text(text + std::to_string(number));
+                         answer.tensor({.type = tensor.type, .shape = tensor.shape, .data = tensor.data});
+                         invocation.reply();
+                       })
+                  .ok());
+  for (const size_t num_elements : {0, 3, 1000, 100'000}) {  // in the envelope, and by themselves
+    std::vector<int32_t> numbers(num_elements);
+    std::iota(numbers.begin(), numbers.end(), 7);
+    Call call(met.to_server, "describe");
+    Message request = call.request();
+    request.array(3);
+    request.integer(42);
+    request.text("the answer: ");
+    request.tensor(std::span<const int32_t>(numbers));
+    run(call);
+    ASSERT_TRUE(call.status().ok()) << call.status().message();
+    ValueReader values = call.reply().values();
+    EXPECT_EQ(values.next().count, 2u);
+    EXPECT_EQ(values.next().text(), "the answer: 42");
+    const Tensor tensor = call.reply().tensor(values.next().count);
+    EXPECT_EQ(tensor.type, DataType::kInt32);
+    ASSERT_EQ(tensor.as<int32_t>().size(), num_elements);
+    EXPECT_TRUE(std::ranges::equal(tensor.as<int32_t>(), numbers));
+  }
+}
+
+TEST(Library, what_has_been_taken_outlives_the_runtimes) {
+  for (const size_t num_bytes : {100, 100'000}) {
+    Block kept;
+    {
+      Meeting met;
+      ASSERT_TRUE(met.server.add("echo", echo).ok());
+      const std::vector<uint8_t> bytes(num_bytes, 0x5A);
+      Call call(met.to_server, "echo");
+      call.request().tensor(std::span<const uint8_t>(bytes));
+      run(call);
+      ASSERT_TRUE(call.status().ok()) << call.status().message();
+      kept = call.reply().take(0);
+      EXPECT_FALSE(call.reply().take(1));
+    }
+    ASSERT_TRUE(kept);
+    EXPECT_TRUE(
+        std::all_of(kept.data(), kept.data() + num_bytes, [](std::byte byte) { return byte == std::byte{0x5A}; }));
+  }
+}
+
+TEST(Library, an_answer_keeps_its_owner_until_it_has_left) {
+  Meeting met;
+  const auto data = std::make_shared<std::vector<float>>(100'000, 1.5F);
+  ASSERT_TRUE(met.server
+                  .add("get",
+                       [&](Invocation& invocation) {
+                         invocation.answer().tensor(std::span<const float>(*data), Owner::of(data));
+                         invocation.reply();
+                       })
+                  .ok());
+  Call call(met.to_server, "get");
+  run(call);
+  EXPECT_EQ(call.reply().tensor(0).as<float>().back(), 1.5F);
+  met.server.drain(10s);
+  EXPECT_EQ(data.use_count(), 1);
+}
+
+TEST(Library, failures_say_what_the_function_has_said) {
+  Meeting met;
+  ASSERT_TRUE(
+      met.server.add("fail", [](Invocation& invocation) { invocation.fail("ValueError", "not like that"); }).ok());
+  ASSERT_TRUE(met.server.add("throw", [](Invocation&) { throw std::runtime_error("thrown"); }).ok());
+  ASSERT_TRUE(met.server.add("forget", [](Invocation&) {}).ok());
+  EXPECT_FALSE(met.server.add("forget", [](Invocation&) {}).ok());
+  const auto failure_of = [&](std::string_view function) {
+    Call call(met.to_server, function);
+    run(call);
+    EXPECT_EQ(call.status().code(), ErrorCode::kRemote);
+    return call.status().message() + ": " + std::string(call.failure());
+  };
+  EXPECT_EQ(failure_of("fail"), "ValueError: not like that");
+  EXPECT_EQ(failure_of("throw"), "RuntimeError: thrown");
+  EXPECT_EQ(failure_of("forget"), "RuntimeError: the function has ended without an answer");
+  EXPECT_EQ(failure_of("nobody"), "LookupError: the runtime 'server' has no function 'nobody'");
+  EXPECT_EQ(failure_of(std::string(256, 'x')), "LookupError: the runtime 'server' has no function ''");
+}
+
+TEST(Library, an_invocation_is_answered_later_by_another_thread) {
+  Meeting met;
+  std::optional<Invocation> kept;
+  std::mutex mutex;
+  std::condition_variable has_come;
+  ASSERT_TRUE(met.server
+                  .add("later",
+                       [&](Invocation& invocation) {
+                         const std::lock_guard lock(mutex);
+                         kept.emplace(std::move(invocation));
+                         has_come.notify_one();
+                       })
+                  .ok());
+  std::thread answerer([&] {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(has_come.wait_for(lock, 10s, [&] { return kept.has_value(); }));
+    kept->answer().integer(7);
+    kept->reply();
+  });
+  Call call(met.to_server, "later");
+  run(call);
+  answerer.join();
+  ASSERT_TRUE(call.status().ok());
+  EXPECT_EQ(call.reply().values().next().integer, 7);
+}
+
+TEST(Library, a_call_that_is_under_way_may_be_given_up_and_opened_again) {
+  Meeting met;
+  ASSERT_TRUE(met.server.add("echo", echo).ok());
+  std::atomic<int> num_finished{0};
+  Call call(met.to_server, "echo");
+  call.on_finished([&] { ++num_finished; });
+  const std::vector<float> borrowed(100'000);
+  for (int i = 0; i < 10; ++i) {
+    call.request().tensor(std::span<const float>(borrowed));
+    call.start();
+    call.open(met.to_server, "echo");
+  }
+  run(call);
+  EXPECT_TRUE(call.status().ok());
+  EXPECT_TRUE(met.client.drain(10s));
+  EXPECT_EQ(num_finished.load(), 11);
+}
+
+TEST(Library, calls_end_when_cancelled_or_late_or_their_runtime_is_closed) {
+  Meeting met;
+  std::optional<Invocation> kept[3];
+  ASSERT_TRUE(met.server
+                  .add("keep",
+                       [&](Invocation& invocation) {
+                         kept[invocation.arguments().values().next().integer].emplace(std::move(invocation));
+                       })
+                  .ok());
+  std::vector<Call> calls;
+  for (int i = 0; i < 3; ++i) {
+    calls.emplace_back(met.to_server, "keep");
+    calls[i].request().integer(i);
+  }
+  calls[1].set_timeout(50ms);
+  for (Call& call : calls) call.start();
+  EXPECT_FALSE(calls[0].wait(10ms));
+  calls[0].cancel();
+  EXPECT_EQ(calls[0].status().code(), ErrorCode::kCancelled);
+  ASSERT_TRUE(calls[1].wait(10s));
+  EXPECT_EQ(calls[1].status().code(), ErrorCode::kTimeout);
+  met.client.close();
+  EXPECT_TRUE(calls[2].finished());
+  EXPECT_EQ(calls[2].status().code(), ErrorCode::kAborted);
+  EXPECT_FALSE(met.to_server.failure().ok());
+  for (std::optional<Invocation>& invocation : kept) invocation.reset();
+}
+
+TEST(Library, what_is_told_has_no_answer) {
+  Meeting met;
+  std::atomic<int> sum{0};
+  ASSERT_TRUE(met.server
+                  .add("add",
+                       [&](Invocation& invocation) {
+                         EXPECT_FALSE(invocation.wants_answer());
+                         sum += static_cast<int>(invocation.arguments().values().next().integer);
+                         invocation.reply();
+                       })
+                  .ok());
+  for (int i = 1; i <= 3; ++i) {
+    Call call(met.to_server, "add");
+    call.request().integer(i);
+    call.tell();
+    ASSERT_TRUE(call.wait(10s));
+    EXPECT_TRUE(call.status().ok());
+  }
+  EXPECT_TRUE(met.client.drain(10s));
+  EXPECT_TRUE(met.server.drain(10s));
+  EXPECT_EQ(sum.load(), 6);
+}
+
+TEST(Library, closing_waits_for_functions_that_are_running) {
+  std::atomic<bool> is_inside{false};
+  std::atomic<bool> may_leave{false};
+  std::atomic<bool> has_left{false};
+  Meeting met;
+  ASSERT_TRUE(met.server
+                  .add("stay",
+                       [&](Invocation& invocation) {
+                         is_inside.store(true);
+                         is_inside.notify_all();
+                         may_leave.wait(false);
+                         has_left.store(true);
+                         invocation.reply();
+                       })
+                  .ok());
+  Call call(met.to_server, "stay");
+  std::thread caller([&] {
+    call.start();
+    call.wait(10s);
+  });
+  is_inside.wait(false);
+  std::thread closer([&] {
+    met.server.close();
+    EXPECT_TRUE(has_left.load());
+  });
+  while (met.to_server.failure().ok()) std::this_thread::yield();  // until it is closed, but for the function
+  may_leave.store(true);
+  may_leave.notify_all();
+  closer.join();
+  caller.join();
+}
+
+TEST(Library, a_secret_opens_a_port_and_another_does_not) {
+  Runtime server = Meeting::opened("server");
+  Runtime client = Meeting::opened("client");
+  EXPECT_FALSE(server.listen("127.0.0.1", 0, "too short").ok());
+  Result<uint16_t> port = server.listen("127.0.0.1", 0, "sixteen bytes and more");
+  ASSERT_TRUE(port.ok());
+  EXPECT_TRUE(client.connect("127.0.0.1", port.value(), "sixteen bytes and more", 10s).ok());
+  EXPECT_FALSE(client.connect("127.0.0.1", port.value(), "another one, as long as it", 10s).ok());
+  EXPECT_FALSE(Runtime::open({.name = ""}).ok());
+}
+
+}  // namespace
+}  // namespace axon::library
