@@ -20,7 +20,7 @@ CUDA := $(VENV)/cuda
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -q
 CTEST := $(BIN)/ctest --output-on-failure --progress -j $(JOBS)
 LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header $(UPGRADE)
-CXX_FILES = $(shell find csrc tests benchmarks -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
+CXX_FILES = $(shell find csrc tests benchmarks examples -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 # Only these need GoogleTest, so `make demo` runs where it is missing.
 TESTS := $(if $(filter test asan tsan sanitize instructions,$(MAKECMDGOALS)),1,0)

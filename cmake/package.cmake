@@ -1,0 +1,37 @@
+# The C++ library for others: cmake --install BUILD --component library --prefix PREFIX. What users include is named
+# here; all else of csrc/ stays our own.
+include(CMakePackageConfigHelpers)
+
+file(STRINGS setup.py version REGEX "^VERSION = ")
+string(REGEX REPLACE ".*\"(.*)\".*" "\\1" version "${version}")
+
+set(public_headers
+    axon/axon.hpp
+    axon/call.hpp
+    axon/invocation.hpp
+    axon/message.hpp
+    axon/peer.hpp
+    axon/runtime.hpp
+    base/data_type.hpp
+    base/status.hpp
+    memory/block.hpp
+    memory/owner.hpp
+    runtime/options.hpp
+    runtime/values.hpp)
+foreach(header IN LISTS public_headers)
+  get_filename_component(folder "${header}" DIRECTORY)
+  string(REGEX REPLACE "^axon$" "" folder "${folder}")
+  install(FILES "csrc/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/axon/${folder}" COMPONENT library)
+endforeach()
+
+set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/axon")
+set_target_properties(axon_core PROPERTIES EXPORT_NAME axon OUTPUT_NAME axon)
+install(
+  TARGETS axon_core
+  EXPORT axon
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library)
+install(EXPORT axon NAMESPACE axon:: FILE axon-targets.cmake DESTINATION "${package_folder}" COMPONENT library)
+write_basic_package_version_file(
+  "${CMAKE_BINARY_DIR}/axon-config-version.cmake" VERSION "${version}" COMPATIBILITY SameMinorVersion)
+install(FILES cmake/axon-config.cmake "${CMAKE_BINARY_DIR}/axon-config-version.cmake"
+        DESTINATION "${package_folder}" COMPONENT library)

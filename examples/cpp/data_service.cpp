@@ -1,0 +1,155 @@
+// A data service: one process makes batches on several threads, others train on them and ask ahead, so that the next
+// batch is there when the one before has been used.
+//
+//   data_service serve FILE               # until somebody has said that it is through
+//   data_service train FILE 500
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <numeric>
+#include <vector>
+
+#include "invitation.hpp"
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::array<int64_t, 4> kShape{64, 32, 32, 3};
+constexpr size_t kNumBytes = 64 * 32 * 32 * 3;
+constexpr size_t kNumMakers = 2;
+constexpr size_t kNumAhead = 8;
+
+struct Batch {
+  std::vector<std::byte> images = std::vector<std::byte>(kNumBytes);
+  std::vector<int64_t> labels = std::vector<int64_t>(64);
+};
+
+// Stands for reading and decoding.
+std::shared_ptr<Batch> make_batch(uint64_t number) {
+  auto batch = std::make_shared<Batch>();
+  std::memset(batch->images.data(), static_cast<int>(number % 251), kNumBytes);
+  std::iota(batch->labels.begin(), batch->labels.end(), number);
+  return batch;
+}
+
+// Invocations that wait for a batch. Functions must not wait, so they leave it to threads that may.
+class Makers {
+ public:
+  Makers() {
+    for (std::thread& thread : threads_) thread = std::thread([this] { make(); });
+  }
+  ~Makers() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    has_come_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void push(axon::Invocation& invocation) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(invocation));
+    }
+    has_come_.notify_one();
+  }
+
+ private:
+  void make() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      has_come_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
+      if (stopped_) return;  // who still waits gets an error: invocations that are dropped fail
+      axon::Invocation invocation = std::move(waiting_.front());
+      waiting_.pop_front();
+      const uint64_t number = next_++;
+      lock.unlock();
+      answer(invocation, number);
+      lock.lock();
+    }
+  }
+
+  static void answer(axon::Invocation& invocation, uint64_t number) {
+    if (invocation.is_cancelled()) return invocation.fail("RuntimeError", "nobody waits for it");
+    std::shared_ptr<Batch> batch = make_batch(number);
+    axon::Message answer = invocation.answer();
+    answer.array(3);
+    answer.unsigned_integer(number);
+    answer.tensor({.type = axon::DataType::kUint8, .shape = kShape, .data = batch->images}, axon::Owner::of(batch));
+    answer.tensor(std::span<const int64_t>(batch->labels));  // small: copied
+    invocation.reply();
+  }
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable has_come_;
+  std::deque<axon::Invocation> waiting_;
+  uint64_t next_ = 0;
+  bool stopped_ = false;
+  std::array<std::thread, kNumMakers> threads_;
+};
+
+int serve(const std::string& file) {
+  axon::Runtime runtime = checked(axon::Runtime::open({.name = "data service"}));
+  Makers makers;
+  check(runtime.add("next", [&](axon::Invocation& invocation) { makers.push(invocation); }));
+  check(runtime.add("through", [&](axon::Invocation& invocation) {
+    invocation.reply();
+    runtime.stop();
+  }));
+  leave_address(runtime, file);
+  if (!runtime.serve(60s)) give_up("nobody has said that it is through");
+  runtime.drain(5s);
+  return 0;
+}
+
+void await(axon::Call& call) {
+  if (!call.wait(10s)) give_up("the service does not answer");
+  if (!call.status().ok()) give_up(call.status().message() + ": " + std::string(call.failure()));
+}
+
+// Stands for a step of training.
+void use(axon::Received batch) {
+  axon::ValueReader values = batch.values();
+  if (values.next().count != 3) give_up("a batch has a number, images and labels");
+  const auto number = static_cast<uint64_t>(values.next().integer);
+  const axon::Tensor images = batch.tensor(values.next().count);
+  const axon::Tensor labels = batch.tensor(values.next().count);
+  const bool is_right = images.data.size() == kNumBytes && images.data.back() == std::byte(number % 251) &&
+                        labels.as<int64_t>()[0] == static_cast<int64_t>(number);
+  if (!is_right) give_up("batch " + std::to_string(number) + " is not what was sent");
+}
+
+int train(const std::string& file, size_t num_batches) {
+  axon::Runtime runtime = checked(axon::Runtime::open({.name = "trainer"}));
+  const axon::Peer service = connect_to(runtime, file);
+  std::vector<axon::Call> ahead;
+  for (size_t i = 0; i < kNumAhead; ++i) {
+    ahead.emplace_back(service, "next");
+    ahead.back().start();
+  }
+  const auto began = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < num_batches; ++i) {
+    axon::Call& oldest = ahead[i % kNumAhead];
+    await(oldest);
+    use(oldest.reply());
+    oldest.open(service, "next");
+    oldest.start();
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  std::printf("%zu batches, %.1f GB/s\n", num_batches, 1e-9 * kNumBytes * num_batches / took.count());
+  axon::Call through(service, "through");
+  through.start();
+  await(through);
+  return 0;
+}
+
+}  // namespace
+
+int main(int num_words, char** words) {
+  if (num_words == 3 && std::strcmp(words[1], "serve") == 0) return serve(words[2]);
+  if (num_words == 4 && std::strcmp(words[1], "train") == 0) return train(words[2], std::atoi(words[3]));
+  give_up("say: serve FILE, or: train FILE BATCHES");
+}
