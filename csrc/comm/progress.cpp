@@ -90,13 +90,18 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
   bool leaves_work = true;
   Clock::duration patience_left = patience;
   while (!finished.load()) {
+    if (patience == kStandsIn && !background_is_away_.load()) {
+      sleep_beside_driver(finished, deadline);
+      if (Clock::now() >= deadline) break;
+      continue;
+    }
     if (!try_acquire_patiently()) {
       for_token_.sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
       if (Clock::now() >= deadline) break;
       continue;
     }
     const Pause pause = spin(finished, deadline, patience_left);
-    if (pause == Pause::kQuiet && may_listen()) {
+    if (pause == Pause::kQuiet && patience != kStandsIn && may_listen()) {
       has_listened = true;
       patience_left = listen(finished, deadline) ? patience : Clock::duration{0};
       continue;
@@ -158,6 +163,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
       sync::relax();
     }
     if (driver_.has_outbox() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kMakeWay;
+    if (patience == kStandsIn && !background_is_away_.load()) return Pause::kQuiet;
     if (round % kRoundsBetweenClockReads == 0) {
       const Clock::time_point now = Clock::now();
       const auto took = now - std::exchange(looked_at, now);

@@ -67,7 +67,9 @@ class Progress {
   void wake() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which deliver() sets (true), or the deadline (false).
-  // Listens once nothing has moved for as long as its patience.
+  // Listens once nothing has moved for as long as its patience; who stands in sleeps at once, and drives only while the
+  // background thread is away.
+  static constexpr sync::Clock::duration kStandsIn{-1};
   bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
             Clock::duration patience = pace::kPatience) noexcept;
 

@@ -118,10 +118,10 @@ struct World {
     progress.pump();
     if (!job.finished.load()) progress.wake();
   }
-  void run(Ends how) {
+  void run(Ends how, Clock::duration patience = pace::kPatience) {
     Job job(how);
     start(job);
-    model::check(progress.wait(job.finished, Clock::time_point(model::kNever)), "the wait ends well");
+    model::check(progress.wait(job.finished, Clock::time_point(model::kNever), patience), "the wait ends well");
   }
   // The background thread alone finishes it.
   void start_only(Ends how) {
@@ -173,6 +173,23 @@ void message_comes_to_a_crowd() {
 void two_wait_for_a_message() {
   World world;
   sync::thread other([&] { world.run(Ends::kByMessage); });
+  sync::thread network([&] { world.driver.bring_message(); });
+  world.run(Ends::kByMessage);
+  other.join();
+  network.join();
+}
+
+// Who stands in leaves the driving to the background thread, or to the other.
+void one_stands_in() {
+  World world;
+  sync::thread network([&] { world.driver.bring_message(); });
+  world.run(Ends::kByMessage, Progress::kStandsIn);
+  network.join();
+}
+
+void one_of_two_stands_in() {
+  World world;
+  sync::thread other([&] { world.run(Ends::kByMessage, Progress::kStandsIn); });
   sync::thread network([&] { world.driver.bring_message(); });
   world.run(Ends::kByMessage);
   other.join();
@@ -289,6 +306,8 @@ constexpr Program kPrograms[] = {
     {"message_comes_after_40_us", message_comes_after<40>, kThree},
     {"message_comes_to_a_crowd", message_comes_to_a_crowd, kThree},
     {"two_wait_for_a_message", two_wait_for_a_message, kThree},
+    {"one_stands_in", one_stands_in, kFour},
+    {"one_of_two_stands_in", one_of_two_stands_in, kThree},
     {"nobody_waits", nobody_waits, kFour},
     {"started_as_the_background_sleeps", started_as_the_background_sleeps, kFour},
     {"two_started_as_the_background_sleeps", two_started_as_the_background_sleeps, kThree},
