@@ -138,9 +138,9 @@ py::object failure_of(PythonCall& call) {
   return py::make_tuple(name_of(call.status().code()), call.status().message());
 }
 
-py::list take_waiters(CompletionQueue& queue) {
-  py::list waiters;
-  for (const Counted<PythonCall>& call : queue.take()) waiters.append(call->take_waiter());
+py::list waiters_of(const CompletionQueue::Calls& calls) {
+  py::list waiters(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) waiters[i] = calls[i]->take_waiter();
   return waiters;
 }
 
@@ -152,6 +152,15 @@ Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<Conne
   call->land_by(self.landings(), connection, std::move(where));
   connection->start(*call);
   return call;
+}
+
+// None: the loop need not drive any more.
+py::object drive(CompletionQueue& queue) {
+  const auto calls = [&] {
+    const py::gil_scoped_release no_gil;
+    return queue.drive();
+  }();
+  return calls ? py::object(waiters_of(*calls)) : py::none();
 }
 
 uint16_t listen(PythonRuntime& self, std::string host, uint16_t port, const py::bytes& secret) {
@@ -222,9 +231,11 @@ void bind_connection(py::module_& module) {
         return py::make_tuple(name_of(failure.code()), failure.message());
       });
   py::class_<CompletionQueue, std::shared_ptr<CompletionQueue>>(module, "CompletionQueue")
-      .def(py::init<>())
+      .def(py::init([] { return std::make_shared<CompletionQueue>(Engine::instance()); }))
       .def("fileno", &CompletionQueue::fd)
-      .def("take", &take_waiters);
+      .def("begin_driving", &CompletionQueue::begin_driving)
+      .def("drive", &drive)
+      .def("take", [](CompletionQueue& self) { return waiters_of(self.take()); });
 }
 
 }  // namespace

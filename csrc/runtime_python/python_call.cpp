@@ -10,7 +10,14 @@
 
 namespace axon {
 
-CompletionQueue::CompletionQueue() : event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+// A wake-up by the descriptor costs some twenty microseconds: what comes within a few times that is waited for.
+static constexpr std::chrono::microseconds kPatience{200};
+// How long a loop without other work is kept at a time: it does not see its sockets and timers meanwhile.
+static constexpr std::chrono::microseconds kLongestDrive{20};
+// A loop that is back later than this has other work.
+static constexpr std::chrono::microseconds kOwnTurn{30};
+
+CompletionQueue::CompletionQueue(Engine& engine) : engine_(engine), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (!event_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
 
@@ -18,8 +25,9 @@ void CompletionQueue::push(Counted<PythonCall> call) noexcept {
   bool first = false;
   {
     const std::lock_guard lock(mutex_);
-    first = finished_.empty();
+    first = finished_.empty() && !is_driven_;
     finished_.push_back(std::move(call));
+    has_come_.store(true);
   }
   const uint64_t one = 1;
   if (first) [[maybe_unused]]
@@ -30,6 +38,29 @@ std::vector<Counted<PythonCall>> CompletionQueue::take() {
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t read = ::read(event_.get(), &count, sizeof count);  // before: who comes later rings
   const std::lock_guard lock(mutex_);
+  has_come_.store(false);
+  return std::exchange(finished_, {});
+}
+
+void CompletionQueue::begin_driving() {
+  busy_at_ = Clock::now();
+  const std::lock_guard lock(mutex_);
+  is_driven_ = true;
+}
+
+std::optional<CompletionQueue::Calls> CompletionQueue::drive() {
+  const Clock::time_point began = Clock::now();
+  const bool loop_is_busy = began - left_at_ > kOwnTurn;
+  engine_.wait(has_come_, loop_is_busy ? began : began + kLongestDrive);
+  left_at_ = Clock::now();
+  const std::lock_guard lock(mutex_);
+  has_come_.store(false);
+  if (!finished_.empty()) {
+    busy_at_ = left_at_;
+  } else if (left_at_ - busy_at_ > kPatience) {
+    is_driven_ = false;
+    return std::nullopt;
+  }
   return std::exchange(finished_, {});
 }
 

@@ -6,9 +6,11 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/file_descriptor.hpp"
+#include "comm/engine.hpp"
 #include "runtime/call.hpp"
 
 namespace axon {
@@ -29,20 +31,36 @@ class LandingSink {
   virtual void push_announced(Counted<PythonCall> call) noexcept = 0;
 };
 
-// For an event loop: its descriptor becomes readable when the first of a batch is there.
+// For an event loop: either the loop drives the engine between its other work, while answers come soon, or its
+// descriptor becomes readable when the first of a batch is there.
 class CompletionQueue final : public CompletionSink {
  public:
-  CompletionQueue();
+  using Calls = std::vector<Counted<PythonCall>>;
+
+  explicit CompletionQueue(Engine& engine);
 
   int fd() const noexcept { return event_.get(); }
   void push(Counted<PythonCall> call) noexcept override;
   // All that have come, in order.
-  std::vector<Counted<PythonCall>> take();
+  Calls take();
+
+  // From here on the loop calls drive(), once each time around. The loop's thread only, as drive().
+  void begin_driving();
+  // Drives until something comes, for some microseconds; not at all that long where the loop has other work. None: it
+  // has waited in vain for long enough, and the descriptor will tell.
+  std::optional<Calls> drive();
 
  private:
+  Engine& engine_;
   FileDescriptor event_;
-  std::mutex mutex_;  // guards finished_
-  std::vector<Counted<PythonCall>> finished_;
+  sync::atomic<bool> has_come_{false};
+  std::mutex mutex_;  // guards what follows
+  Calls finished_;
+  bool is_driven_ = false;
+
+  // The loop's thread only.
+  Clock::time_point busy_at_{};
+  Clock::time_point left_at_{};
 };
 
 class PythonCall final : public Call {

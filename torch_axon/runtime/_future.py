@@ -28,8 +28,8 @@ _log = logging.getLogger("torch_axon.runtime")
 class Future:
     """What `Peer.invoke` returns: to be awaited, or waited for, from any thread and with or without a loop.
 
-    Waiting drives the engine. Awaiting leaves that to the engine's thread; one wake-up of the loop serves all calls
-    that have been answered by then.
+    Waiting drives the engine, and so does a loop while it awaits answers that come soon; else the engine's thread does,
+    and one wake-up of the loop serves all calls that have been answered by then.
     """
 
     __slots__ = ("_call", "_callbacks", "_exception", "_is_served", "_is_told", "_peer", "_policy", "_value")
@@ -126,6 +126,8 @@ class Future:
             self._callbacks = [*(self._callbacks or ()), callback]
             if first and queue is not None:
                 watched = self._call.watch(queue.completions, self)
+                if watched:
+                    queue.expect(self._peer._runtime._drives)
             elif first or not self._is_served:  # whoever comes first may be a loop that ends before the call
                 self._is_served = True
                 watched = (first or self._call.unwatch()) and self._call.watch_served(self._peer._runtime._core, self)

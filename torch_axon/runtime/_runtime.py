@@ -74,6 +74,7 @@ class Runtime:
         self.name = name
         self.timeout = timeout
         self._secret = secret
+        self._drives = _PATIENCE_S[progress] > 0  # where calls are awaited
         self._core = _native.load().RuntimeCore(
             name,
             _weakly(self._on_cancelled),

@@ -1,4 +1,8 @@
-"""How event loops hear of calls that are finished: one descriptor a loop, one wake-up for all that have come."""
+"""How event loops hear of calls that are finished.
+
+While answers come soon a loop looks for them itself, each time around; otherwise it sleeps, and one descriptor wakes it
+for all that have come.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,36 @@ class Wakeups:
         self.completions = _native.load().CompletionQueue()
         loop.add_reader(self.completions.fileno(), self._on_finished)
 
+        self._loop = weakref.ref(loop)
+        self._num_awaited = 0
+        self._drives = False
+
+    def expect(self, drives: bool) -> None:
+        """A call is awaited from here on. On the loop's thread."""
+        self._num_awaited += 1
+        if drives and not self._drives:
+            self._drives = True
+            self.completions.begin_driving()
+            self._drive_soon()
+
+    def _drive_soon(self) -> None:
+        loop = self._loop()
+        if loop is not None:
+            loop.call_soon(self._drive)
+
+    def _drive(self) -> None:
+        futures: list[Future] | None = self.completions.drive()
+        if futures:
+            self._tell(futures)
+        self._drives = futures is not None and self._num_awaited > 0
+        if self._drives:
+            self._drive_soon()
+
     def _on_finished(self) -> None:
-        futures: list[Future] = self.completions.take()
+        self._tell(self.completions.take())
+
+    def _tell(self, futures: list[Future]) -> None:
+        self._num_awaited -= len(futures)
         for future in futures:
             future._run_callbacks()
 
