@@ -19,7 +19,7 @@ from pool import RankPool
 from processes import environment
 from runtime_clients import PROGRAMS, Server
 
-from torch_axon.runtime import Future, Peer, PeerLostError, RemoteError, Runtime, RuntimeClosedError, _wakeups
+from torch_axon.runtime import Future, Peer, PeerLostError, RemoteError, Runtime, RuntimeClosedError
 
 
 def test_plain_values_come_back(peer: Peer) -> None:
@@ -216,30 +216,6 @@ def test_awaiting(peer: Peer) -> None:
 
     asyncio.run(main())
     asyncio.run(main())  # another loop
-
-
-def test_a_loop_looks_for_quick_answers_itself_and_sleeps_for_slow_ones(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    woken = 0
-    on_finished = _wakeups.Wakeups._on_finished
-
-    def count(wakeups: _wakeups.Wakeups) -> None:
-        nonlocal woken
-        woken += 1
-        on_finished(wakeups)
-
-    monkeypatch.setattr(_wakeups.Wakeups, "_on_finished", count)
-
-    async def main() -> None:
-        for number in range(1000):
-            assert await peer.invoke("echo", number) == number
-        assert woken < 500  # some, where the machine has other work
-        before = woken
-        assert await peer.invoke("sleepy", 0.05) == "awake"
-        assert woken > before
-
-    asyncio.run(main())
 
 
 def test_two_loops_await_one_call(peer: Peer) -> None:
