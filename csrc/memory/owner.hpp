@@ -1,4 +1,4 @@
-// Keeps memory alive that a message borrows, until the message has left.
+// Keeps memory alive that a message borrows, until the message has left or arrived.
 //
 //   Owner owner(buffer, [](void* held) { static_cast<Buffer*>(held)->release(); });
 //   Owner owner = Owner::of(std::make_shared<std::vector<float>>(…));        // from the heap
@@ -31,6 +31,9 @@ class Owner {
     using Share = std::shared_ptr<T>;
     return {new Share(std::move(object)), [](void* held) { delete static_cast<Share*>(held); }};
   }
+
+  // What it was made of; null where it owns nothing.
+  void* get() const noexcept { return object_; }
 
  private:
   void* object_ = nullptr;

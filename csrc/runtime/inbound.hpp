@@ -13,8 +13,8 @@
 #include "base/intrusive_list.hpp"
 #include "base/status.hpp"
 #include "memory/block.hpp"
+#include "memory/owner.hpp"
 #include "runtime/envelope.hpp"
-#include "runtime/owner.hpp"
 #include "transport/inbox.hpp"
 #include "transport/messenger.hpp"
 

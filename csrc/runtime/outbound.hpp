@@ -17,7 +17,6 @@
 #include "memory/buffer.hpp"
 #include "memory/owner.hpp"
 #include "runtime/envelope.hpp"
-#include "runtime/owner.hpp"
 #include "transport/messenger.hpp"
 
 namespace axon {
