@@ -38,8 +38,8 @@ class Call {
   Message request() noexcept;
   // The call fails with kTimeout then, at the latest. 30 s unless set.
   void set_timeout(std::chrono::milliseconds timeout) noexcept;
-  // Called once each time that it has finished, by whichever thread drives; it may start other calls there, but not
-  // wait for any.
+  // Called once each time just before finished() says so, by whichever thread drives: status() and reply() are there.
+  // It may start other calls there, but not wait for any.
   void on_finished(std::function<void()> callback);
 
   // Never blocks: what cannot be sent yet waits, up to a bound, beyond which the call fails.

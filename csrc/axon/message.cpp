@@ -36,7 +36,7 @@ Tensor Received::tensor(size_t index) const noexcept {
 Block Received::take(size_t index) noexcept {
   if (index >= num_tensors()) return {};
   Inbound::Tensor& tensor = inbound_.tensors()[index];
-  if (tensor.block) return std::move(tensor.block);
+  if (tensor.place == TensorPlace::kPart) return std::move(tensor.block);
   Block copy = Block::take(tensor.data.num_bytes);
   if (copy) std::memcpy(copy.data(), tensor.data.data, tensor.data.num_bytes);
   return copy;

@@ -25,7 +25,7 @@ class Outbound;
 namespace axon::library {
 
 template <typename T>
-concept Element = std::is_arithmetic_v<T>;
+concept Element = std::is_arithmetic_v<T> && sizeof(T) <= sizeof(int64_t);
 
 template <Element T>
 constexpr DataType data_type_of() noexcept {

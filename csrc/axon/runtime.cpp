@@ -18,10 +18,12 @@ struct Runtime::State {
   std::unique_ptr<axon::Runtime> runtime;
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // owned with what is called, which outlives the runtime
   sync::atomic<bool> is_stopped{false};
+  bool is_closed = false;
 
   explicit State(std::unique_ptr<axon::Runtime> opened) : runtime(std::move(opened)) {}
   ~State() { close(); }
   void close() noexcept {
+    if (std::exchange(is_closed, true)) return;
     runtime->close();
     if (gate->close(Clock::now() + kLongestEnd)) return;
     log::warn("the runtime '" + runtime->name() + "' is closed, and a function of its is still running");
@@ -75,7 +77,8 @@ uint64_t Runtime::incarnation() const noexcept {
 Status Runtime::add(std::string name, Handler handler) {
   return state_->runtime->core().add(std::move(name),
                                      [gate = state_->gate, handler = std::move(handler)](axon::Invocation& inner) {
-                                       const Gate::Pass pass(*gate);
+                                       const std::shared_ptr<Gate> kept = gate;  // beyond this function's own end
+                                       const Gate::Pass pass(*kept);
                                        Invocation invocation(&inner);
                                        if (!pass.is_open())
                                          return invocation.fail("ConnectionError", "the runtime is closed");
@@ -83,6 +86,9 @@ Status Runtime::add(std::string name, Handler handler) {
                                          handler(invocation);
                                        } catch (const std::exception& error) {
                                          if (!invocation.is_answered()) invocation.fail("RuntimeError", error.what());
+                                       } catch (...) {
+                                         if (!invocation.is_answered())
+                                           invocation.fail("RuntimeError", "an exception that is no std::exception");
                                        }
                                      });
 }

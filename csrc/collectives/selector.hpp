@@ -1,7 +1,8 @@
 // Which algorithm an operation takes: a pure function over a table, so that all ranks choose alike.
 //
 //   Result<AlgorithmOverrides> overrides = AlgorithmOverrides::parse("all_reduce=ring;broadcast=binomial");
-//   const AlgorithmRow& row = select(OperationKind::kAllReduce, num_ranks, num_bytes, overrides.value());
+//   const AlgorithmRow& row = select(OperationKind::kAllReduce, {num_ranks, on_one_host}, num_bytes,
+//                                    overrides.value());
 //   fingerprint.algorithm = row.id;      // ranks that chose differently are told so
 //   co_await row.algorithm(exchange, arguments);
 #pragma once
@@ -40,12 +41,18 @@ class AlgorithmOverrides {
 
 std::span<const AlgorithmRow> registered_algorithms() noexcept;
 
+// What of a group counts for the choice.
+struct GroupShape {
+  int num_ranks;
+  bool on_one_host;
+};
+
 // `num_bytes` is what all ranks know alike: the tensor's (broadcast, all_reduce, reduce), that of all blocks together
 // (all_gather, reduce_scatter), 0 where sizes may differ (gather, scatter, all_to_all) and for barrier.
-const AlgorithmRow& select(OperationKind kind, int num_ranks, size_t num_bytes,
+const AlgorithmRow& select(OperationKind kind, GroupShape group, size_t num_bytes,
                            const AlgorithmOverrides& overrides) noexcept;
 
-// The tuning table for people: operation, ranks, bytes, algorithm, a line a row.
+// The tuning table for people: operation, ranks, hosts, bytes, algorithm, a line a row.
 std::string describe_table();
 
 }  // namespace axon

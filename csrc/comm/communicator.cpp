@@ -101,8 +101,8 @@ void Communicator::begin(Operation& operation) noexcept {
   std::string_view algorithm;
   if (operation.direction == Direction::kCollective) {
     const CollectiveArguments& arguments = operation.arguments;
-    const AlgorithmRow& row =
-        select(arguments.kind, size(), operation.num_elements * size_of(arguments.dtype), engine_.overrides_);
+    const AlgorithmRow& row = select(arguments.kind, {size(), team_.on_one_host},
+                                     operation.num_elements * size_of(arguments.dtype), engine_.overrides_);
     operation.algorithm_ = row.algorithm;
     operation.sequence_ = latest_.sequence + 1;
     fingerprint.algorithm = row.id;

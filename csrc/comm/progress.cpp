@@ -103,6 +103,7 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
     const Pause pause = spin(finished, deadline, patience_left);
     if (pause == Pause::kQuiet && patience != kStandsIn && may_listen()) {
       has_listened = true;
+      leaves_work = true;  // unless it is seen to leave none, later
       patience_left = listen(finished, deadline) ? patience : Clock::duration{0};
       continue;
     }

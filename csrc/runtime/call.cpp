@@ -48,7 +48,9 @@ void Call::on_complete(Inbound&) noexcept {
 }
 
 void Call::on_broken(Inbound&, Status reason) noexcept {
-  connection_->finish(*this, std::move(reason));
+  connection_->finish(
+      *this, Status(reason.code(), "the answer of '" + connection_->identity().name + "' to '" +
+                                       std::string(request.name()) + "' cannot be taken: " + reason.message()));
 }
 
 void Call::on_sent() noexcept {

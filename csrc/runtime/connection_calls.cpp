@@ -51,13 +51,8 @@ void Connection::answer(Invocation& invocation) noexcept {
   place.invocation = nullptr;
   --num_invocations_;
   const MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);
-  if (!invocation.wants_answer()) invocation.answer.clear();
-  const Status sent = invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPart);
-  if (!sent.ok() && sent.code() == ErrorCode::kInvalidArgument) {  // nothing of it has left
-    invocation.describe_failure("ValueError", sent.message());
-    [[maybe_unused]] const Status told = invocation.answer.send(
-        engine_.messenger(), peer_, header_of(OperationKind::kFailure, invocation.number_), OperationKind::kReplyPart);
-  }
+  [[maybe_unused]] const Status sent =
+      invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPart);
   core_.recycle(invocation);
 }
 

@@ -15,12 +15,18 @@ void Invocation::accept(std::span<const Buffer> buffers, std::span<Owner> owners
 }
 
 void Invocation::reply() noexcept {
-  answer_kind_ = OperationKind::kReply;
-  connection_->engine().submit_after_delivery(*this);
+  if (!answer.fits().ok()) return fail("ValueError", answer.fits().clone().message());
+  submit(OperationKind::kReply);
 }
 
 void Invocation::reply_failure() noexcept {
-  answer_kind_ = OperationKind::kFailure;
+  submit(OperationKind::kFailure);
+}
+
+// Owners are let go of before anybody holds the token: what they release is their user's code.
+void Invocation::submit(OperationKind answer_kind) noexcept {
+  answer_kind_ = answer_kind;
+  if (!wants_answer()) answer.clear();
   connection_->engine().submit_after_delivery(*this);
 }
 

@@ -60,6 +60,7 @@ class Invocation final : public ListNode<Invocation>,
 
   enum class Phase : uint8_t { kArriving, kAsking, kCalled, kReplying, kCleared };
 
+  void submit(OperationKind answer_kind) noexcept;
   void describe_failure(std::string_view class_name, std::string_view message);
   void fail_here(std::string_view class_name, const std::string& message) noexcept;
   void begin() noexcept override;

@@ -24,7 +24,16 @@ void Outbound::open(std::string_view name) {
   values_offset_ = bytes_.size();
 }
 
+void Outbound::refuse(const std::string& what, size_t count, size_t most) {
+  if (fits_.ok()) {
+    fits_ = Status(ErrorCode::kInvalidArgument,
+                   what + " " + std::to_string(count) + "; allowed: up to " + std::to_string(most));
+  }
+}
+
 size_t Outbound::add(const TensorView& tensor, Owner owner) {
+  if (tensor.shape.size() > kMostDimensions) refuse("a tensor's dimensions:", tensor.shape.size(), kMostDimensions);
+  if (tensors_.size() >= kMostTensors) refuse("a message's tensors:", tensors_.size() + 1, kMostTensors);
   const TensorDescriptor descriptor{.num_bytes = tensor.data.num_bytes,
                                     .dtype = tensor.dtype,
                                     .kind = tensor.kind,
@@ -35,8 +44,11 @@ size_t Outbound::add(const TensorView& tensor, Owner owner) {
 }
 
 void Outbound::seal() {
-  num_value_bytes_ = bytes_.size() - values_offset_;
-  EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes_),
+  const size_t num_value_bytes = bytes_.size() - values_offset_;
+  if (num_value_bytes > kMostValueBytes) {
+    refuse("bytes of a message's values, beside which tensors are sent:", num_value_bytes, kMostValueBytes);
+  }
+  EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes),
                         .num_tensors = static_cast<uint16_t>(tensors_.size()),
                         .name_num_bytes = name_num_bytes_};
   std::memcpy(bytes_.data(), &prefix, sizeof prefix);
@@ -64,11 +76,7 @@ void Outbound::seal() {
 }
 
 Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {
-  if (num_value_bytes_ > kMostValueBytes) {
-    return {ErrorCode::kInvalidArgument, "a message's values take " + std::to_string(num_value_bytes_) +
-                                             " bytes; allowed: " + std::to_string(kMostValueBytes) +
-                                             ", and tensors beside them"};
-  }
+  AXON_TRY(fits_.clone());
   const auto send_one = [&](const MessageHeader& head, ConstBuffer data) -> Status {
     ++num_moving_;
     auto sent = messenger.transport().send(peer, head, data, *this);
@@ -94,7 +102,7 @@ void Outbound::on_done(Completion& self, Status) noexcept {
 void Outbound::clear() noexcept {
   if (bytes_.capacity() > kMostKept) bytes_ = {};
   bytes_.clear();
-  num_value_bytes_ = 0;
+  fits_ = Status();
   tensors_.clear();
   shapes_.clear();
   parts_.clear();

@@ -11,9 +11,11 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/status.hpp"
 #include "memory/buffer.hpp"
 #include "memory/owner.hpp"
 #include "runtime/envelope.hpp"
@@ -48,7 +50,7 @@ class Outbound : private Completion {
   void open(std::string_view name = {});
   // For values, between open() and seal().
   std::vector<std::byte>& bytes() noexcept { return bytes_; }
-  // At most kMostTensors times.
+  // At most kMostTensors times, of kMostDimensions.
   size_t add(const TensorView& tensor, Owner owner = {});
   void seal();
 
@@ -56,9 +58,11 @@ class Outbound : private Completion {
     return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(EnvelopePrefix), name_num_bytes_};
   }
 
-  // Once sealed, or empty. The header is the envelope's; parts are of `part` kind. Fails if it cannot leave: with
-  // kInvalidArgument where its values are longer than kMostValueBytes. A failure on the way is for those who watch the
-  // peer. Holder of the progress token only.
+  // Once sealed: kInvalidArgument where one of its bounds has been passed (envelope.hpp).
+  const Status& fits() const noexcept { return fits_; }
+
+  // Once sealed, or empty. The header is the envelope's; parts are of `part` kind. Fails if it cannot leave, or does
+  // not fit. A failure on the way is for those who watch the peer. Holder of the progress token only.
   Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept;
   // Nothing of it is in the transport's hands.
   bool at_rest() const noexcept { return num_moving_ == 0; }
@@ -83,6 +87,7 @@ class Outbound : private Completion {
     Owner owner;
   };
 
+  void refuse(const std::string& what, size_t count, size_t most);
   void append(const void* data, size_t num_bytes);
   void pad() { bytes_.resize(padded(bytes_.size())); }
   static void on_done(Completion& self, Status status) noexcept;
@@ -92,7 +97,7 @@ class Outbound : private Completion {
 
   std::vector<std::byte> bytes_;
   size_t values_offset_ = 0;
-  size_t num_value_bytes_ = 0;
+  Status fits_;
   uint8_t name_num_bytes_ = 0;
   std::vector<Tensor> tensors_;
   std::vector<int64_t> shapes_;

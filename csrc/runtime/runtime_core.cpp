@@ -222,10 +222,11 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
     return invocation.fail_here("LookupError", "the runtime '" + options_.name + "' has no function '" +
                                                    std::string(invocation.function()) + "'");
   }
-  if (num_running_ >= options_.max_running_calls) {
+  // Who tells would not hear of it; and tells are what ends mailboxes' and generators' waiting.
+  if (invocation.wants_answer() && num_running_ >= options_.max_running_calls) {
     return invocation.fail_here("BufferError", "the runtime '" + options_.name + "' has " +
                                                    std::to_string(num_running_) +
-                                                   " calls that it has not answered, as many as it may have");
+                                                   " calls that it has not answered; max_running_calls allows no more");
   }
   ++num_running_;
   invocation.serial_ = ++num_invoked_;

@@ -234,6 +234,7 @@ void bind_connection(py::module_& module) {
       .def(py::init([] { return std::make_shared<CompletionQueue>(Engine::instance()); }))
       .def("fileno", &CompletionQueue::fd)
       .def("begin_driving", &CompletionQueue::begin_driving)
+      .def("stop_driving", &CompletionQueue::stop_driving)
       .def("drive", &drive)
       .def("take", [](CompletionQueue& self) { return waiters_of(self.take()); });
 }

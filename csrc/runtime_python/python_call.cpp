@@ -29,9 +29,12 @@ void CompletionQueue::push(Counted<PythonCall> call) noexcept {
     finished_.push_back(std::move(call));
     has_come_.store(true);
   }
+  if (first) ring();
+}
+
+void CompletionQueue::ring() noexcept {
   const uint64_t one = 1;
-  if (first) [[maybe_unused]]
-    const ssize_t written = ::write(event_.get(), &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
 }
 
 std::vector<Counted<PythonCall>> CompletionQueue::take() {
@@ -48,6 +51,16 @@ void CompletionQueue::begin_driving() {
   is_driven_ = true;
 }
 
+void CompletionQueue::stop_driving() noexcept {
+  bool has_left = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_driven_ = false;
+    has_left = !finished_.empty();
+  }
+  if (has_left) ring();
+}
+
 std::optional<CompletionQueue::Calls> CompletionQueue::drive() {
   const Clock::time_point began = Clock::now();
   const bool loop_is_busy = began - left_at_ > kOwnTurn;
@@ -58,7 +71,6 @@ std::optional<CompletionQueue::Calls> CompletionQueue::drive() {
   if (!finished_.empty()) {
     busy_at_ = left_at_;
   } else if (left_at_ - busy_at_ > kPatience) {
-    is_driven_ = false;
     return std::nullopt;
   }
   return std::exchange(finished_, {});

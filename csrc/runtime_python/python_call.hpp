@@ -44,13 +44,17 @@ class CompletionQueue final : public CompletionSink {
   // All that have come, in order.
   Calls take();
 
-  // From here on the loop calls drive(), once each time around. The loop's thread only, as drive().
+  // From here on the loop calls drive(), once each time around, until it says that it does so no more: the descriptor
+  // tells it nothing meanwhile. The loop's thread only, as drive().
   void begin_driving();
+  void stop_driving() noexcept;
   // Drives until something comes, for some microseconds; not at all that long where the loop has other work. None: it
-  // has waited in vain for long enough, and the descriptor will tell.
+  // has waited in vain for long enough.
   std::optional<Calls> drive();
 
  private:
+  void ring() noexcept;
+
   Engine& engine_;
   FileDescriptor event_;
   sync::atomic<bool> has_come_{false};

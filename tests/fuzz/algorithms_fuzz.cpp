@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   CHECK(again.ok());
   for (const AlgorithmRow& row : registered_algorithms()) {
     CHECK(again.value().of(row.kind) == parsed.value().of(row.kind));
-    CHECK(select(row.kind, 4, num_bytes, parsed.value()).kind == row.kind);
+    CHECK(select(row.kind, {4, true}, num_bytes, parsed.value()).kind == row.kind);
   }
   return 0;
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from runtime_clients import Server
 
-from torch_axon.runtime import Peer, _wakeups
+from torch_axon.runtime import Peer, Runtime, _wakeups
 
 
 def test_a_loop_looks_for_quick_answers_itself_and_sleeps_for_slow_ones(
@@ -31,3 +32,16 @@ def test_a_loop_looks_for_quick_answers_itself_and_sleeps_for_slow_ones(
         assert woken > before
 
     asyncio.run(main())
+
+
+def test_a_loop_of_two_runtimes_hears_of_both(server: Server, peer: Peer) -> None:
+    async def echo(peer: Peer, number: int) -> object:
+        return await peer.invoke("echo", number)
+
+    async def main(sleeper: Peer) -> None:
+        for number in range(20):  # the first runtime's calls are looked for, those of the second never
+            assert await peer.invoke("echo", number) == number
+            assert await asyncio.wait_for(echo(sleeper, number), 20) == number
+
+    with Runtime("sleeper", progress="block") as runtime:
+        asyncio.run(main(runtime.connect(server.address)))

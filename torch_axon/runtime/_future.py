@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FOREVER_S = 365 * 24 * 3600.0
 _UNSET: Any = object()
-_watching = threading.Lock()  # guards who watches any future
+_watching = threading.RLock()  # guards who watches any future; what is collected within it may close a runtime
 _taking = threading.RLock()  # guards what any has answered; what is unpacked may be Python's
 _log = logging.getLogger("torch_axon.runtime")
 

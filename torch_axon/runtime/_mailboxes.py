@@ -164,7 +164,7 @@ class _Order:
 
 
 class Mailboxes:
-    """Those of a runtime, by tag. But for `open` and `close`, the runtime's thread alone."""
+    """Those of a runtime, by tag. But for `add` and `close`, the runtime's thread alone."""
 
     def __init__(self) -> None:
         self._mailboxes: dict[str, Mailbox] = {}

@@ -41,12 +41,17 @@ class Wakeups:
             loop.call_soon(self._drive)
 
     def _drive(self) -> None:
-        futures: list[Future] | None = self.completions.drive()
-        if futures:
-            self._tell(futures)
-        self._drives = futures is not None and self._num_awaited > 0
-        if self._drives:
-            self._drive_soon()
+        self._drives = False
+        try:
+            futures: list[Future] | None = self.completions.drive()
+            if futures:
+                self._tell(futures)  # whose callbacks may await others
+            if futures is not None and self._num_awaited > 0 and not self._drives:
+                self._drives = True
+                self._drive_soon()
+        finally:  # Ctrl-C may come anywhere
+            if not self._drives:
+                self.completions.stop_driving()
 
     def _on_finished(self) -> None:
         self._tell(self.completions.take())

@@ -20,7 +20,7 @@ class ManyRanksTest : public testing::TestWithParam<Size> {
  protected:
   static const AlgorithmRow& algorithm(int num_ranks) {
     const size_t num_blocks = GetParam().kind == OperationKind::kAllGather ? static_cast<size_t>(num_ranks) : 1;
-    return select(GetParam().kind, num_ranks, GetParam().num_elements * num_blocks * sizeof(float), {});
+    return select(GetParam().kind, {num_ranks, false}, GetParam().num_elements * num_blocks * sizeof(float), {});
   }
 
   // The most that a rank sends and gets.
