@@ -210,7 +210,7 @@ void RuntimeCore::ask(Invocation& invocation) noexcept {
   invocation.handler_ = &found->second;
   invocation.phase_ = Invocation::Phase::kAsking;
   invocation.keeper_ = weak_from_this().lock();
-  engine_.post(invocation);
+  hand_over(invocation);
 }
 
 // All of it is here.
@@ -232,7 +232,14 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
   invocation.serial_ = ++num_invoked_;
   invocation.phase_ = Invocation::Phase::kCalled;
   invocation.keeper_ = weak_from_this().lock();
-  engine_.post(invocation);
+  hand_over(invocation);
+}
+
+// What is posted is delivered by whoever has driven: two threads' deliveries may overtake each other.
+void RuntimeCore::hand_over(Invocation& invocation) noexcept {
+  if (!hands_over_in_order_) return engine_.post(invocation);
+  invocation.deliver();
+  engine_.nudge();
 }
 
 void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
@@ -244,10 +251,18 @@ void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
   if (invocation.phase_ != Invocation::Phase::kCalled) return;
   invocation.cancelled_.store(true, std::memory_order_relaxed);
   if (!on_cancelled_) return;
+  if (hands_over_in_order_) {
+    on_cancelled_(invocation.serial_);
+    return engine_.nudge();
+  }
   engine_.post(*new Notice([tell = on_cancelled_, serial = invocation.serial_] { tell(serial); }));
 }
 
 void RuntimeCore::on_lost(Connection& connection) noexcept {
+  if (on_lost_ && hands_over_in_order_) {
+    on_lost_(connection.shared_from_this());
+    return engine_.nudge();
+  }
   if (on_lost_) engine_.post(*new Notice([tell = on_lost_, lost = connection.shared_from_this()] { tell(lost); }));
 }
 

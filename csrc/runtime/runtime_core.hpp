@@ -39,6 +39,9 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
 
   // Any thread, as all up to close().
   Status add(std::string name, Handler handler, Handler ask = {});
+  // Handlers and what is set below are told at once, by the holder of the token, in the order of the messages: they may
+  // do no more than put what they get into a queue. Before there are peers.
+  void hand_over_in_order() noexcept { hands_over_in_order_ = true; }
   // What is called for functions of other names.
   void set_fallback(Handler handler);
   // Told of invocations whose callers have given up, by serial().
@@ -70,6 +73,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
   // For connections and invocations.
   Invocation& take_invocation() noexcept;
   void recycle(Invocation& invocation) noexcept;
+  void hand_over(Invocation& invocation) noexcept;
   void ask(Invocation& invocation) noexcept;
   void call(Invocation& invocation) noexcept;
   void on_cancelled(Invocation& invocation) noexcept;
@@ -91,6 +95,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
   std::shared_ptr<RuntimeCore> self_;  // while it is a door of the engine's; owned with the runtime and invocations
   std::unordered_map<std::string, Function, Hash, std::equal_to<>> functions_;
   Function fallback_;
+  bool hands_over_in_order_ = false;
   size_t num_asking_ = 0;  // functions
   std::function<void(uint64_t)> on_cancelled_;
   std::function<void(const std::shared_ptr<Connection>&)> on_lost_;

@@ -170,6 +170,7 @@ PythonRuntime::PythonRuntime(RuntimeOptions options, Listeners listeners) : list
   queue_ = std::make_shared<Queue>(engine);
   using Kind = Item::Kind;
   RuntimeCore& core = runtime_->core();
+  core.hand_over_in_order();
   core.set_fallback(
       [queue = queue_](Invocation& invocation) { queue->push({.kind = Kind::kInvoked, .invocation = &invocation}); });
   core.set_on_cancelled(
