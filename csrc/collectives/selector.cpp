@@ -49,7 +49,7 @@ static constexpr size_t kKiB = 1024;
 
 static constexpr TuningRow kTuning[] = {
     {OperationKind::kBroadcast, 2, kAnyBytes, "binomial"},
-    // 16 MiB, 3, 4, 8 ranks on 2 cores: 2.3, 5.6, 11 ms, scatter_ring 6.4, 13, 37 (broadcast_2_core.jsonl).
+    // 16 MiB, 4 and 8 ranks on 2 busy cores: 5.0, 14 ms; scatter_ring 61, 232 (broadcast_*_2_core_busy.jsonl).
     {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "binomial", Hosts::kOne},
     {OperationKind::kBroadcast, kAnyRanks, 64 * kKiB, "binomial"},
     {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "scatter_ring"},

@@ -226,7 +226,9 @@ def test_connecting_ends_where_nobody_listens_and_where_nobody_answers() -> None
 def test_the_bound_on_calls_that_run_is_told() -> None:
     with pair(max_running_calls=3) as (_, _, peer):
         running = [peer.invoke("never") for _ in range(3)]
-        with pytest.raises(BufferError, match="the runtime 'server' has 3 calls that it has not answered; max_running_calls"):
+        with pytest.raises(
+            BufferError, match="the runtime 'server' has 3 calls that it has not answered; max_running_calls"
+        ):
             peer.invoke("echo", 1).result(DEADLINE_S)
         for call in running:
             call.cancel()

@@ -2,8 +2,8 @@
 //
 // n steps, the ring's pipelined in chunks; the root sends 2·(n−1)/n of the tensor, every other rank receives it once
 // and sends at most as much. Barnett, Shuler, van de Geijn et al., "Interprocessor Collective Communication Library"
-// (1994). Wins for large tensors on more than two ranks between hosts; within one, whose ranks read each other's memory,
-// its many steps cost more than a tree's longer way.
+// (1994). Wins for large tensors on more than two ranks between hosts; within one, whose ranks read each other's
+// memory, its many steps cost more than a tree's longer way.
 #include "collectives/algorithms.hpp"
 #include "collectives/patterns.hpp"
 #include "collectives/pool_array.hpp"
