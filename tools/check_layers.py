@@ -3,6 +3,7 @@
     base → cuda → memory → transport → collectives → comm → stream → c10d
                                                      comm → runtime → runtime_python
                                                             runtime → axon, the C++ library
+                                                     python → c10d, runtime_python
 
 Prints every breach as file:line and exits 1 if there is one.
 """
@@ -20,7 +21,7 @@ GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
 
 # Foreign headers, and the folders whose files may include them.
 DOORS = [
-    (re.compile(r"(torch|c10|c10d|ATen|pybind11)/|Python\.h$"), ("c10d/", "runtime_python/")),
+    (re.compile(r"(torch|c10|c10d|ATen|pybind11)/|Python\.h$"), ("python/", "c10d/", "runtime_python/")),
     (re.compile(r"uc[pst]/"), ("transport/ucx/",)),
 ]
 
@@ -38,6 +39,8 @@ def may_include(file: str, target: str) -> bool:
         return True
     if file == "c10d/module.cpp" and target == "runtime_python/bindings.hpp":  # one extension holds both doors
         return True
+    if target_folder == "python":  # what the doors to it share
+        return folder in ("python", "c10d", "runtime_python")
     if target_folder in RUNTIME:  # doors beside c10d: they do not know each other
         return folder in RUNTIME and target_folder in ("runtime", folder)
     if folder in RUNTIME:

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "c10d/signals.hpp"
+#include "python/gil.hpp"
 
 namespace axon {
 
@@ -35,7 +36,7 @@ static std::string innermost_foreign_frame() {
 
 std::string call_site() {
   if (!has_python()) return "";
-  const py::gil_scoped_acquire gil;
+  const GilHeld gil;
   try {
     return innermost_foreign_frame();
   } catch (const py::error_already_set&) {

@@ -11,6 +11,7 @@
 #include "c10d/fused/at_once.hpp"
 #include "c10d/signals.hpp"
 #include "comm/engine.hpp"
+#include "python/gil.hpp"
 #include "runtime_python/bindings.hpp"
 
 namespace axon {
@@ -33,7 +34,7 @@ class NoGilDestructor {
       held_.reset();
       return;
     }
-    const pybind11::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     held_.reset();
   }
 
@@ -96,7 +97,7 @@ c10::intrusive_ptr<AxonBackend> create(const c10d::DistributedBackendOptions& gr
 
 py::dict path_to(AxonBackend& backend, int rank) {
   const AxonBackend::Path path = [&] {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     return backend.path_to(rank);
   }();
   py::list lanes;
@@ -136,20 +137,19 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
   backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); })
       .def_property_readonly("num_direct",
-                             py::cpp_function(&AxonBackend::num_direct, py::call_guard<py::gil_scoped_release>()))
+                             py::cpp_function(&AxonBackend::num_direct, py::call_guard<axon::GilReleased>()))
       .def_property_readonly("mem_allocator", &axon::mem_allocator)
       .def("path_to", &axon::path_to, py::arg("rank"))
-      .def("get_error", &AxonBackend::getError, py::call_guard<py::gil_scoped_release>())
-      .def("suspend", &AxonBackend::suspend, py::call_guard<py::gil_scoped_release>())
-      .def("resume", &AxonBackend::resume, py::call_guard<py::gil_scoped_release>())
+      .def("get_error", &AxonBackend::getError, py::call_guard<axon::GilReleased>())
+      .def("suspend", &AxonBackend::suspend, py::call_guard<axon::GilReleased>())
+      .def("resume", &AxonBackend::resume, py::call_guard<axon::GilReleased>())
       .def("perform_nocolor_split", [](const AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in
-      .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"),
-           py::call_guard<py::gil_scoped_release>());
+      .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"), py::call_guard<axon::GilReleased>());
 
-  module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
-  module.def("shut_down", &axon::shut_down, py::call_guard<py::gil_scoped_release>());
+  module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<axon::GilReleased>());
+  module.def("shut_down", &axon::shut_down, py::call_guard<axon::GilReleased>());
   module.def("settings", &axon::settings);
-  module.def("all_gather_matmul", &axon::all_gather_matmul_at_once, py::call_guard<py::gil_scoped_release>());
-  module.def("matmul_reduce_scatter", &axon::matmul_reduce_scatter_at_once, py::call_guard<py::gil_scoped_release>());
+  module.def("all_gather_matmul", &axon::all_gather_matmul_at_once, py::call_guard<axon::GilReleased>());
+  module.def("matmul_reduce_scatter", &axon::matmul_reduce_scatter_at_once, py::call_guard<axon::GilReleased>());
   axon::bind_runtime(module);
 }

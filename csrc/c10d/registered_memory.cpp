@@ -5,6 +5,7 @@
 #include <string>
 
 #include "c10d/errors.hpp"
+#include "python/gil.hpp"
 
 namespace axon {
 
@@ -18,7 +19,7 @@ void check_registered_memory(const char* operation, c10::Device device) {
 
 at::Tensor allocate_registered(int64_t num_elements, const at::TensorOptions& options) {
   check_registered_memory("allocate_tensor", options.device());
-  const py::gil_scoped_acquire gil;
+  const GilHeld gil;
   const py::object allocate = py::module_::import("torch_axon._memory").attr("allocate");
   return allocate(num_elements, c10::typeMetaToScalarType(options.dtype()), options.device()).cast<at::Tensor>();
 }

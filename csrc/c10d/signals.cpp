@@ -7,6 +7,8 @@
 #include <chrono>
 #include <thread>
 
+#include "python/gil.hpp"
+
 namespace axon {
 
 // How long exit handlers that run after ours may take, or may wait for a thread whose wait has ended.
@@ -24,23 +26,15 @@ void note_end_of_python() noexcept {
   ending_thread.store(PyThread_get_thread_ident(), std::memory_order_relaxed);
 }
 
-static bool python_is_ending() noexcept {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
 bool has_python() noexcept {
-  return Py_IsInitialized() != 0 && !python_is_ending() && !ends_python_elsewhere();
+  return python_goes_on() && !ends_python_elsewhere();
 }
 
 void stay_behind_if_python_ends() noexcept {
   if (!ends_python_elsewhere()) [[likely]]
     return;
   const auto deadline = std::chrono::steady_clock::now() + kLongestHandlers;
-  while (!python_is_ending()) {
+  while (python_goes_on()) {
     if (std::chrono::steady_clock::now() >= deadline) return;
     std::this_thread::sleep_for(kLookInterval);
   }
@@ -49,7 +43,7 @@ void stay_behind_if_python_ends() noexcept {
 
 void check_signals() {
   if (!has_python()) return;
-  const pybind11::gil_scoped_acquire gil;
+  const GilHeld gil;
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }
 

@@ -116,7 +116,7 @@ class Engine final : private ControlHandler, private Driver {
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override;
   bool has_gated() const noexcept override { return !gated_.empty(); }
-  bool arm() noexcept override { return transport_->arm(); }
+  bool arm() noexcept override { return !shut_down_ && transport_->arm(); }
   void on_process_ended(PeerId peer) noexcept override;
   Deliverable* take_outbox() noexcept override;
   bool has_outbox() const noexcept override { return outbox_ != nullptr; }

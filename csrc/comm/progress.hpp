@@ -36,6 +36,7 @@ class Driver {
   virtual bool has_running() const noexcept = 0;
   // Something is awaited that can only be seen by looking: a word in memory that a device writes.
   virtual bool has_gated() const noexcept = 0;
+  // Before sleeping in the transport's event descriptor. False: something has come, or nothing ever will.
   virtual bool arm() noexcept = 0;
   virtual void on_process_ended(PeerId peer) noexcept = 0;
   // The chain of those to be told; deliver() tells them, after the token has been released.

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/config.hpp"
+#include "python/gil.hpp"
 #include "runtime_python/python_runtime.hpp"
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, axon::Counted<T>, true)
@@ -118,7 +119,7 @@ bool wait(const std::shared_ptr<Connection>& connection, PythonCall& call, doubl
   const Clock::time_point deadline = deadline_in(timeout_s);
   while (!call.finished()) {
     {
-      const py::gil_scoped_release no_gil;
+      const GilReleased no_gil;
       connection->wait(call, std::min(deadline, Clock::now() + kSignalInterval));
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -157,7 +158,7 @@ Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<Conne
 // None: the loop need not drive any more.
 py::object drive(CompletionQueue& queue) {
   const auto calls = [&] {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     return queue.drive();
   }();
   return calls ? py::object(waiters_of(*calls)) : py::none();
@@ -176,7 +177,7 @@ py::bytes address(PythonRuntime& self) {
 template <typename Connect>
 std::shared_ptr<Connection> connect(Connect connect) {
   auto connected = [&] {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     return connect();
   }();
   return value_or_raise(std::move(connected));
@@ -197,7 +198,7 @@ py::dict counts(PythonRuntime& self) {
 }
 
 bool drain(PythonRuntime& self, double timeout_s) {
-  const py::gil_scoped_release no_gil;
+  const GilReleased no_gil;
   return self.runtime().drain(deadline_in(timeout_s));
 }
 
@@ -220,11 +221,10 @@ void bind_connection(py::module_& module) {
       .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
       .def("invoke", &invoke)
       .def(
-          "cancel", [](Connection& self, PythonCall& call) { self.cancel(call); },
-          py::call_guard<py::gil_scoped_release>())
+          "cancel", [](Connection& self, PythonCall& call) { self.cancel(call); }, py::call_guard<GilReleased>())
       .def("failure", [](Connection& self) -> py::object {
         const Status failure = [&] {
-          const py::gil_scoped_release no_gil;
+          const GilReleased no_gil;
           return self.failure();
         }();
         if (failure.ok()) return py::none();
@@ -282,7 +282,7 @@ void bind_runtime(py::module_& module) {
            [](PythonRuntime& self, double patience) {
              self.serve(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience)));
            })
-      .def("stop", &PythonRuntime::stop, py::call_guard<py::gil_scoped_release>())
+      .def("stop", &PythonRuntime::stop, py::call_guard<GilReleased>())
       .def("end", &PythonRuntime::end)
       .def("drain", &drain)
       .def("close", &PythonRuntime::close);

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "python/gil.hpp"
 #include "runtime_python/tensors.hpp"
 
 namespace axon {
@@ -42,23 +43,14 @@ Destinations ask_where(const py::object& where, Inbound& announced) {
   return destinations;
 }
 
-bool python_goes_on() noexcept {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsInitialized() != 0 && Py_IsFinalizing() == 0;
-#else
-  return Py_IsInitialized() != 0 && _Py_IsFinalizing() == 0;
-#endif
-}
-
 void let_go(py::object object) noexcept {
   if (!object) return;
   if (!python_goes_on()) {
     object.release();
     return;
   }
-  const PyGILState_STATE held = PyGILState_Ensure();
+  const GilHeld gil;
   object = {};
-  PyGILState_Release(held);
 }
 
 }  // namespace axon

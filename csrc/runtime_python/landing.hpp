@@ -21,8 +21,6 @@ struct Destinations {
 // what it raises. With Python's lock held.
 Destinations ask_where(const pybind11::object& where, Inbound& announced);
 
-// Whether Python's lock can be taken.
-bool python_goes_on() noexcept;
 // Lets go of an object, on any thread, with Python's lock or without; leaves it behind where Python is ending.
 void let_go(pybind11::object object) noexcept;
 

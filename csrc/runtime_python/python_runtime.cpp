@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "python/gil.hpp"
 #include "runtime/values.hpp"
 #include "runtime_python/landing.hpp"
 
@@ -86,7 +87,7 @@ class LateCallbacks final : public Submission {
   void begin() noexcept override { engine_.post(*this); }
   void deliver() noexcept override {
     if (python_goes_on()) {
-      const py::gil_scoped_acquire gil;
+      const GilHeld gil;
       try {
         call_->take_waiter().attr("_run_callbacks")();
       } catch (py::error_already_set& error) {
@@ -187,7 +188,7 @@ PythonRuntime::~PythonRuntime() {
 // Functions often refer to what owns the runtime, which is not to keep itself alive.
 void PythonRuntime::close() {
   {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     runtime_->close();
   }
   const auto gone = std::exchange(functions_, {});
@@ -206,7 +207,7 @@ void PythonRuntime::add(const std::string& name, PythonFunction function) {
   const auto push = [queue = queue_](Item::Kind kind) {
     return [queue, kind](Invocation& invocation) { queue->push({.kind = kind, .invocation = &invocation}); };
   };
-  const py::gil_scoped_release no_gil;
+  const GilReleased no_gil;
   [[maybe_unused]] const Status added =  // the name is new, and of a length that is allowed
       runtime_->core().add(name, push(Item::Kind::kInvoked), push(Item::Kind::kArgumentsAnnounced));
 }
@@ -215,7 +216,7 @@ void PythonRuntime::serve(Clock::duration patience) {
   while (true) {
     std::vector<Item> items;
     {
-      const py::gil_scoped_release no_gil;
+      const GilReleased no_gil;
       items = queue_->take(patience);
     }
     if (items.empty()) return;
@@ -236,7 +237,7 @@ void PythonRuntime::stop() {
 }
 
 void PythonRuntime::end() {
-  const py::gil_scoped_release no_gil;
+  const GilReleased no_gil;
   queue_->end();
 }
 
@@ -286,7 +287,7 @@ void PythonRuntime::land_arguments(Invocation& invocation) {
     if (found == functions_.end()) throw py::key_error("the runtime is closed");
     const py::object landing = found->second.landing;
     Destinations to = ask_where(landing, invocation.arguments());
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     invocation.accept(to.buffers, to.owners);
   };
   guarded(run, [&](const py::object& exception) { PythonInvocation(invocation, name).fail(exception); });
@@ -296,12 +297,12 @@ void PythonRuntime::land_answer(PythonCall& call) {
   if (call.finished()) return;
   const auto run = [&] {
     Destinations to = ask_where(call.where(), call.reply());
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     call.connection().accept(call, to.buffers, to.owners);
   };
   guarded(run, [&](const py::object& exception) {
     call.set_landing_error(exception);
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     call.connection().decline(call, Status(ErrorCode::kInvalidArgument, "its answer has found no memory"));
   });
 }

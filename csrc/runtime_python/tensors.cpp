@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/data_type.hpp"
+#include "python/gil.hpp"
 
 namespace axon {
 
@@ -55,7 +56,7 @@ std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept {
 // Into pinned memory, in the order of the calling thread's current stream, which is waited for: what it has been given
 // before is what is sent.
 static at::Tensor from_device(const at::Tensor& tensor) {
-  const pybind11::gil_scoped_release no_gil;
+  const GilReleased no_gil;
   const at::Tensor source = tensor.contiguous();
   at::Tensor host = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
   host.copy_(source, /*non_blocking=*/true);
@@ -99,7 +100,7 @@ Owner owner_of(at::Tensor tensor) noexcept {
 static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
   at::Tensor tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(owner.get())));
   if (!tensor.is_cpu()) {
-    const pybind11::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     const at::NoGradGuard no_gradient;
     tensor.copy_(come);
   }

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "python/gil.hpp"
 #include "runtime/values.hpp"
 #include "runtime_python/tensors.hpp"
 #include "runtime_python/values.hpp"
@@ -116,7 +117,7 @@ class Unpacker {
   }
 
   static at::Tensor to(const at::Tensor& tensor, c10::Device device) {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     return tensor.to(device);
   }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 import threading
 import time
@@ -210,6 +211,23 @@ def ends_amid_streams() -> None:
     globals()["KEPT"] = (other, runtime, peer, streams, values, unbegun, sent)
 
 
+class Slow:
+    """Goes away in two seconds."""
+
+    def __del__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        sleep(2)
+
+
+def ends_while_another_thread_waits() -> None:
+    """Its wait ends while the interpreter does."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    runtime = Runtime("runtime", secret=bytes(16))
+    waiting = threading.Thread(target=runtime.connect, args=[silent.getsockname()], kwargs={"timeout": 1}, daemon=True)
+    waiting.start()
+    print("ready", flush=True)
+    globals()["KEPT"] = (silent, Slow())
+
+
 def ends_while_another_thread_drains() -> None:
     other = Runtime("other")
     functions(other)
@@ -279,6 +297,7 @@ PROGRAMS: list[Callable[[], None]] = [
     ends_in_a_function,
     ends_within_a_loop,
     ends_amid_streams,
+    ends_while_another_thread_waits,
     ends_while_another_thread_drains,
     ends_while_memory_is_found,
     keeps_tensors,

@@ -385,6 +385,7 @@ def test_arguments_are_checked() -> None:
         "ends_in_a_function",
         "ends_within_a_loop",
         "ends_amid_streams",
+        "ends_while_another_thread_waits",
         "ends_while_another_thread_drains",
         "ends_while_memory_is_found",
         "keeps_tensors",

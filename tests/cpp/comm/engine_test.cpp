@@ -271,6 +271,8 @@ TEST_F(TwoRanks, shut_down_engine_refuses_politely) {
   EXPECT_EQ(run(*group_[0], *late).code(), ErrorCode::kAborted);
   const OwnCard own = engines_[0].make_card();
   EXPECT_FALSE(engines_[0].form({.name = "late", .rank = 0, .cards = {own.card()}}).ok());
+  const sync::atomic<bool> never{false};
+  EXPECT_FALSE(engines_[0].wait(never, Clock::now() + 20ms));
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+#include "python/gil.hpp"
+
+#include <cxxabi.h>
+#include <unistd.h>
+
+namespace axon {
+
+bool python_goes_on() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsInitialized() != 0 && Py_IsFinalizing() == 0;
+#else
+  return Py_IsInitialized() != 0 && _Py_IsFinalizing() == 0;
+#endif
+}
+
+template <typename Ask>
+static void or_sleep(Ask ask) noexcept {
+  try {
+    ask();
+  } catch (abi::__forced_unwind&) {
+    while (true) pause();
+  }
+}
+
+GilReleased::~GilReleased() {
+  or_sleep([this] { PyEval_RestoreThread(thread_); });
+}
+
+GilHeld::GilHeld() noexcept {
+  or_sleep([this] { before_ = PyGILState_Ensure(); });
+}
+
+}  // namespace axon

@@ -1,0 +1,37 @@
+// Python's lock, taken and given back for a scope.
+//
+// Before 3.14 Python ends a thread that asks for the lock once the interpreter ends, by unwinding it, and pybind11's
+// own guards answer with std::terminate. With these such a thread sleeps until the process is gone, as 3.14 has it.
+#pragma once
+
+#include <Python.h>
+
+namespace axon {
+
+// Whether the interpreter is there, and not on its way out.
+bool python_goes_on() noexcept;
+
+class GilReleased {
+ public:
+  GilReleased() noexcept : thread_(PyEval_SaveThread()) {}
+  ~GilReleased();
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+
+ private:
+  PyThreadState* const thread_;
+};
+
+// From any thread, whether it holds the lock or not.
+class GilHeld {
+ public:
+  GilHeld() noexcept;
+  ~GilHeld() { PyGILState_Release(before_); }
+  GilHeld(const GilHeld&) = delete;
+  GilHeld& operator=(const GilHeld&) = delete;
+
+ private:
+  PyGILState_STATE before_;
+};
+
+}  // namespace axon
