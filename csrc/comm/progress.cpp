@@ -124,13 +124,26 @@ bool Progress::may_listen() const noexcept {
   return !waiter_listens_.load() && !driver_.has_gated();
 }
 
+// A refusal tells of what has come since, or of what the transport holds back until a peer has made room.
+Progress::Armed Progress::arm() noexcept {
+  if (driver_.arm()) return Armed::kYes;
+  if (driver_.drive() != 0) {
+    num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
+    return Armed::kMoved;
+  }
+  return driver_.arm() ? Armed::kYes : Armed::kHeldBack;
+}
+
 // From the holder of the token, who lets go of it: until the transport has something, which is told, or somebody else
 // has done or started something, or deadlines are to be looked after.
 bool Progress::listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
-  const bool armed = driver_.arm();
-  waiter_listens_.store(armed);  // before the token is released: whoever starts or ends something next sees it
+  const Armed armed = arm();
+  waiter_listens_.store(armed == Armed::kYes);  // before the token is released: who starts or ends something sees it
   release();
-  if (!armed) return true;
+  if (armed == Armed::kHeldBack) {
+    for_end_.sleep_until(std::min(deadline, Clock::now() + kShortNap), [&] { return finished.load(); });
+  }
+  if (armed != Armed::kYes) return true;
   if (listens_.load()) doorbell_.ring();  // one is enough
   const auto time_left = std::chrono::ceil<microseconds>(deadline - Clock::now());
   const auto at_most = std::clamp<microseconds>(time_left, microseconds{0}, kDeepSleepRunning);
@@ -235,7 +248,7 @@ microseconds Progress::drive_in_background() noexcept {
   const Clock::duration quiet = crowded ? kWarm : now - busy_at_;
   if (running && quiet < kHot) return microseconds{0};
   if (quiet < kWarm || driver_.has_gated()) return running ? kShortNap : kLongNap;
-  if (!driver_.arm()) return microseconds{0};
+  if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortNap;
   listens_.store(true);
   if (crowded) return kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
   deeply_asleep_.store(true);             // before the token is released: whoever starts something next sees it

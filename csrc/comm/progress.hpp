@@ -36,7 +36,7 @@ class Driver {
   virtual bool has_running() const noexcept = 0;
   // Something is awaited that can only be seen by looking: a word in memory that a device writes.
   virtual bool has_gated() const noexcept = 0;
-  // Before sleeping in the transport's event descriptor. False: something has come, or nothing ever will.
+  // Before sleeping in the transport's event descriptor. False: there is more to drive, or nothing ever will be.
   virtual bool arm() noexcept = 0;
   virtual void on_process_ended(PeerId peer) noexcept = 0;
   // The chain of those to be told; deliver() tells them, after the token has been released.
@@ -98,6 +98,7 @@ class Progress {
 
  private:
   enum class Pause : uint8_t { kFinished, kMakeWay, kQuiet, kDeadline };
+  enum class Armed : uint8_t { kYes, kMoved, kHeldBack };
 
   bool try_acquire() noexcept;
   bool try_acquire_patiently() noexcept;
@@ -107,6 +108,7 @@ class Progress {
   void notify_of_end() noexcept;
   Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept;
   bool may_listen() const noexcept;
+  Armed arm() noexcept;
   bool listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
   void sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
 

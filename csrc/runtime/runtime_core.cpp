@@ -236,9 +236,9 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
 }
 
 // What is posted is delivered by whoever has driven: two threads' deliveries may overtake each other.
-void RuntimeCore::hand_over(Invocation& invocation) noexcept {
-  if (!hands_over_in_order_) return engine_.post(invocation);
-  invocation.deliver();
+void RuntimeCore::hand_over(Submission& news) noexcept {
+  if (!hands_over_in_order_) return engine_.post(news);
+  news.deliver();
   engine_.nudge();
 }
 
@@ -251,19 +251,12 @@ void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
   if (invocation.phase_ != Invocation::Phase::kCalled) return;
   invocation.cancelled_.store(true, std::memory_order_relaxed);
   if (!on_cancelled_) return;
-  if (hands_over_in_order_) {
-    on_cancelled_(invocation.serial_);
-    return engine_.nudge();
-  }
-  engine_.post(*new Notice([tell = on_cancelled_, serial = invocation.serial_] { tell(serial); }));
+  hand_over(*new Notice([tell = on_cancelled_, serial = invocation.serial_] { tell(serial); }));
 }
 
 void RuntimeCore::on_lost(Connection& connection) noexcept {
-  if (on_lost_ && hands_over_in_order_) {
-    on_lost_(connection.shared_from_this());
-    return engine_.nudge();
-  }
-  if (on_lost_) engine_.post(*new Notice([tell = on_lost_, lost = connection.shared_from_this()] { tell(lost); }));
+  if (!on_lost_) return;
+  hand_over(*new Notice([tell = on_lost_, lost = connection.shared_from_this()] { tell(lost); }));
 }
 
 void RuntimeCore::on_caller_lost(Invocation& invocation) noexcept {

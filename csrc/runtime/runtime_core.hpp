@@ -73,7 +73,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
   // For connections and invocations.
   Invocation& take_invocation() noexcept;
   void recycle(Invocation& invocation) noexcept;
-  void hand_over(Invocation& invocation) noexcept;
+  void hand_over(Submission& news) noexcept;
   void ask(Invocation& invocation) noexcept;
   void call(Invocation& invocation) noexcept;
   void on_cancelled(Invocation& invocation) noexcept;
