@@ -15,7 +15,8 @@ from torch_axon.bench.arguments import Arguments, parse_arguments
 from torch_axon.bench.beside import BesideMeter
 from torch_axon.bench.beside_record import BesideLine
 from torch_axon.bench.contenders import choose_gpu, is_backend, open_contenders
-from torch_axon.bench.cost import CostLine, GroupCost, measure_costs
+from torch_axon.bench.cost import GroupCost, measure_costs
+from torch_axon.bench.cost_line import CostLine
 from torch_axon.bench.exercise import Setting
 from torch_axon.bench.idle import IdleCost, measure_idle
 from torch_axon.bench.launch import ranks_wanted, run_each

@@ -6,17 +6,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
-
-from torch_axon.bench.record import Machine
-
-if TYPE_CHECKING:
-    from torch_axon.bench.idle import IdleCost
 
 
 @dataclass(frozen=True)
@@ -32,16 +26,6 @@ class GroupCost:
     further_kib: float
     gpu_kib: float  # taken of the GPU, its context not counted; 0 on CPUs
     further_gpu_kib: float
-
-
-@dataclass(frozen=True)
-class CostLine:
-    """A line of a result file."""
-
-    ranks: int
-    cost: "GroupCost | IdleCost"
-    machine: Machine
-    device: str
 
 
 def default_groups(backends: Sequence[str], timeout: timedelta) -> Iterator[tuple[str, Callable[[], None]]]:
