@@ -32,7 +32,17 @@ class Future:
     and one wake-up of the loop serves all calls that have been answered by then.
     """
 
-    __slots__ = ("_call", "_callbacks", "_exception", "_is_served", "_is_told", "_peer", "_policy", "_value")
+    __slots__ = (
+        "_call",
+        "_callbacks",
+        "_exception",
+        "_is_served",
+        "_is_told",
+        "_loop_wakeups",
+        "_peer",
+        "_policy",
+        "_value",
+    )
 
     def __init__(self, peer: Peer, call: RuntimeCall, policy: Policy) -> None:
         self._peer = peer
@@ -42,6 +52,7 @@ class Future:
         self._exception: BaseException | None = None
         self._callbacks: list[Callable[[], object]] | None = None  # None: nobody watches
         self._is_told = False
+        self._loop_wakeups: _wakeups.Wakeups | None = None  # that hear of it
         self._is_served = False  # by the runtime's thread, which outlives any loop
 
     def done(self) -> bool:
@@ -108,13 +119,16 @@ class Future:
     def __await__(self) -> Generator[Any, None, Any]:
         if not self._call.finished:
             loop = asyncio.get_running_loop()
-            arrived = loop.create_future()
-            if self._when_done(lambda: _wakeups.tell(loop, arrived), _wakeups.of(loop)):
-                try:
-                    yield from arrived
-                except asyncio.CancelledError:
-                    self.cancel()
-                    raise
+            wakeups = _wakeups.of(loop)
+            drives = self._peer._runtime._drives
+            if not (drives and wakeups.has_come_at_once(self._call, self._peer._connection)):
+                arrived = loop.create_future()
+                if self._when_done(lambda: _wakeups.tell(loop, arrived), wakeups):
+                    try:
+                        yield from arrived
+                    except asyncio.CancelledError:
+                        self.cancel()
+                        raise
         return self._outcome()
 
     def _when_done(self, callback: Callable[[], object], queue: _wakeups.Wakeups | None) -> bool:
@@ -127,15 +141,22 @@ class Future:
             if first and queue is not None:
                 watched = self._call.watch(queue.completions, self)
                 if watched:
+                    self._loop_wakeups = queue
                     queue.expect(self._peer._runtime._drives)
             elif first or not self._is_served:  # whoever comes first may be a loop that ends before the call
                 self._is_served = True
-                watched = (first or self._call.unwatch()) and self._call.watch_served(self._peer._runtime._core, self)
+                watched = (first or self._leave_loop()) and self._call.watch_served(self._peer._runtime._core, self)
             else:
                 watched = True
         if not watched:
             self._run_callbacks(but=callback)
         return watched
+
+    def _leave_loop(self) -> bool:
+        left = self._call.unwatch()
+        if left and self._loop_wakeups is not None:
+            self._loop_wakeups.forget()
+        return left
 
     def _run_callbacks(self, but: Callable[[], object] | None = None) -> None:
         with _watching:

@@ -1,19 +1,24 @@
 """How event loops hear of calls that are finished.
 
-While answers come soon a loop looks for them itself, each time around; otherwise it sleeps, and one descriptor wakes it
-for all that have come.
+While answers come soon a loop looks for them itself: at once where a single call is awaited, else each time around.
+Otherwise it sleeps, and one descriptor wakes it for all that have come.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from torch_axon import _native
 
 if TYPE_CHECKING:
+    from torch_axon._C import RuntimeCall, RuntimeConnection
     from torch_axon.runtime._future import Future
+
+_AT_ONCE_S = 10e-6  # less than a loop takes to go around and hear of an answer
+_LONGEST_STAY_NS = 200_000  # before whatever else the loop looks after has its turn
 
 
 class Wakeups:
@@ -26,6 +31,21 @@ class Wakeups:
         self._loop = weakref.ref(loop)
         self._num_awaited = 0
         self._drives = False
+        self._comes_at_once = True  # the latest answer
+        self._stays_since = 0
+
+    def has_come_at_once(self, call: RuntimeCall, connection: RuntimeConnection) -> bool:
+        """Waits for a call that is awaited alone, before the loop goes around. On the loop's thread."""
+        if self._num_awaited > 0 or not self._comes_at_once:
+            return False
+        now = perf_counter_ns()
+        if self._stays_since == 0:
+            self._stays_since = now
+        elif now - self._stays_since > _LONGEST_STAY_NS:
+            self._stays_since = 0
+            return False
+        self._comes_at_once = call.wait(connection, _AT_ONCE_S)
+        return self._comes_at_once
 
     def expect(self, drives: bool) -> None:
         """A call is awaited from here on. On the loop's thread."""
@@ -34,6 +54,15 @@ class Wakeups:
             self._drives = True
             self.completions.begin_driving()
             self._drive_soon()
+
+    def forget(self) -> None:
+        """A call is not awaited here any more. On any thread."""
+        loop = self._loop()
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._forget)
+
+    def _forget(self) -> None:
+        self._num_awaited -= 1
 
     def _drive_soon(self) -> None:
         loop = self._loop()
@@ -45,6 +74,7 @@ class Wakeups:
         try:
             futures: list[Future] | None = self.completions.drive()
             if futures:
+                self._comes_at_once = True
                 self._tell(futures)  # whose callbacks may await others
             if futures is not None and self._num_awaited > 0 and not self._drives:
                 self._drives = True
