@@ -1,6 +1,8 @@
 """The build takes UCX and CUDA from where it was told to, and says what is missing rather than look elsewhere."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +14,29 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NINJA = Path(ninja.BIN_DIR, "ninja")
 BUILD_DIR = ROOT / "build" / Path(sys.prefix).name.removeprefix(".")
+PRESETS = json.loads((ROOT / "CMakePresets.json").read_text(encoding="utf-8"))["configurePresets"]
+
+
+def run_cmake(folder: Path, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    options = {"CMAKE_MAKE_PROGRAM": NINJA, "AXON_PYTHON": sys.executable, **options}
+    command = [Path(cmake.CMAKE_BIN_DIR, "cmake"), "-S", ROOT, "-B", folder, *arguments]
+    definitions = [f"-D{name}={value}" for name, value in options.items()]
+    return subprocess.run([*command, *definitions], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 def configure(folder: Path, **options: object) -> str:
     """What CMake says when it fails."""
-    options = {"CMAKE_MAKE_PROGRAM": NINJA, "AXON_PYTHON": sys.executable, "AXON_TESTS": "OFF", **options}
-    command = [Path(cmake.CMAKE_BIN_DIR, "cmake"), "-S", ROOT, "-B", folder, "-G", "Ninja"]
-    definitions = [f"-D{name}={value}" for name, value in options.items()]
-    result = subprocess.run([*command, *definitions], capture_output=True, text=True, check=False)
+    result = run_cmake(folder, "-G", "Ninja", AXON_TESTS="OFF", **options)
     assert result.returncode != 0
     return " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("preset", [preset["name"] for preset in PRESETS if not preset.get("hidden")])
+def test_presets_can_be_configured(preset: str, tmp_path: Path) -> None:
+    if preset == "fuzz" and shutil.which("clang++") is None:
+        pytest.skip("needs clang++")
+    result = run_cmake(tmp_path, "--preset", preset, AXON_CUDA="OFF")
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture
