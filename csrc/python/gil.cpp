@@ -1,6 +1,5 @@
 #include "python/gil.hpp"
 
-#include <cxxabi.h>
 #include <unistd.h>
 
 namespace axon {
@@ -17,7 +16,7 @@ template <typename Ask>
 static void or_sleep(Ask ask) noexcept {
   try {
     ask();
-  } catch (abi::__forced_unwind&) {
+  } catch (...) {  // nothing is thrown: the thread is being unwound
     while (true) pause();
   }
 }

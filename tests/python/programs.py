@@ -362,5 +362,6 @@ def spawns() -> None:
 
 if __name__ == "__main__":
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
     program: Callable[[], None] = globals()[sys.argv[1]]
     program()
