@@ -25,6 +25,10 @@ void Inbound::open(Messenger& messenger, Listener& listener, const Limits& limit
   landing_ = Landing::kBlocks;
   state_ = State::kEmpty;
   num_missing_ = 0;
+  give_back();
+}
+
+void Inbound::give_back() noexcept {
   if (bytes_.capacity() > kMostKept) bytes_ = {};
   name_ = {};
   values_ = {};

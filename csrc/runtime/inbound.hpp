@@ -81,6 +81,8 @@ class Inbound : private Completion {
   // Lets go of what accept() brought, which may run code of theirs: at rest, without the token.
   bool has_owners() const noexcept { return has_owners_; }
   void let_go() noexcept;
+  // The memory of what has come: at rest, without owners.
+  void give_back() noexcept;
 
   // Once announced or complete.
   std::string_view name() const noexcept { return name_; }

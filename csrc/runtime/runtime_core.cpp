@@ -192,6 +192,7 @@ void RuntimeCore::recycle(Invocation& invocation) noexcept {
     invocation.phase_ = Invocation::Phase::kCleared;
     return engine_.post(invocation);
   }
+  invocation.arguments_.give_back();
   invocation.phase_ = Invocation::Phase::kArriving;
   invocation.has_envelope_ = false;
   invocation.refusal_.clear();

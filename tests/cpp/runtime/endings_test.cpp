@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 
+#include "memory/block.hpp"
 #include "runtime/runtimes.hpp"
 #include "transport/node.hpp"
 
@@ -142,6 +144,27 @@ TEST_F(EndingsTest, values_beyond_the_bound_fail_by_name) {
   ValueReader reader(call->reply().values());
   EXPECT_EQ(reader.next().count, 2u);
   EXPECT_NE(reader.next().text().find(": 1073741825; allowed: up to 1073741824"), std::string_view::npos);
+}
+
+TEST_F(EndingsTest, memory_of_a_call_is_given_back_once_it_is_answered) {
+  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  std::atomic<const std::byte*> came{nullptr};
+  const auto look = [&](Invocation& each) {
+    came = each.arguments().tensors()[0].data.data;
+    each.answer.open();
+    each.answer.seal();
+    each.reply();
+  };
+  ASSERT_TRUE(pair.server->add("look", look).ok());
+  const std::vector<std::byte> bytes(3 << 20);
+  EXPECT_TRUE(invoke(*pair.to_server, "look", bytes)->status().ok());
+  EXPECT_TRUE(comes_true([&] {
+    std::vector<Block> blocks;
+    while (blocks.size() < 8 && (blocks.empty() || blocks.back().data() != came)) {
+      blocks.push_back(Block::take(bytes.size()));
+    }
+    return blocks.back().data() == came;
+  }));
 }
 
 TEST_F(EndingsTest, neighbours_that_are_gone_are_not_counted) {
