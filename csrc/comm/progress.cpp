@@ -124,13 +124,16 @@ bool Progress::may_listen() const noexcept {
   return !waiter_listens_.load() && !driver_.has_gated();
 }
 
+bool Progress::drive() noexcept {
+  if (driver_.drive() == 0) return false;
+  num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
 // A refusal tells of what has come since, or of what the transport holds back until a peer has made room.
 Progress::Armed Progress::arm() noexcept {
   if (driver_.arm()) return Armed::kYes;
-  if (driver_.drive() != 0) {
-    num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
-    return Armed::kMoved;
-  }
+  if (drive()) return Armed::kMoved;
   return driver_.arm() ? Armed::kYes : Armed::kHeldBack;
 }
 
@@ -167,8 +170,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
   const bool crowded = looked_at < crowded_until_;
   unsigned num_idle = 0;
   for (unsigned round = 1; !finished.load(); ++round) {
-    if (driver_.drive() != 0) {
-      num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
+    if (drive()) {
       num_idle = 0;
     } else if (++num_idle > kRoundsBeforeYield) {
       if (crowded) return Pause::kQuiet;
@@ -235,7 +237,7 @@ void Progress::run_in_background() noexcept {
 
 // One round as holder of the token; returns how long to sleep after it, deeply if listens_ is set.
 microseconds Progress::drive_in_background() noexcept {
-  if (driver_.drive() != 0) num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
+  drive();
   const Clock::time_point now = Clock::now();
   driver_.tick(now);
   const bool running = driver_.has_running();

@@ -107,6 +107,7 @@ class Progress {
   void release_once() noexcept;
   void notify_of_end() noexcept;
   Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept;
+  bool drive() noexcept;  // a round that counts as busy if something has moved, which is returned
   bool may_listen() const noexcept;
   Armed arm() noexcept;
   bool listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
