@@ -14,9 +14,11 @@ namespace {
 
 constexpr uint32_t kFewestWarpsPerBlock = 4;
 constexpr uint32_t kPreferredBlocks = 32;
-constexpr uint32_t kMostBlocks = 80;  // with those of a collective, fewer than a Hopper GPU has multiprocessors
-// Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md).
-constexpr LaneLimits kPreferredLanes{.of_short = 192, .of_long = 160};
+// Half of a Hopper GPU's multiprocessors: two groups' kernels run side by side, whichever a rank begins first.
+constexpr uint32_t kMostBlocks = 66;
+// Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md), and no more than fit: a fold between
+// two ranks has a warp a lane for what it sends, what it receives, and what is its own.
+constexpr LaneLimits kPreferredLanes{.of_short = (kMostBlocks * kMostWarpsPerLongFoldBlock - 1) / 3, .of_long = 160};
 constexpr size_t kLongBytes = size_t{4} << 20;
 
 uint32_t divide_up(uint32_t a, uint32_t b) {

@@ -174,6 +174,33 @@ def test_groups_work_on_streams_of_their_own(ranks: RankPool) -> None:
     ranks.run(_groups_and_streams)
 
 
+def _opposite_orders(num_bytes: int) -> None:
+    """Every other rank begins with the other group: kernels of both find room on all GPUs, or none would end."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    with _groups(2) as groups:
+        data = [torch.full((num_bytes // 8,), rank, dtype=torch.int64) for _ in groups]
+        for group in groups:  # its first call waits for the other ranks'
+            dist.all_reduce(torch.ones(1), group=group)
+        torch.cuda.synchronize()
+        for step in range(40):
+            for which in (0, 1) if rank % 2 == 0 else (1, 0):
+                with torch.cuda.stream(streams[which]):
+                    dist.all_reduce(data[which], dist.ReduceOp.MAX, group=groups[which])
+            if step % 8 == 7:
+                torch.cuda.synchronize()
+                meet()
+        for each in data:
+            same_bits(each, torch.full_like(each, num_ranks - 1))
+
+
+@pytest.mark.parametrize("num_bytes", [1 << 20, 6 << 20, 32 << 20])
+def test_two_groups_run_in_opposite_orders(num_bytes: int, ranks: RankPool) -> None:
+    if ranks.device == "one_connection":
+        pytest.skip("streams that share a connection wait for each other")
+    ranks.run(_opposite_orders, num_bytes)
+
+
 def _both_devices() -> None:
     """CPU and CUDA tensors take turns in one group, and are in flight together."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
