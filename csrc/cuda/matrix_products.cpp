@@ -171,7 +171,8 @@ Status MatrixProducts::choose_algorithm(const MatrixProduct& product, Plan& plan
     algorithms.push_back(&algorithm);
     kernels.push_back({.tile = attribute_of(algorithm, BlasLt::kTile), .num_waves = candidate.num_waves});
   }
-  if (!kernels.empty()) plan.algorithm = *algorithms[compute_capability_ == kMeasured ? choose_kernel(kernels) : 0];
+  if (kernels.empty()) return Status();
+  plan.algorithm = *algorithms[compute_capability_ == kMeasured ? choose_kernel(kernels, product.depth) : 0];
   return Status();
 }
 

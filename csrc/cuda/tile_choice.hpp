@@ -2,7 +2,7 @@
 //
 // An H200 draws all that it may within milliseconds of products, and then runs as fast as that allows: the kernels that
 // cuBLASLt puts first are 1 to 3 % slower than those of other tiles. What a tile costs then, and what the last wave
-// leaves idle, ranks them (benchmarks/results/tiles_h200.jsonl).
+// leaves idle, ranks them (benchmarks/cuda/tiles.py, benchmarks/results/tiles_h200.jsonl).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct TiledKernel {
   float num_waves = 0;
 };
 
-// Of one or more: the index. The first one where two are equally fast.
-size_t choose_kernel(std::span<const TiledKernel> kernels) noexcept;
+// Of one or more: the index. The first one where two are equally fast. `depth` products are summed up an element.
+size_t choose_kernel(std::span<const TiledKernel> kernels, int64_t depth) noexcept;
 
 }  // namespace axon
