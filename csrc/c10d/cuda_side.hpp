@@ -104,7 +104,7 @@ class CudaSide {
     PartList staged;    // through the host
   };
 
-  void check_health();
+  void check_health(const Part* refused = nullptr);  // by a call, if any, that is not to be made any more
   void note_fault();
   void put_in_order(c10::Stream earlier, c10::Stream later);
   static void clear_shelf() noexcept;

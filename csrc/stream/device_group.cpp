@@ -332,7 +332,8 @@ Status DeviceGroup::fault() noexcept {
     Status found = fault_in(arena_->mailboxes(block_)[index_of(team)], communicator_.rank());
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);
-    return found.code() == ErrorCode::kAborted && !reason_.ok() ? reason_.clone() : std::move(found);
+    if (found.code() != ErrorCode::kAborted || reason_.ok()) return found;
+    return {reason_.code(), reason_.message() + ". " + found.message()};
   }
   return Status();
 }

@@ -13,7 +13,7 @@ static const char* name_of(DeviceOperation operation) noexcept {
                                      "all_reduce",     "all_gather",        "reduce_scatter",
                                      "reduce",         "broadcast",         "gather",
                                      "scatter",        "all_to_all",        "barrier",
-                                     "point_to_point", "all_gather_matmul", "matmul_reduce_scatter"};
+                                     "send or receive", "all_gather_matmul", "matmul_reduce_scatter"};
   const auto index = static_cast<size_t>(operation);
   return index < kNames.size() ? kNames[index] : "something unknown";
 }
@@ -55,7 +55,7 @@ Status fault_in(const TeamMailbox& mailbox, int rank) {
                                         describe(report.theirs, report.their_tag) + ", rank " + std::to_string(rank) +
                                         " called " + ours};
     default:
-      return {ErrorCode::kAborted, ours + ": aborted while waiting for " + peer};
+      return {ErrorCode::kAborted, ours + " was waiting for " + peer + " on the GPU"};
   }
 }
 

@@ -126,16 +126,22 @@ c10::Stream CudaSide::current_stream() const {
 }
 
 // Neither a kernel nor the engine can throw: what went wrong since the last call is told now.
-void CudaSide::check_health() {
+void CudaSide::check_health(const Part* refused) {
   note_fault();
   late_failure_->rethrow();
-  if (communicator_->is_broken()) check(communicator_->failure());
+  if (!communicator_->is_broken()) return;
+  const Status known = communicator_->failure();
+  const std::string call = refused == nullptr ? "" : refused->describe() + ": ";
+  check(Status(known.code(), communicator_->signed_text(call + known.message())));
 }
 
 void CudaSide::note_fault() {
-  if (group_->fault().ok()) return;
-  const Status known = communicator_->failure();  // knows who is missing, too
-  late_failure_->note_fault(to_exception(Status(known.code(), communicator_->signed_text(known.message()))));
+  const Status fault = group_->fault();
+  if (fault.ok()) return;
+  const Status known = communicator_->failure();  // of a timeout it knows who is missing, …
+  const bool says_more = fault.message().starts_with(known.message());  // … of an end what it has ended
+  const std::string& told = says_more ? fault.message() : known.message();
+  late_failure_->note_fault(to_exception(Status(known.code(), communicator_->signed_text(told))));
 }
 
 void CudaSide::enqueue(AxonWork& work, Timing timing) {
@@ -143,10 +149,10 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   const c10::Stream current = current_stream();
   const bool captured = value_of(is_capturing(view_of(current)));
   if (!captured) clear_shelf();
-  const std::lock_guard lock(mutex_);
-  check_health();
-  work.report_to(late_failure_);
   const PartList parts = work.parts();
+  const std::lock_guard lock(mutex_);
+  check_health(parts.empty() ? nullptr : parts.front());
+  work.report_to(late_failure_);
   const Ways ways = choose(parts, captured);
   const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? own_stream_ : current);
   if (stream != current) put_in_order(current, stream);
@@ -354,7 +360,7 @@ uint64_t CudaSide::num_direct() const {
 
 void CudaSide::gate(Part& part) {
   const std::lock_guard lock(mutex_);
-  check_health();
+  check_health(&part);
   const c10::StreamGuard on_stream(current_stream());  // and its device
   const c10::Stream stream = on_stream.current_stream();
   if (value_of(is_capturing(view_of(stream)))) {

@@ -33,6 +33,16 @@ TEST(FaultText, a_timeout_names_operation_and_rank) {
             "all_reduce (float32, 1024 elements, SUM): Timed out on the GPU. Still awaited here: rank 3.");
 }
 
+TEST(FaultText, what_was_aborted_says_what_it_was_and_for_whom_it_waited) {
+  TeamMailbox mailbox{};
+  mailbox.report.code = FaultCode::kAborted;
+  mailbox.report.peer = 1;
+  mailbox.report.ours = descriptor(DeviceOperation::kPointToPoint, Reduction::kNone, 400);
+  const Status fault = fault_in(mailbox, 0);
+  EXPECT_EQ(fault.code(), ErrorCode::kAborted);
+  EXPECT_EQ(fault.message(), "send or receive (float32, 100 elements, tag 0) was waiting for rank 1 on the GPU");
+}
+
 TEST(FaultText, a_mismatch_names_both_sides) {
   TeamMailbox mailbox{};
   mailbox.report.code = FaultCode::kMismatch;
