@@ -16,8 +16,8 @@ import os
 import re
 import subprocess
 import unittest
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -28,6 +28,8 @@ if ON_GPUS:
     num_ranks = int(os.environ["WORLD_SIZE"])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num_ranks))))
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:num_ranks])
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # upstream asks for GPUs before each test, too
+    os.environ["NUMBA_DISABLE_CUDA"] = "1"  # and numba, where that is installed
 else:
     os.environ.update(BACKEND=TESTED, WORLD_SIZE="4", CUDA_VISIBLE_DEVICES="")
 os.environ["INIT_METHOD"] = "file://"
@@ -36,10 +38,12 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 
-def _without_cuda() -> AbstractContextManager[object]:
+@contextmanager
+def _without_cuda() -> Iterator[None]:
     """Upstream asks for the GPUs when it is imported, and a process that has asked CUDA must not fork."""
     if not ON_GPUS:
-        return nullcontext()
+        yield
+        return
 
     def refuse() -> None:
         raise RuntimeError("upstream's modules use CUDA while they are imported")
@@ -47,17 +51,19 @@ def _without_cuda() -> AbstractContextManager[object]:
     query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     capability = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     major, minor = map(int, capability.split("."))
-    return mock.patch.multiple(
+    answers = mock.patch.multiple(
         torch.cuda,
         is_available=lambda: True,
         device_count=lambda: num_ranks,
         get_device_capability=lambda device=None: (major, minor),
         _lazy_init=refuse,
     )
+    with answers, mock.patch("torch.utils._triton.has_triton", lambda: True):
+        yield
 
 
 with _without_cuda():
-    from torch.testing._internal import common_distributed, common_utils
+    from torch.testing._internal import common_device_type, common_distributed, common_utils  # noqa: F401
 
 if TESTED == "axon":
     import torch_axon  # noqa: F401
