@@ -1,6 +1,7 @@
 # One command a task; each sets up what it needs: a virtual environment from the hashed locks, then the build.
 #
-#   make demo | test | test-upstream | check | docs | format | bench | wheel | asan | asan-python | tsan | sanitize | fuzz | instructions | lock | clean
+#   make demo | test | test-upstream | check | docs | format | bench | wheel | gpu-bundle | asan | asan-python | tsan | sanitize | fuzz | instructions
+#        lock | clean
 #
 #   PYTHON=python3.12  VENV=folder      interpreter, and the folder of the environment made with it
 #   TORCH=2.15                          another torch of requirements/torch-*.txt, in an environment of its own
@@ -23,7 +24,7 @@ LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header $(UPG
 CXX_FILES = $(shell find csrc tests benchmarks examples -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 # Only these need GoogleTest, so `make demo` runs where it is missing.
-TESTS := $(if $(filter test asan tsan sanitize instructions,$(MAKECMDGOALS)),1,0)
+TESTS := $(if $(filter test gpu-bundle asan tsan sanitize instructions,$(MAKECMDGOALS)),1,0)
 BUILD_DIR := $(abspath build)/$(patsubst .%,%,$(notdir $(VENV)))
 BUILD := AXON_BUILD_DIR=$(BUILD_DIR) AXON_TESTS=$(TESTS)
 
@@ -32,7 +33,7 @@ export AXON_CUDA_ROOT ?= $(abspath $(CUDA))/nvidia/cu13
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-upstream check docs format bench wheel asan asan-python tsan sanitize fuzz instructions lock clean build host
+.PHONY: demo test test-upstream check docs format bench wheel gpu-bundle asan asan-python tsan sanitize fuzz instructions lock clean build host
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.editable
@@ -53,6 +54,20 @@ wheel: build
 	@rm -rf dist build/lib.* build/bdist.*
 	@$(BUILD) $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
 	@ls dist/*.whl
+
+# What benchmarks/cuda/run_on_gpu_host.sh takes along to a host with GPUs and the same Python and torch, but no network.
+GPU_BUNDLE := build/gpu-bundle
+gpu-bundle: wheel
+	@rm -rf $(GPU_BUNDLE) && mkdir -p $(GPU_BUNDLE)/bin
+	@$(BIN)/cmake --build $(BUILD_DIR) --target gpu_test device_bench
+	@strip -o $(GPU_BUNDLE)/bin/device_bench $(BUILD_DIR)/benchmarks/device_bench
+	@cp $(BUILD_DIR)/tests/cpp/gpu_test $(GPU_BUNDLE)/bin
+	@xz -T0 $(GPU_BUNDLE)/bin/*
+	@cp dist/*.whl $(GPU_BUNDLE)
+	@sed -n '/^\(libucx-cu13\|expecttest\)==/,/[^\\]$$/p' requirements/torch-$(TORCH).txt > $(GPU_BUNDLE)/requirements.txt
+	@$(BIN)/python -m pip download -q --no-deps --require-hashes -d $(GPU_BUNDLE) -r $(GPU_BUNDLE)/requirements.txt
+	@git describe --always --dirty > $(GPU_BUNDLE)/commit
+	@du -sh $(GPU_BUNDLE)
 
 check: $(VENV)/.editable
 	@$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)

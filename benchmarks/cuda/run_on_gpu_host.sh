@@ -3,9 +3,10 @@
 #
 #   benchmarks/cuda/run_on_gpu_host.sh BUNDLE RESULTS [STEP…]
 #
-# BUNDLE holds the wheels of torch_axon, libucx and expecttest (for the steps upstream_*), a file `commit` that names what
-# was built, and in bin/ the C++ tests (*_test) and benchmarks (*_bench), linked statically against cudart so that they run
-# where they were not built; UCX they find in its wheel.
+# BUNDLE is what `make gpu-bundle` leaves in build/gpu-bundle: the wheels of torch_axon, libucx and expecttest (for the
+# steps upstream_*), a file `commit` that names what was built, and in bin/, compressed, the C++ tests (*_test) and
+# benchmarks (*_bench), linked statically against cudart so that they run where they were not built; UCX they find in its
+# wheel.
 # Without STEPs all run, in the order of the table below, until DEADLINE (default 520) seconds are over. Each step has a
 # deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
 #
@@ -21,10 +22,11 @@ wanted=" $* "
 here=$(realpath "$(dirname "$0")")
 tests=$here/../../tests/python
 scratch=$(mktemp -d)
+programs=$scratch/bin
 deadline=$((SECONDS + ${DEADLINE:-520}))
 num_gpus=$(nvidia-smi -L | wc -l)
 commit=$(cat "$bundle/commit" 2>/dev/null || echo unknown)
-export bundle results here tests commit
+export programs results here tests commit
 table=()
 
 # Multicast can put a host's GPUs out of service where they are shared.
@@ -51,7 +53,7 @@ step() { # step NAME SECONDS COMMAND…
 all_of() { # all_of SUFFIX ARGUMENT…: runs the bundle's programs named so, one after the other
   local suffix=$1 status=0 program
   shift
-  for program in "$bundle"/bin/*"$suffix"; do
+  for program in "$programs"/*"$suffix"; do
     echo "--- $(basename "$program")"
     LD_LIBRARY_PATH=$PYTHONPATH/libucx/lib "$program" "$@" || status=1
   done
@@ -59,18 +61,18 @@ all_of() { # all_of SUFFIX ARGUMENT…: runs the bundle's programs named so, one
 }
 
 sanitize() { # sanitize TOOL [OPTION…]: the kernels' own tests
-  compute-sanitizer --tool "$@" --error-exitcode 9 "$bundle/bin/device_test" --gtest_brief=1 --gtest_filter="${SANITIZED:-\
+  compute-sanitizer --tool "$@" --error-exitcode 9 "$programs/gpu_test" --gtest_brief=1 --gtest_filter="${SANITIZED:-\
 *in_place*gpu_each_2*:*any_grid*gpu_each_2*:*mismatch*gpu_each_2*:*uneven*gpu_each_2*:*DirectMessages*gpu_each_2*}"
 }
 
 python_tests() { # python_tests SELECTION FILE…: on GPUs only
   local selection=$1
   shift
-  python3 -m pytest -p no:cacheprovider -m gpu -k "$selection" --tb=short "${@/#/$tests/}"
+  python3 -m pytest -vv -p no:cacheprovider -m gpu -k "$selection" --tb=short "${@/#/$tests/}"
 }
 
 faults() { # faults [SELECTION]: of tests/fault, all on GPUs
-  python3 -m pytest -p no:cacheprovider -m gpu -k "${1:-test}" --all-faults --fault-rounds "${FAULT_ROUNDS:-30}" \
+  python3 -m pytest -vv -p no:cacheprovider -m gpu -k "${1:-test}" --all-faults --fault-rounds "${FAULT_ROUNDS:-30}" \
     --tb=short --timeout 120 "$tests/../fault"
 }
 
@@ -111,6 +113,10 @@ overlap() { # overlap RANKS
     --json "$results/overlap.jsonl" --plot "$results/overlap_$1.png" --trace "$results/overlap_$1_trace.json"
 }
 
+tiles() { # tiles RANKS: what csrc/cuda/tile_choice.cpp is made from
+  torchrun --standalone --nproc-per-node "$1" "$here/tiles.py" --commit "$commit" --json "$results/tiles.jsonl"
+}
+
 llama() { # llama RANKS [--compile]
   torchrun --standalone --nproc-per-node "$1" "$here/llama_step.py" "${@:2}" --commit "$commit" \
     --json "$results/llama.jsonl"
@@ -121,9 +127,14 @@ kernels() { # kernels RANKS
   python3 "$here/table.py" "$results/kernels.jsonl"
 }
 
-export -f all_of sanitize python_tests faults soak upstream bench costs host beside overlap llama kernels
+export -f all_of sanitize python_tests faults soak upstream bench costs host beside overlap tiles llama kernels
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
+mkdir "$programs"
+for packed in "$bundle"/bin/*.xz; do
+  program=$programs/$(basename "$packed" .xz)
+  xz -dc "$packed" >"$program" && chmod +x "$program" || exit 1
+done
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$scratch/site" "$bundle"/*.whl || exit 1
 python3 -c 'import torch_axon._native as n; n.load(); print("torch_axon", n._build.VERSION, "loads")' || exit 1
 
@@ -144,6 +155,7 @@ all_steps() {
     test_tensor_parallel.py
   step training 240 python_tests "$few" test_cuda_training.py test_training.py test_cuda_clients.py test_examples.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
+  step runtime 60 python_tests test test_cuda_runtime.py
   step faults 500 faults
   step soak 400 soak
   step upstream_2 500 upstream 2
@@ -153,6 +165,7 @@ all_steps() {
   step host_2 60 host 2
   step beside_2 150 beside 2
   step overlap_2 150 overlap 2
+  step tiles 300 tiles 2
   step llama_2 150 llama 2
   step llama_2_compiled 300 llama 2 --compile
   step kernels_2 100 kernels 2
