@@ -54,7 +54,8 @@ double predict(const TiledKernel& kernel, int64_t depth) noexcept {
 }  // namespace
 
 size_t choose_kernel(std::span<const TiledKernel> kernels, int64_t depth) noexcept {
-  const auto best = std::ranges::min_element(kernels, {}, [&](const TiledKernel& each) { return predict(each, depth); });
+  const auto best =
+      std::ranges::min_element(kernels, {}, [&](const TiledKernel& each) { return predict(each, depth); });
   return static_cast<size_t>(best - kernels.begin());
 }
 

@@ -16,8 +16,8 @@ constexpr uint32_t kFewestWarpsPerBlock = 4;
 constexpr uint32_t kPreferredBlocks = 32;
 // Half of a Hopper GPU's multiprocessors: two groups' kernels run side by side, whichever a rank begins first.
 constexpr uint32_t kMostBlocks = 66;
-// Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md), and no more than fit: a fold between
-// two ranks has a warp a lane for what it sends, what it receives, and what is its own.
+// Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md), and no more than fit: a fold
+// between two ranks has a warp a lane for what it sends, what it receives, and what is its own.
 constexpr LaneLimits kPreferredLanes{.of_short = (kMostBlocks * kMostWarpsPerLongFoldBlock - 1) / 3, .of_long = 160};
 constexpr size_t kLongBytes = size_t{4} << 20;
 

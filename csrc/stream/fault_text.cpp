@@ -9,10 +9,10 @@
 namespace axon {
 
 static const char* name_of(DeviceOperation operation) noexcept {
-  static constexpr std::array kNames{"nothing",        "all_reduce",        "all_reduce",
-                                     "all_reduce",     "all_gather",        "reduce_scatter",
-                                     "reduce",         "broadcast",         "gather",
-                                     "scatter",        "all_to_all",        "barrier",
+  static constexpr std::array kNames{"nothing",         "all_reduce",        "all_reduce",
+                                     "all_reduce",      "all_gather",        "reduce_scatter",
+                                     "reduce",          "broadcast",         "gather",
+                                     "scatter",         "all_to_all",        "barrier",
                                      "send or receive", "all_gather_matmul", "matmul_reduce_scatter"};
   const auto index = static_cast<size_t>(operation);
   return index < kNames.size() ? kNames[index] : "something unknown";

@@ -58,7 +58,7 @@ def _without_cuda() -> Iterator[None]:
         get_device_capability=lambda device=None: (major, minor),
         _lazy_init=refuse,
     )
-    with answers, mock.patch("torch.utils._triton.has_triton", lambda: True):
+    with answers, mock.patch("torch.utils._triton.has_triton", return_value=True):
         yield
 
 

@@ -138,7 +138,7 @@ void CudaSide::check_health(const Part* refused) {
 void CudaSide::note_fault() {
   const Status fault = group_->fault();
   if (fault.ok()) return;
-  const Status known = communicator_->failure();  // of a timeout it knows who is missing, …
+  const Status known = communicator_->failure();                        // of a timeout it knows who is missing, …
   const bool says_more = fault.message().starts_with(known.message());  // … of an end what it has ended
   const std::string& told = says_more ? fault.message() : known.message();
   late_failure_->note_fault(to_exception(Status(known.code(), communicator_->signed_text(told))));

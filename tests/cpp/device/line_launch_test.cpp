@@ -1,0 +1,53 @@
+#include "device/line_launch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "cuda/device_types.hpp"
+#include "device/team_layout.hpp"
+
+namespace axon::device {
+namespace {
+
+constexpr int kHalfOfAHopper = 66;  // multiprocessors
+
+// Of a rank that sends to all others, receives from all, and has a part of its own, as many lanes as there can be.
+JobPlan everything(int num_ranks, LaneLimits limits) {
+  JobPlan plan(0, limits);
+  const uint32_t num_lanes = std::max(limits.of_short, limits.of_long);
+  plan.add_control();
+  plan.add_own(num_lanes);
+  for (int peer = 1; peer < num_ranks; ++peer) {
+    plan.add_send(peer, num_lanes);
+    plan.add_receive(peer, num_lanes);
+  }
+  return plan;
+}
+
+TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
+  for (const size_t block_bytes : {kMinBlockBytes, kMaxBlockBytes}) {
+    for (int num_ranks = 2; num_ranks <= kMaxTeamRanks; ++num_ranks) {
+      SCOPED_TRACE(std::to_string(num_ranks) + " ranks, blocks of " + std::to_string(block_bytes));
+      const Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
+      ASSERT_TRUE(layout.ok());
+      const uint32_t available = layout.value().channels[static_cast<int>(Channel::kCollective)].num_lanes;
+      const Result<LaneLimits> limits = choose_lanes(available, static_cast<uint32_t>(num_ranks - 1), {});
+      ASSERT_TRUE(limits.ok());
+      Result<LaunchShape> grid = everything(num_ranks, limits.value()).grid({}, kMostWarpsPerLongFoldBlock);
+      ASSERT_TRUE(grid.ok()) << grid.status().message();
+      EXPECT_LE(grid.value().num_blocks, kHalfOfAHopper);
+    }
+  }
+}
+
+TEST(LineLaunch, more_than_can_run_at_once_is_refused) {
+  const JobPlan plan = everything(2, {.of_short = 256, .of_long = 256});
+  Result<LaunchShape> grid = plan.grid({}, kMostWarpsPerLongFoldBlock);
+  ASSERT_FALSE(grid.ok());
+  EXPECT_EQ(grid.status().code(), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace axon::device
