@@ -11,8 +11,8 @@
 # deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
 #
 #   TORTURE=100000 sets the operations of the step torture, SOAK_MINUTES how long the soak takes, FAULT_ROUNDS how often
-#   ranks fail and regroup in the step faults, JOBS how many of upstream's tests run at a time, SIZES and OPERATIONS
-#   those of the benchmark, SHAPES those of overlap.
+#   ranks fail and regroup in the step faults, JOBS how many of upstream's tests run at a time and UPSTREAM_LIMIT for
+#   how many seconds, SIZES and OPERATIONS those of the benchmark, SHAPES those of overlap.
 set -u
 bundle=$(realpath "$1")
 mkdir -p "$2"
@@ -81,7 +81,7 @@ soak() { # soak: random operations and faults, on all GPUs
 }
 
 upstream() { # upstream RANKS: PyTorch's own tests of backends
-  python3 "$tests/../upstream/report.py" --gpus "$1" --jobs "${JOBS:-4}" --results "$results"
+  python3 "$tests/../upstream/report.py" --gpus "$1" --jobs "${JOBS:-6}" --limit "${UPSTREAM_LIMIT:-300}" --results "$results"
 }
 
 bench() { # bench RANKS eager|graph
@@ -158,7 +158,7 @@ all_steps() {
   step runtime 60 python_tests test test_cuda_runtime.py
   step faults 500 faults
   step soak 400 soak
-  step upstream_2 500 upstream 2
+  step upstream_2 320 upstream 2
   step bench_2_graph 200 bench 2 graph
   step bench_2_eager 200 bench 2 eager
   step costs_2 100 costs 2
@@ -181,7 +181,7 @@ all_steps() {
   step bench_tests 200 python_tests test test_bench.py
   step fused_4 240 python_tests "4ranks or 3ranks" test_fused.py test_cuda_fused.py
   if ((num_gpus >= 4)); then
-    step upstream_4 500 upstream 4
+    step upstream_4 320 upstream 4
     step bench_4_graph 200 bench 4 graph
     step bench_4_eager 200 bench 4 eager
     step costs_4 100 costs 4

@@ -10,36 +10,57 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import TIMEOUT_MAX, Timer
 
 import lists
 import torch
 from tqdm import tqdm
 
 
-def _run_share(share: str, num_gpus: int, progress: tqdm[object]) -> list[dict[str, object]]:
-    command = [sys.executable, str(lists.HERE / "run.py"), "--share", share, "--gpus", str(num_gpus)]
+@contextmanager
+def _process(command: list[str], limit_s: float | None) -> Iterator[subprocess.Popen[str]]:
+    """With all that it starts; ended when the time is up."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as process:
+        timer = Timer(limit_s or TIMEOUT_MAX, os.killpg, (process.pid, signal.SIGKILL))
+        timer.start()
+        try:
+            yield process
+        finally:
+            timer.cancel()
+
+
+def _run_share(share: str, arguments: argparse.Namespace, progress: tqdm[object]) -> list[dict[str, object]]:
+    command = [sys.executable, str(lists.HERE / "run.py"), "--share", share, "--gpus", str(arguments.gpus)]
     rows = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with _process(command, arguments.limit) as process:
         assert process.stdout is not None
         for line in process.stdout:
+            if not line.endswith("\n"):
+                break  # its process was ended in the midst of it
             rows.append(json.loads(line))
             progress.update()
-    if process.returncode != 0:
+    is_late = arguments.limit is not None and process.returncode == -signal.SIGKILL
+    if process.returncode != 0 and not is_late:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode} after {len(rows)} tests")
     return rows
 
 
-def _run_all(num_gpus: int, num_jobs: int) -> list[dict[str, object]]:
-    with ThreadPoolExecutor(num_jobs) as pool, tqdm(unit=" tests") as progress:
-        shares = [f"{job + 1}/{num_jobs}" for job in range(num_jobs)]
-        rows = [row for each in pool.map(lambda share: _run_share(share, num_gpus, progress), shares) for row in each]
+def _run_all(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    with ThreadPoolExecutor(arguments.jobs) as pool, tqdm(unit=" tests") as progress:
+        shares = [f"{job + 1}/{arguments.jobs}" for job in range(arguments.jobs)]
+        rows = [row for each in pool.map(lambda share: _run_share(share, arguments, progress), shares) for row in each]
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
@@ -68,10 +89,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs all of upstream's tests and compares with the lists.")
     parser.add_argument("--gpus", type=int, default=0, help="ranks, with a GPU each; 0: four ranks on CPUs")
     parser.add_argument("--jobs", type=int, default=1, help="how many tests run at a time")
+    parser.add_argument("--limit", type=float, help="seconds, after which what has run by then is reported")
     parser.add_argument("--results", type=Path, default=lists.RESULTS, help="folder for torch-VERSION.jsonl")
     arguments = parser.parse_args()
     expected = lists.expected(arguments.gpus)
-    found = _run_all(arguments.gpus, arguments.jobs)
+    found = _run_all(arguments)
     for row in found:
         if row["outcome"] == "failed" and row["name"] not in expected.not_to_pass:
             print(f"=== {row['name']} after {row['seconds']} s", str(row["detail"])[-3000:], sep="\n")
