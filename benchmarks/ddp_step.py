@@ -123,7 +123,7 @@ class Training:
         self.seconds: list[float] = []
         self.model = DistributedDataParallel(model, process_group=group) if group else model
         self._batches = task.batches()
-        self._optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
     def run(self, num_steps: int) -> None:
         """One more, which is not timed: the ranks meet in it."""
