@@ -235,9 +235,10 @@ void Progress::run_in_background() noexcept {
   }
 }
 
-// One round as holder of the token; returns how long to sleep after it, deeply if listens_ is set.
+// One round as holder of the token; returns how long to sleep after it, deeply if listens_ is set. What has moved may be
+// a piece of something large, whatever runs here: the next is looked for at once, or, where cores are short, if there is.
 microseconds Progress::drive_in_background() noexcept {
-  drive();
+  const bool moved = drive();
   const Clock::time_point now = Clock::now();
   driver_.tick(now);
   const bool running = driver_.has_running();
@@ -248,7 +249,7 @@ microseconds Progress::drive_in_background() noexcept {
   }
   const bool crowded = now < crowded_until_;
   const Clock::duration quiet = crowded ? kWarm : now - busy_at_;
-  if (running && quiet < kHot) return microseconds{0};
+  if ((moved && !crowded) || (running && quiet < kHot)) return microseconds{0};
   if (quiet < kWarm || driver_.has_gated()) return running ? kShortNap : kLongNap;
   if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortNap;
   listens_.store(true);

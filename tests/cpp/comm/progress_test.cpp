@@ -16,6 +16,7 @@
 
 #include "base/trace.hpp"
 #include "comm/doorbell.hpp"
+#include "comm/pace.hpp"
 
 namespace axon {
 namespace {
@@ -37,6 +38,7 @@ class JobDriver final : public Driver {
     for (Deliverable* job = submitted_.take_all(); job != nullptr; job = job->next) {
       running_.push_back(static_cast<Job*>(job));
     }
+    const unsigned num_pieces = num_pieces_left > 0 && num_pieces_left.fetch_sub(1) > 0 ? 1 : 0;
     const unsigned num_moved = frozen ? 0 : static_cast<unsigned>(running_.size());
     if (num_moved != 0) {
       std::erase_if(running_, [&](Job* job) {
@@ -47,7 +49,7 @@ class JobDriver final : public Driver {
       });
     }
     inside_.store(false);
-    return num_moved;
+    return num_moved + num_pieces;
   }
   void tick(Clock::time_point) noexcept override { num_ticks.fetch_add(1); }
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
@@ -64,7 +66,8 @@ class JobDriver final : public Driver {
     }
   }
 
-  std::atomic<bool> frozen{false};  // nothing moves while set
+  std::atomic<bool> frozen{false};      // no job moves while set
+  std::atomic<int> num_pieces_left{0};  // of what no job here awaits, one a round
   std::atomic<int> num_ticks{0};
   std::atomic<int> ended{-1};
 
@@ -165,6 +168,16 @@ TEST_F(ProgressTest, waiter_in_a_crowd_is_woken_by_the_background) {
     ASSERT_EQ(::write(transport_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
     waiter.join();
   }
+}
+
+TEST_F(ProgressTest, pieces_of_what_no_job_awaits_are_taken_without_naps_between_them) {
+  constexpr int kNumPieces = 2000;
+  const auto began = Clock::now();
+  driver_.num_pieces_left = kNumPieces;
+  const uint64_t one = 1;
+  ASSERT_EQ(write(transport_.get(), &one, sizeof one), sizeof one);  // wakes whoever listens
+  while (driver_.num_pieces_left > 0) std::this_thread::sleep_for(1ms);
+  EXPECT_LT(Clock::now() - began, kNumPieces * pace::kLongNap / 2);
 }
 
 TEST_F(ProgressTest, deadline_ends_a_wait) {
