@@ -235,8 +235,9 @@ void Progress::run_in_background() noexcept {
   }
 }
 
-// One round as holder of the token; returns how long to sleep after it, deeply if listens_ is set. What has moved may be
-// a piece of something large, whatever runs here: the next is looked for at once, or, where cores are short, if there is.
+// One round as holder of the token; returns how long to sleep after it, deeply if listens_ is set. What has moved may
+// be a piece of something large, whatever runs here: the next is looked for at once, or, where cores are short, if
+// there is.
 microseconds Progress::drive_in_background() noexcept {
   const bool moved = drive();
   const Clock::time_point now = Clock::now();
