@@ -166,6 +166,28 @@ def test_coroutines_are_cancelled_where_their_runtime_closes() -> None:
             call.result(DEADLINE_S)
 
 
+def test_a_coroutine_that_has_been_cancelled_cleans_up_though_its_runtime_closes_meanwhile() -> None:
+    with pair() as (_, client, _), Runtime("closing") as closing:
+        began, cleaning, clean = threading.Event(), threading.Event(), threading.Event()
+
+        @closing.register
+        async def waits() -> None:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaning.set()
+                await asyncio.sleep(0.1)
+                clean.set()
+
+        call = client.connect(closing.address).invoke("waits")
+        assert began.wait(DEADLINE_S)
+        call.cancel()
+        assert cleaning.wait(DEADLINE_S)
+        closing.close(drain=False)
+        assert clean.is_set()
+
+
 def test_a_runtime_may_begin_again_under_its_name() -> None:
     with Runtime("client") as client:
         incarnations = set()

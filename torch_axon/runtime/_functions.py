@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
@@ -14,8 +15,17 @@ if TYPE_CHECKING:
 
 Arguments = tuple[Any, ...]
 
+_cancelled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+
 # How long a coroutine may take to end that has been cancelled because its runtime closes.
 _LONGEST_CANCELLATION_S = 1.0
+
+
+def _cancel_once(task: asyncio.Task[Any]) -> None:
+    """A second time would interrupt what it does about the first."""
+    if task not in _cancelled:
+        _cancelled.add(task)
+        task.cancel()
 
 
 class InExecutor:
@@ -75,7 +85,7 @@ class OnLoop:
         if serial not in self._running:
             return
         task, invocation = self._running[serial]
-        task.cancel()
+        _cancel_once(task)
 
         def end(_: asyncio.Task[None]) -> None:
             self._running.pop(serial, None)
@@ -122,7 +132,7 @@ class LoopThread:
         self.loop.run_forever()
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
-            task.cancel()
+            _cancel_once(task)
         if tasks:  # so that each answers that it has been
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=_LONGEST_CANCELLATION_S))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
