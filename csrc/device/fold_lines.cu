@@ -62,7 +62,9 @@ Status launch_fold(const DeviceTeam& team, FoldKernels kernels, FoldArguments& c
                    StreamView stream) {
   const uint32_t all_lanes = team.layout.channels[static_cast<int>(Channel::kCollective)].num_lanes;
   const uint32_t available = call.receivers == 0 ? all_lanes : all_lanes / 2;
-  Result<LaneLimits> limits = choose_lanes(available, static_cast<uint32_t>(team.num_ranks - 1), shape);
+  const auto num_edges = static_cast<uint32_t>(team.num_ranks - 1);
+  Result<LaneLimits> limits =
+      call.receivers == 0 ? choose_lanes(available, num_edges, shape) : choose_fold_lanes(available, num_edges, shape);
   if (!limits.ok()) return std::move(limits.status());
   call.first_total_lane = available;
 

@@ -16,9 +16,8 @@ constexpr uint32_t kFewestWarpsPerBlock = 4;
 constexpr uint32_t kPreferredBlocks = 32;
 // Half of a Hopper GPU's multiprocessors: two groups' kernels run side by side, whichever a rank begins first.
 constexpr uint32_t kMostBlocks = 66;
-// Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md), and no more than fit: a fold
-// between two ranks has a warp a lane for what it sends, what it receives, and what is its own.
-constexpr LaneLimits kPreferredLanes{.of_short = (kMostBlocks * kMostWarpsPerLongFoldBlock - 1) / 3, .of_long = 160};
+// Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md).
+constexpr LaneLimits kPreferredLanes{.of_short = 192, .of_long = 160};
 constexpr size_t kLongBytes = size_t{4} << 20;
 
 uint32_t divide_up(uint32_t a, uint32_t b) {
@@ -64,6 +63,14 @@ Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShap
   if (wished != 0) return LaneLimits{wished, wished};
   return LaneLimits{.of_short = std::clamp(kPreferredLanes.of_short / num_edges, 1u, available),
                     .of_long = std::clamp(kPreferredLanes.of_long / num_edges, 1u, available)};
+}
+
+Result<LaneLimits> choose_fold_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
+  Result<LaneLimits> limits = choose_lanes(available, num_edges, wish);
+  if (!limits.ok() || wish.num_lanes != 0) return limits;
+  const uint32_t most = (kMostBlocks * kMostWarpsPerLongFoldBlock - 1) / (2 * num_edges + 1);
+  limits.value().of_short = std::min(limits.value().of_short, most);
+  return limits;
 }
 
 Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept {

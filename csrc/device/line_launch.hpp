@@ -53,6 +53,8 @@ class JobPlan {
 
 // For messages on `num_edges` at a time, of an edge's `available` lanes; or the caller's wish.
 Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
+// … of a fold whose totals go back: a warp a lane for what a rank sends, what it receives, and what is its own.
+Result<LaneLimits> choose_fold_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
 
 // Shards of whole frames, one a bit of `owners`, in the order of their ranks; the others are empty.
 struct Shards {

@@ -26,18 +26,25 @@ JobPlan everything(int num_ranks, LaneLimits limits) {
   return plan;
 }
 
+void expect_room(const JobPlan& plan, int most_warps) {
+  Result<LaunchShape> grid = plan.grid({}, most_warps);
+  ASSERT_TRUE(grid.ok()) << grid.status().message();
+  EXPECT_LE(grid.value().num_blocks, kHalfOfAHopper);
+}
+
 TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
   for (const size_t block_bytes : {kMinBlockBytes, kMaxBlockBytes}) {
     for (int num_ranks = 2; num_ranks <= kMaxTeamRanks; ++num_ranks) {
       SCOPED_TRACE(std::to_string(num_ranks) + " ranks, blocks of " + std::to_string(block_bytes));
       const Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
       ASSERT_TRUE(layout.ok());
-      const uint32_t available = layout.value().channels[static_cast<int>(Channel::kCollective)].num_lanes;
-      const Result<LaneLimits> limits = choose_lanes(available, static_cast<uint32_t>(num_ranks - 1), {});
-      ASSERT_TRUE(limits.ok());
-      Result<LaunchShape> grid = everything(num_ranks, limits.value()).grid({}, kMostWarpsPerLongFoldBlock);
-      ASSERT_TRUE(grid.ok()) << grid.status().message();
-      EXPECT_LE(grid.value().num_blocks, kHalfOfAHopper);
+      const uint32_t all_lanes = layout.value().channels[static_cast<int>(Channel::kCollective)].num_lanes;
+      const auto num_edges = static_cast<uint32_t>(num_ranks - 1);
+      const Result<LaneLimits> of_exchange = choose_lanes(all_lanes, num_edges, {});
+      const Result<LaneLimits> of_fold = choose_fold_lanes(all_lanes / 2, num_edges, {});
+      ASSERT_TRUE(of_exchange.ok() && of_fold.ok());
+      expect_room(everything(num_ranks, of_exchange.value()), kMostWarpsPerBlock);
+      expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongFoldBlock);
     }
   }
 }
