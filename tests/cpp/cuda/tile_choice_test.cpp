@@ -5,14 +5,15 @@
 namespace axon {
 namespace {
 
-constexpr int32_t k192x192 = 209, k256x128 = 24, k168x128 = 197, kNew = 9999;
-constexpr int64_t kShort = 4096, kLong = 16384;
+constexpr int32_t k192x192 = 209, k256x128 = 24, k168x128 = 197, k144x128 = 184, kNew = 9999;
+constexpr int64_t kLongestShort = 4096, kLong = 16384;
 
 TEST(TileChoice, small_tiles_for_short_sums_and_large_ones_for_long) {
   const TiledKernel kernels[] = {{k192x192, 54.F}, {k256x128, 62.F}, {k168x128, 95.F}};
-  EXPECT_EQ(choose_kernel(kernels, kShort), 2);
-  const TiledKernel large[] = {{k192x192, 54.F}, {k256x128, 62.F}};
-  EXPECT_EQ(choose_kernel(large, kLong), 1);
+  EXPECT_EQ(choose_kernel(kernels, kLongestShort), 2);
+  const TiledKernel small_first[] = {{k144x128, 95.F}, {k256x128, 62.F}};
+  EXPECT_EQ(choose_kernel(small_first, kLongestShort), 0);
+  EXPECT_EQ(choose_kernel(small_first, kLongestShort + 1), 1);
 }
 
 TEST(TileChoice, not_one_whose_last_wave_is_almost_idle) {

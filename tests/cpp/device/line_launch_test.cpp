@@ -26,6 +26,16 @@ JobPlan everything(int num_ranks, LaneLimits limits) {
   return plan;
 }
 
+// Point-to-point messages to and from all others, whose headers have a warp each.
+JobPlan batch_with_all(int num_ranks, uint32_t num_lanes) {
+  JobPlan plan(0, {num_lanes, num_lanes});
+  for (int peer = 1; peer < num_ranks; ++peer) {
+    plan.add_send(peer, 1 + num_lanes);
+    plan.add_receive(peer, 1 + num_lanes);
+  }
+  return plan;
+}
+
 void expect_room(const JobPlan& plan, int most_warps) {
   Result<LaunchShape> grid = plan.grid({}, most_warps);
   ASSERT_TRUE(grid.ok()) << grid.status().message();
@@ -45,6 +55,11 @@ TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
       ASSERT_TRUE(of_exchange.ok() && of_fold.ok());
       expect_room(everything(num_ranks, of_exchange.value()), kMostWarpsPerBlock);
       expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongFoldBlock);
+      const uint32_t lanes_of_messages =
+          layout.value().channels[static_cast<int>(Channel::kPointToPoint)].num_lanes - 1;
+      const Result<LaneLimits> of_message = choose_lanes(lanes_of_messages, 1, {});
+      ASSERT_TRUE(of_message.ok());
+      expect_room(batch_with_all(num_ranks, of_message.value().of_short), kMostWarpsPerBlock);
     }
   }
 }
