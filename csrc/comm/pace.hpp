@@ -25,6 +25,8 @@ inline constexpr milliseconds kMostCrowded{128};
 inline constexpr microseconds kHot{100};
 // … then naps, and only after so long dares to make senders pay for its wake-up.
 inline constexpr milliseconds kWarm{5};
+// However busy, it looks after the peers' processes once in so many rounds, as every nap does.
+inline constexpr unsigned kRoundsBetweenLooks = 4096;
 inline constexpr microseconds kShortNap{50};
 inline constexpr microseconds kLongNap{500};
 inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between

@@ -124,7 +124,7 @@ bool Progress::may_listen() const noexcept {
   return !waiter_listens_.load() && !driver_.has_gated();
 }
 
-bool Progress::drive() noexcept {
+bool Progress::drive_and_count() noexcept {
   if (driver_.drive() == 0) return false;
   num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -133,7 +133,7 @@ bool Progress::drive() noexcept {
 // A refusal tells of what has come since, or of what the transport holds back until a peer has made room.
 Progress::Armed Progress::arm() noexcept {
   if (driver_.arm()) return Armed::kYes;
-  if (drive()) return Armed::kMoved;
+  if (drive_and_count()) return Armed::kMoved;
   return driver_.arm() ? Armed::kYes : Armed::kHeldBack;
 }
 
@@ -170,7 +170,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
   const bool crowded = looked_at < crowded_until_;
   unsigned num_idle = 0;
   for (unsigned round = 1; !finished.load(); ++round) {
-    if (drive()) {
+    if (drive_and_count()) {
       num_idle = 0;
     } else if (++num_idle > kRoundsBeforeYield) {
       if (crowded) return Pause::kQuiet;
@@ -227,6 +227,8 @@ void Progress::run_in_background() noexcept {
     if (pause.count() != 0) {
       nap(deep ? Sleep::kDeep : Sleep::kLight, pause);
       round = 0;
+    } else if (round % kRoundsBetweenLooks == 0) {
+      nap(Sleep::kLight, microseconds{0});
     } else if (round < kRoundsBeforeYield) {
       sync::relax();  // whoever yields is served last where cores are short, and more of the message is on its way
     } else {
@@ -236,10 +238,10 @@ void Progress::run_in_background() noexcept {
 }
 
 // One round as holder of the token; returns how long to sleep after it, deeply if listens_ is set. What has moved may
-// be a piece of something large, whatever runs here: the next is looked for at once, or, where cores are short, if
-// there is.
+// be a piece of something large, whatever runs here: the next is looked for at once. Where cores are short, arming
+// tells whether there is one.
 microseconds Progress::drive_in_background() noexcept {
-  const bool moved = drive();
+  const bool moved = drive_and_count();
   const Clock::time_point now = Clock::now();
   driver_.tick(now);
   const bool running = driver_.has_running();

@@ -107,7 +107,9 @@ class Progress {
   void release_once() noexcept;
   void notify_of_end() noexcept;
   Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept;
-  bool drive() noexcept;  // a round that counts as busy if something has moved, which is returned
+  // A round that keeps the background thread busy if something has moved, which is returned. Those of pump() and
+  // release() do not: they begin what has been submitted, and who submits says whether somebody waits.
+  bool drive_and_count() noexcept;
   bool may_listen() const noexcept;
   Armed arm() noexcept;
   bool listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
