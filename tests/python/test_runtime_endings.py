@@ -188,6 +188,30 @@ def test_a_coroutine_that_has_been_cancelled_cleans_up_though_its_runtime_closes
         assert clean.is_set()
 
 
+def test_a_coroutine_that_has_gone_on_though_it_was_cancelled_is_cancelled_where_its_runtime_closes() -> None:
+    with pair() as (_, client, _), Runtime("closing") as closing:
+        began, goes_on, cancelled = threading.Event(), threading.Event(), threading.Event()
+
+        @closing.register
+        async def waits() -> None:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                goes_on.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+        call = client.connect(closing.address).invoke("waits")
+        assert began.wait(DEADLINE_S)
+        call.cancel()
+        assert goes_on.wait(DEADLINE_S)
+        closing.close(drain=False)
+        assert cancelled.is_set()
+
+
 def test_a_runtime_may_begin_again_under_its_name() -> None:
     with Runtime("client") as client:
         incarnations = set()

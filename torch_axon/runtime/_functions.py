@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 Arguments = tuple[Any, ...]
 
-_cancelled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+_cancelled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # each by its loop's thread alone
 
-# How long a coroutine may take to end that has been cancelled because its runtime closes.
+# How long a coroutine may take to end that has been cancelled because its runtime closes, and that has to be once more.
 _LONGEST_CANCELLATION_S = 1.0
+_LONGEST_SECOND_CANCELLATION_S = 0.5
 
 
 def _cancel_once(task: asyncio.Task[Any]) -> None:
@@ -133,10 +134,16 @@ class LoopThread:
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             _cancel_once(task)
-        if tasks:  # so that each answers that it has been
-            self.loop.run_until_complete(asyncio.wait(tasks, timeout=_LONGEST_CANCELLATION_S))
+        tasks = self._await_ends(tasks, _LONGEST_CANCELLATION_S)
+        for task in tasks:  # which has gone on in spite of the first
+            task.cancel()
+        self._await_ends(tasks, _LONGEST_SECOND_CANCELLATION_S)
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+
+    def _await_ends(self, tasks: set[asyncio.Task[Any]], timeout: float) -> set[asyncio.Task[Any]]:
+        """So that each answers that it has been cancelled. Returns those that have not ended."""
+        return self.loop.run_until_complete(asyncio.wait(tasks, timeout=timeout))[1] if tasks else tasks
 
     def stop(self, timeout: float) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
