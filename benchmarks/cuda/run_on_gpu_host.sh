@@ -158,7 +158,7 @@ all_steps() {
   step runtime 60 python_tests test test_cuda_runtime.py
   step faults 500 faults
   step soak 400 soak
-  step upstream_2 320 upstream 2
+  step upstream_2 370 upstream 2
   step bench_2_graph 200 bench 2 graph
   step bench_2_eager 200 bench 2 eager
   step costs_2 100 costs 2
@@ -181,7 +181,7 @@ all_steps() {
   step bench_tests 200 python_tests test test_bench.py
   step fused_4 240 python_tests "4ranks or 3ranks" test_fused.py test_cuda_fused.py
   if ((num_gpus >= 4)); then
-    step upstream_4 320 upstream 4
+    step upstream_4 370 upstream 4
     step bench_4_graph 200 bench 4 graph
     step bench_4_eager 200 bench 4 eager
     step costs_4 100 costs 4

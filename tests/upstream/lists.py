@@ -51,4 +51,9 @@ def expected(num_gpus: int) -> Expected:
     committed = RESULTS / results_name(torch.__version__, num_gpus)
     rows = [json.loads(line) for line in committed.read_text().splitlines()] if committed.exists() else []
     passed = {row["name"] for row in rows if row["outcome"] == "passed"}
-    return Expected(passed, read("cannot_pass_on_gpus"), is_complete=False)
+    not_to_pass = read("cannot_pass_on_gpus")
+    if both := passed & not_to_pass.keys():
+        raise ValueError(
+            f"{committed.name} has as passed what cannot_pass_on_gpus.txt lists: {', '.join(sorted(both))}"
+        )
+    return Expected(passed, not_to_pass, is_complete=False)

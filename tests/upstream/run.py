@@ -4,6 +4,7 @@ python tests/upstream/run.py test_broadcast test_barrier
 python tests/upstream/run.py --share 1/1        # all; 2/3: the second third of them
 python tests/upstream/run.py -                  # names from standard input, one a line, answered one by one
 python tests/upstream/run.py --gpus 2 …         # over two ranks with a GPU each, not four ranks on CPUs
+python tests/upstream/run.py --limit 300 …      # the outcome of those that have not begun by then is "not run"
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ def run(suite: ModuleType, name: str) -> dict[str, object]:
     }
 
 
+def _not_run(name: str) -> dict[str, object]:
+    return {"name": name, "outcome": "not run", "seconds": 0, "detail": ""}
+
+
 def _outcome(result: unittest.TestResult) -> str:
     if result.errors or result.failures:
         return "failed"
@@ -53,7 +58,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--share", help="K/N: every Nth test, from the Kth on")
     parser.add_argument("--gpus", type=int, default=0, help="ranks, with a GPU each; 0: four ranks on CPUs")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds, after which no test begins")
     arguments = parser.parse_args()
+    deadline = time.monotonic() + arguments.limit
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the ranks print what they like
     suite = _import_suite(arguments.gpus)
@@ -64,7 +71,8 @@ def main() -> None:
     elif names == ["-"]:
         names = iter(sys.stdin.readline, "")
     for name in names:
-        print(json.dumps(run(suite, name.strip())), file=answers, flush=True)
+        row = run(suite, name.strip()) if time.monotonic() < deadline else _not_run(name.strip())
+        print(json.dumps(row), file=answers, flush=True)
 
 
 if __name__ == "__main__":
