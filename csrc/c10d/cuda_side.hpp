@@ -104,7 +104,8 @@ class CudaSide {
     PartList staged;    // through the host
   };
 
-  void check_health(const Part* refused = nullptr);  // by a call, if any, that is not to be made any more
+  // The error says that `caller`, if any, cannot be made any more.
+  void check_health(const Part* caller = nullptr);
   void note_fault();
   void put_in_order(c10::Stream earlier, c10::Stream later);
   static void clear_shelf() noexcept;

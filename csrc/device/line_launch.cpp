@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint32_t kFewestWarpsPerBlock = 4;
 constexpr uint32_t kPreferredBlocks = 32;
-// Half of a Hopper GPU's multiprocessors: two groups' kernels run side by side, whichever a rank begins first.
+// Half of the 132 multiprocessors of an H100 SXM, an H100 NVL or an H200: two groups' kernels run side by side,
+// whichever a rank begins first.
 constexpr uint32_t kMostBlocks = 66;
 // Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md).
 constexpr LaneLimits kPreferredLanes{.of_short = 192, .of_long = 160};

@@ -333,7 +333,8 @@ Status DeviceGroup::fault() noexcept {
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);
     if (found.code() != ErrorCode::kAborted || reason_.ok()) return found;
-    return {reason_.code(), reason_.message() + ". " + found.message()};
+    const char* const full_stop = reason_.message().ends_with('.') ? " " : ". ";
+    return {reason_.code(), reason_.message() + full_stop + found.message()};
   }
   return Status();
 }

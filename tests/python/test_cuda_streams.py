@@ -179,19 +179,20 @@ def _opposite_orders(num_bytes: int) -> None:
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     streams = [torch.cuda.Stream() for _ in range(2)]
     with _groups(2) as groups:
-        data = [torch.full((num_bytes // 8,), rank, dtype=torch.int64) for _ in groups]
+        data = [torch.empty(num_bytes // 8, dtype=torch.int64) for _ in groups]
         for group in groups:  # its first call waits for the other ranks'
             dist.all_reduce(torch.ones(1), group=group)
         torch.cuda.synchronize()
         for step in range(40):
             for which in (0, 1) if rank % 2 == 0 else (1, 0):
                 with torch.cuda.stream(streams[which]):
+                    data[which].fill_(rank + step)
                     dist.all_reduce(data[which], dist.ReduceOp.MAX, group=groups[which])
             if step % 8 == 7:
                 torch.cuda.synchronize()
+                for each in data:
+                    same_bits(each, torch.full_like(each, num_ranks - 1 + step))
                 meet()
-        for each in data:
-            same_bits(each, torch.full_like(each, num_ranks - 1))
 
 
 @pytest.mark.parametrize("num_bytes", [1 << 20, 6 << 20, 32 << 20])

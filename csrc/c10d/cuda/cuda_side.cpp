@@ -126,12 +126,12 @@ c10::Stream CudaSide::current_stream() const {
 }
 
 // Neither a kernel nor the engine can throw: what went wrong since the last call is told now.
-void CudaSide::check_health(const Part* refused) {
+void CudaSide::check_health(const Part* caller) {
   note_fault();
   late_failure_->rethrow();
   if (!communicator_->is_broken()) return;
   const Status known = communicator_->failure();
-  const std::string call = refused == nullptr ? "" : refused->describe() + ": ";
+  const std::string call = caller == nullptr ? "" : caller->describe() + ": ";
   check(Status(known.code(), communicator_->signed_text(call + known.message())));
 }
 
