@@ -28,15 +28,16 @@ class CallAllocation : public testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, CallAllocation, testing::Values(0, 64, 4096, 5000, 100'000));
 
 TEST_P(CallAllocation, none_once_warm) {
+  std::mutex mutex;
+  std::vector<Invocation*> held;
   const auto network = kUcxSharedMemory.make();
   std::vector<std::unique_ptr<Transport>> transports;
   for (int i = 0; i < 2; ++i) transports.push_back(network->make_transport());
   TwoRuntimes pair(std::move(transports));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
   static constexpr size_t kInFlight = 32;
-  static constexpr size_t kMostAtServer = 2 * kInFlight;  // with those whose answers are known and have not yet left
-  std::mutex mutex;
-  std::vector<Invocation*> held;
+  // With those whose answers are known and have not yet left, and the blocks that answers have landed in.
+  static constexpr size_t kMostAtServer = 4 * kInFlight;
   const auto echo_once_all_are_here = [&](Invocation& invocation) {
     const std::lock_guard lock(mutex);
     held.push_back(&invocation);
@@ -63,6 +64,7 @@ TEST_P(CallAllocation, none_once_warm) {
     }
   };
   run("echo_once_all_are_here", kMostAtServer, 2);
+  calls.resize(kInFlight);  // the others would keep the blocks of their answers
   run("echo", kInFlight, 30);
   counting.store(true);
   run("echo", kInFlight, 100);
