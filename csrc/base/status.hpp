@@ -42,6 +42,10 @@ class [[nodiscard]] Status {
 
   // One failure often ends many operations; each gets its own copy.
   Status clone() const { return ok() ? Status() : Status(error_->code, error_->message); }
+  // The same failure, with a sentence more.
+  Status followed_by(const std::string& sentence) const {
+    return {code(), message() + (message().ends_with('.') ? " " : ". ") + sentence};
+  }
 
  private:
   std::unique_ptr<Error> error_;

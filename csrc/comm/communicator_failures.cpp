@@ -188,7 +188,7 @@ void Communicator::on_peer_lost(PeerId peer) noexcept {
       operation->exchange_->fail(reason.clone());
     }
   }
-  if (breaks_collectives) fail(Status(reason.code(), reason.message() + ". " + last_messages()));
+  if (breaks_collectives) fail(reason.followed_by(last_messages()));
 }
 
 }  // namespace axon

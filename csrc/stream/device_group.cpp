@@ -333,8 +333,7 @@ Status DeviceGroup::fault() noexcept {
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);
     if (found.code() != ErrorCode::kAborted || reason_.ok()) return found;
-    const char* const full_stop = reason_.message().ends_with('.') ? " " : ". ";
-    return {reason_.code(), reason_.message() + full_stop + found.message()};
+    return reason_.followed_by(found.message());
   }
   return Status();
 }
