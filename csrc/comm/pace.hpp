@@ -25,13 +25,13 @@ inline constexpr milliseconds kMostCrowded{128};
 inline constexpr microseconds kHot{100};
 // … then naps, and only after so long dares to make senders pay for its wake-up.
 inline constexpr milliseconds kWarm{5};
-// However busy, it looks after the peers' processes once in so many rounds, as every nap does.
-inline constexpr unsigned kRoundsBetweenLooks = 4096;
 inline constexpr microseconds kShortNap{50};
 inline constexpr microseconds kLongNap{500};
 inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
 // … or stands by while a waiter listens, who may not tell when it goes where processes outnumber cores.
 inline constexpr milliseconds kStandBy{5};
 inline constexpr milliseconds kDeepSleepIdle{500};  // until a fault of a companion is seen
+// However busy, it looks after the peers' processes once in so many rounds, as every nap does.
+inline constexpr unsigned kRoundsBetweenLooks = 4096;
 
 }  // namespace axon::pace

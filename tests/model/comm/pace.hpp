@@ -17,11 +17,11 @@ inline constexpr microseconds kMostCrowded{40};
 
 inline constexpr microseconds kHot{2};
 inline constexpr microseconds kWarm{4};
-inline constexpr unsigned kRoundsBetweenLooks = 3;
 inline constexpr microseconds kShortNap{10};
 inline constexpr microseconds kLongNap{20};
 inline constexpr std::chrono::seconds kDeepSleepRunning{10};
 inline constexpr std::chrono::seconds kStandBy{10};
 inline constexpr std::chrono::seconds kDeepSleepIdle{1000};
+inline constexpr unsigned kRoundsBetweenLooks = 3;
 
 }  // namespace axon::pace
