@@ -11,6 +11,8 @@ constexpr int64_t kLongestShort = 4096, kLong = 16384;
 TEST(TileChoice, small_tiles_for_short_sums_and_large_ones_for_long) {
   const TiledKernel kernels[] = {{k192x192, 54.F}, {k256x128, 62.F}, {k168x128, 95.F}};
   EXPECT_EQ(choose_kernel(kernels, kLongestShort), 2);
+  const TiledKernel large[] = {{k192x192, 54.F}, {k256x128, 62.F}};
+  EXPECT_EQ(choose_kernel(large, kLong), 1);
   const TiledKernel small_first[] = {{k144x128, 95.F}, {k256x128, 62.F}};
   EXPECT_EQ(choose_kernel(small_first, kLongestShort), 0);
   EXPECT_EQ(choose_kernel(small_first, kLongestShort + 1), 1);

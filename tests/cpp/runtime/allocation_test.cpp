@@ -50,24 +50,24 @@ TEST_P(CallAllocation, none_once_warm) {
   const Bytes bytes = pattern(GetParam(), 1);
   std::vector<CallPointer> calls;
   for (size_t i = 0; i < kMostAtServer; ++i) calls.push_back(CallPointer::adopt(*new Call));
-  const auto run = [&](std::string_view function, size_t num_calls, int num_rounds) {
+  const auto run = [&](std::string_view function, int num_rounds) {
     for (int round = 0; round < num_rounds; ++round) {
-      for (size_t i = 0; i < num_calls; ++i) {
-        calls[i]->reset();
-        fill(calls[i]->request, function, bytes);
-        pair.to_server->start(*calls[i]);
+      for (const CallPointer& call : calls) {
+        call->reset();
+        fill(call->request, function, bytes);
+        pair.to_server->start(*call);
       }
-      for (size_t i = 0; i < num_calls; ++i) {
-        wait_for(*pair.to_server, *calls[i]);
-        ASSERT_TRUE(calls[i]->status().ok());
+      for (const CallPointer& call : calls) {
+        wait_for(*pair.to_server, *call);
+        ASSERT_TRUE(call->status().ok());
       }
     }
   };
-  run("echo_once_all_are_here", kMostAtServer, 2);
+  run("echo_once_all_are_here", 2);
   calls.resize(kInFlight);  // the others would keep the blocks of their answers
-  run("echo", kInFlight, 30);
+  run("echo", 30);
   counting.store(true);
-  run("echo", kInFlight, 100);
+  run("echo", 100);
   counting.store(false);
   EXPECT_EQ(num_allocations.exchange(0), 0u) << "in " << 100 * kInFlight << " calls";
 }
