@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
@@ -166,50 +166,50 @@ def test_coroutines_are_cancelled_where_their_runtime_closes() -> None:
             call.result(DEADLINE_S)
 
 
-def test_a_coroutine_that_has_been_cancelled_cleans_up_though_its_runtime_closes_meanwhile() -> None:
+Step = Callable[[threading.Event, threading.Event], Coroutine[object, object, None]]
+
+
+def _ends_before_its_runtime(step: Step) -> bool:
+    """Whether a coroutine that is cancelled sets its second event; its runtime closes once it has set the first."""
     with pair() as (_, client, _), Runtime("closing") as closing:
-        began, cleaning, clean = threading.Event(), threading.Event(), threading.Event()
+        began, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
 
         @closing.register
         async def waits() -> None:
             began.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cleaning.set()
-                await asyncio.sleep(0.1)
-                clean.set()
+            await step(cancelled, ended)
 
         call = client.connect(closing.address).invoke("waits")
         assert began.wait(DEADLINE_S)
         call.cancel()
-        assert cleaning.wait(DEADLINE_S)
+        assert cancelled.wait(DEADLINE_S)
         closing.close(drain=False)
-        assert clean.is_set()
+        return ended.is_set()
+
+
+def test_a_coroutine_that_has_been_cancelled_cleans_up_though_its_runtime_closes_meanwhile() -> None:
+    async def cleans_up(cancelled: threading.Event, clean: threading.Event) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+            await asyncio.sleep(0.1)
+            clean.set()
+
+    assert _ends_before_its_runtime(cleans_up)
 
 
 def test_a_coroutine_that_has_gone_on_though_it_was_cancelled_is_cancelled_where_its_runtime_closes() -> None:
-    with pair() as (_, client, _), Runtime("closing") as closing:
-        began, goes_on, cancelled = threading.Event(), threading.Event(), threading.Event()
+    async def goes_on(cancelled: threading.Event, cancelled_again: threading.Event) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        cancelled.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled_again.set()
 
-        @closing.register
-        async def waits() -> None:
-            began.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                goes_on.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.set()
-
-        call = client.connect(closing.address).invoke("waits")
-        assert began.wait(DEADLINE_S)
-        call.cancel()
-        assert goes_on.wait(DEADLINE_S)
-        closing.close(drain=False)
-        assert cancelled.is_set()
+    assert _ends_before_its_runtime(goes_on)
 
 
 def test_a_runtime_may_begin_again_under_its_name() -> None:
