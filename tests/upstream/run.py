@@ -70,8 +70,8 @@ def main() -> None:
         names = suite.all_names()[first - 1 :: step]
     elif names == ["-"]:
         names = iter(sys.stdin.readline, "")
-    for name in names:
-        row = run(suite, name.strip()) if time.monotonic() < deadline else _not_run(name.strip())
+    for name in map(str.strip, names):
+        row = run(suite, name) if time.monotonic() < deadline else _not_run(name)
         print(json.dumps(row), file=answers, flush=True)
 
 
