@@ -7,8 +7,16 @@
 namespace axon {
 
 Status launch(const void* kernel, LaunchShape shape, void** arguments, StreamView stream) {
-  AXON_CUDA_TRY(cudaLaunchKernel(kernel, dim3(shape.num_blocks), dim3(shape.num_threads), arguments,
-                                 shape.num_shared_bytes, stream.get()));
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{.gridDim = dim3(shape.num_blocks),
+                                  .blockDim = dim3(shape.num_threads),
+                                  .dynamicSmemBytes = shape.num_shared_bytes,
+                                  .stream = stream.get(),
+                                  .attrs = &early,
+                                  .numAttrs = 1};
+  AXON_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
   return Status();
 }
 

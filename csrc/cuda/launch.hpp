@@ -12,6 +12,9 @@ struct LaunchShape {
   size_t num_shared_bytes = 0;  // of dynamic shared memory, a block
 };
 
+// The kernel begins with device::await_stream(), and may be put in place while what is ahead of it on the stream ends
+// (programmatic dependent launch), which spares part of a launch's latency, in graphs too.
+//
 // `arguments` points to one pointer a kernel parameter, as cudaLaunchKernel wants them.
 Status launch(const void* kernel, LaunchShape shape, void** arguments, StreamView stream);
 

@@ -281,6 +281,7 @@ __device__ __forceinline__ void record(TeamState& state, Course course) {
 // By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
 __device__ __forceinline__ void leave(const DirectTurn& turn, Course course, const Reach (&reaches)[kMaxTeamRanks]) {
   const DeviceTeam& team = turn.team;
+  let_next_in();
   __syncthreads();
   if (course == Course::kEnd || threadIdx.x >= 32) return;
   const int peer = static_cast<int>(threadIdx.x);

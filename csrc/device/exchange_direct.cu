@@ -90,6 +90,7 @@ __device__ __forceinline__ void move(const DeviceTeam& team, const DirectExchang
 
 __global__ void __launch_bounds__(kThreads)
     direct_exchange(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectExchangeArguments call) {
+  await_stream();
   __shared__ Reach reaches[kMaxTeamRanks];
   const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
   const Course course = enter(turn, call.meeting, reaches);

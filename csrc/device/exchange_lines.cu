@@ -73,6 +73,7 @@ __device__ __forceinline__ bool run_directly(const Site& site, const ExchangeArg
 template <bool kMayBeDirect>
 __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
     exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
+  await_stream();
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
   if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;

@@ -155,6 +155,7 @@ __global__ void __launch_bounds__(32 * kDirectFoldWarps)
     direct_fold(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectFoldArguments call) {
   __shared__ Reach reaches[kMaxTeamRanks];
   __shared__ LoadBarrier barriers[kDirectFoldWarps][kDirectFoldStages];
+  await_stream();
   const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
   const Course course = enter(turn, call.meeting, reaches);
   if (course == Course::kMove) {

@@ -150,6 +150,7 @@ class Folder {
 template <typename Arithmetic, typename Span>
 __global__ void __launch_bounds__(32 * Span::kWarps)
     fold_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ FoldArguments call) {
+  await_stream();
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
   if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;

@@ -33,6 +33,7 @@ __device__ __forceinline__ Granule stream_in(const std::byte* address) {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) slot_fold(const __grid_constant__ SlotFoldArguments call) {
+  await_stream();
   const uint64_t num_granules = count_granules(call.num_bytes);
   const uint64_t stride = uint64_t{gridDim.x} * kThreads;
   for (uint64_t first = uint64_t{blockIdx.x} * kThreads + threadIdx.x; first < num_granules; first += kWide * stride) {

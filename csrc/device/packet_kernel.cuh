@@ -33,6 +33,7 @@ struct Workers {
 template <typename Algorithm>
 __global__ void __launch_bounds__(kMaxWorkers + kControlThreads)
     packet_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ PacketArguments arguments) {
+  await_stream();
   const uint32_t epoch = current_epoch(team, blockIdx.x);
   const bool has_failed = load_relaxed(&team.state->fault) != 0;
   const uint32_t num_workers = blockDim.x - kControlThreads;

@@ -72,6 +72,18 @@ __device__ __forceinline__ void fence_system() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
+// First of all in every kernel, since it may be there before what runs ahead of it on its stream has ended (cuda/launch.hpp):
+// until that has, and has left what it wrote.
+__device__ __forceinline__ void await_stream() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// From here on the next kernel may be put in place. Not before all that this kernel waits for is sure to come: who is in
+// place keeps others from the multiprocessors.
+__device__ __forceinline__ void let_next_in() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // Nanoseconds; ticks in steps of up to a microsecond.
 __device__ __forceinline__ uint64_t global_timer() {
   uint64_t nanoseconds;
