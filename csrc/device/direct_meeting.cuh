@@ -12,6 +12,9 @@
 // kernel that comes next. So a rank may launch that one alone where the ranks do not know alike how large an operation
 // is: it says no.
 //
+// What earlier kernels left in a rank's tensors is in its GPU's memory when this one begins, for all to see: so words
+// need no fence in front of them (nor do the barriers at the start of PyTorch's kernels over symmetric memory).
+//
 // A rank that has said yes does not end before the peers' exits have come, even when it has failed meanwhile: until
 // then they may write into its tensors, which belong to somebody else afterwards. So a rank that has announced itself
 // sends its exits whatever happens.
@@ -59,28 +62,43 @@ __device__ __forceinline__ DeviceDescriptor with_bytes(DeviceDescriptor descript
   return descriptor;
 }
 
-// Null: not mapped, or off the granules.
-__device__ __forceinline__ std::byte* find_place(const DeviceTeam& team, int peer, SegmentPlace place) {
+// What this GPU's table of a peer's segments has where `place` would be.
+__device__ __forceinline__ Granule load_entry(const DeviceTeam& team, int peer, SegmentPlace place) {
   const SegmentEntry* table = team.segments[peer];
-  if (place.segment == 0 || table == nullptr) return nullptr;
   static_assert(sizeof(Granule) == sizeof(SegmentEntry));
-  const Granule entry = load_line(reinterpret_cast<const std::byte*>(&table[place.segment % kSegmentSlots]));
-  if (entry.low != place.segment) return nullptr;
+  if (table == nullptr) return {};
+  return load_line(reinterpret_cast<const std::byte*>(&table[place.segment % kSegmentSlots]));
+}
+
+// Null: not mapped, or off the granules.
+__device__ __forceinline__ std::byte* address_of(SegmentPlace place, Granule entry) {
+  if (place.segment == 0 || entry.low != place.segment) return nullptr;
   std::byte* address = reinterpret_cast<std::byte*>(entry.high) + place.offset;
   return is_aligned(address, kGranuleBytes) ? address : nullptr;
 }
 
-__device__ __forceinline__ bool needs(const DirectMeeting& meeting, int rank) {
-  return ((meeting.reads | meeting.writes) >> rank & 1) != 0;
+__device__ __forceinline__ bool reads(const DirectMeeting& meeting, int rank) {
+  return (meeting.reads >> rank & 1) != 0;
+}
+__device__ __forceinline__ bool writes(const DirectMeeting& meeting, int rank) {
+  return (meeting.writes >> rank & 1) != 0;
 }
 
-// By what the peer has told. False: something that is needed is not mapped.
+// Whether all that is needed of a rank is mapped.
+__device__ __forceinline__ bool is_reached(const DirectMeeting& meeting, int rank, const Reach& reach) {
+  return (!reads(meeting, rank) || reach.readable != nullptr) && (!writes(meeting, rank) || reach.writable != nullptr);
+}
+
+// By what the peer has told, whose words its tensors' contents come before. False: not reached.
 __device__ __forceinline__ bool find_places(const DeviceTeam& team, const DirectMeeting& meeting, int peer,
                                             const Payload (&words)[2], Reach& reach) {
-  const bool reads = (meeting.reads >> peer & 1) != 0, writes = (meeting.writes >> peer & 1) != 0;
-  if (reads) reach.readable = find_place(team, peer, *reinterpret_cast<const SegmentPlace*>(&words[0]));
-  if (writes) reach.writable = find_place(team, peer, *reinterpret_cast<const SegmentPlace*>(&words[1]));
-  return (!reads || reach.readable != nullptr) && (!writes || reach.writable != nullptr);
+  const auto readable = *reinterpret_cast<const SegmentPlace*>(&words[0]);
+  const auto writable = *reinterpret_cast<const SegmentPlace*>(&words[1]);
+  const Granule first = reads(meeting, peer) ? load_entry(team, peer, readable) : Granule{};
+  const Granule second = writes(meeting, peer) ? load_entry(team, peer, writable) : Granule{};
+  reach.readable = address_of(readable, first);
+  reach.writable = address_of(writable, second);
+  return is_reached(meeting, peer, reach);
 }
 
 // What a peer has told of itself; its words only where it agrees with turn.ours, since others do not send any.
@@ -97,7 +115,7 @@ __device__ __forceinline__ Told hear(const DirectTurn& turn, int peer) {
   Patience patience(team, 0);
   for (;;) {
     const Packet descriptor = load_packet(turn.descriptors(team.rank) + peer);
-    const Packet first = load_packet(words), second = load_packet(words + 1);
+    const Packet first = load_packet(words), second = load_acquire(words + 1);
     const bool has_come = is_of(descriptor, turn.epoch);
     const bool differs = has_come && (descriptor.low != ours.low || descriptor.high != ours.high);
     const bool is_all = has_come && is_of(first, turn.epoch) && is_of(second, turn.epoch);
@@ -109,10 +127,10 @@ __device__ __forceinline__ Told hear(const DirectTurn& turn, int peer) {
 }
 
 // By the first warp of block 0, a thread a peer. `reach` of this thread's.
-__device__ __noinline__ inline Verdict judge(const DeviceTeam& team, const DirectMeeting& meeting, uint32_t epoch,
-                                             Reach& reach) {
+__device__ __forceinline__ Verdict judge(const DeviceTeam& team, const DirectMeeting& meeting, uint32_t epoch,
+                                         Reach& reach) {
   const int peer = static_cast<int>(thread_of_warp());
-  bool is_met = true, is_reached = true;
+  bool is_met = true, is_found = true;
   if (peer < team.num_ranks && peer != team.rank) {
     const DirectEdge& edge = meeting.edges[peer];
     const DeviceDescriptor to_peer = with_bytes(meeting.descriptor, edge.bytes_to);
@@ -124,21 +142,25 @@ __device__ __noinline__ inline Verdict judge(const DeviceTeam& team, const Direc
     store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&edge.writable), epoch));
     const Told told = hear(incoming, peer);
     is_met = agrees(incoming, peer, told.fault, told.descriptor);
-    is_reached = is_met && find_places(team, meeting, peer, told.words, reach);
+    is_found = is_met && find_places(team, meeting, peer, told.words, reach);
   }
   if (!__all_sync(kWholeWarp, is_met)) return Verdict::kFailed;
-  return __all_sync(kWholeWarp, is_reached) && meeting.is_even != 0 ? Verdict::kYes : Verdict::kNo;
+  return __all_sync(kWholeWarp, is_found) && meeting.is_even != 0 ? Verdict::kYes : Verdict::kNo;
 }
 
 // By the first warp of the other blocks, while block 0 comes to its verdict. False: not found before that was there.
 __device__ __forceinline__ bool find_early(const DirectTurn& turn, const DirectMeeting& meeting, int peer,
                                            Reach& reach) {
   const DeviceTeam& team = turn.team;
+  const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, meeting.edges[peer].bytes_from);
+  const Payload& agreed = *reinterpret_cast<const Payload*>(&from_peer);
   const Packet* words = turn.words(team.rank, peer);
-  const Packet* verdict = turn.verdict(team.rank, team.rank);
   for (;;) {
-    const Packet first = load_packet(words), second = load_packet(words + 1), own = load_packet(verdict);
-    if (is_of(first, turn.epoch) && is_of(second, turn.epoch)) {
+    const Packet theirs = load_packet(turn.descriptors(team.rank) + peer);
+    const Packet first = load_packet(words), second = load_acquire(words + 1);
+    const Packet own = load_packet(turn.verdict(team.rank, team.rank));
+    const bool agrees = is_of(theirs, turn.epoch) && theirs.low == agreed.low && theirs.high == agreed.high;
+    if (agrees && is_of(first, turn.epoch) && is_of(second, turn.epoch)) {
       return find_places(team, meeting, peer, {{first.low, first.high}, {second.low, second.high}}, reach);
     }
     if (is_of(own, turn.epoch)) return false;
@@ -151,7 +173,6 @@ __device__ __forceinline__ void give_verdict(const DirectTurn& turn, Verdict ver
   const int rank = static_cast<int>(thread_of_warp());
   const bool is_clear = verdict == Verdict::kYes || verdict == Verdict::kNo;
   if (rank >= team.num_ranks || (rank != team.rank && !is_clear)) return;
-  fence_system();  // what earlier kernels left in the tensors comes first
   store_packet(turn.verdict(rank, team.rank),
                packet_of({static_cast<uint32_t>(verdict), kVerdictMark | gridDim.x}, turn.epoch));
 }
@@ -197,10 +218,11 @@ __device__ __forceinline__ void decline(const DirectTurn& turn) {
                packet_of({static_cast<uint32_t>(Verdict::kNo), kVerdictMark}, turn.epoch));
 }
 
-// By all threads of a block, first of all. Where to find the peers' tensors, in case of kMove.
-__device__ __forceinline__ Course enter(const DirectTurn& turn, const DirectMeeting& meeting,
-                                        Reach (&reaches)[kMaxTeamRanks]) {
-  __shared__ Course course;
+// By all threads of a block, first of all: block 0 tells the peers what this rank is about to do, all blocks look for
+// the peers' tensors. True: all are found, and what is to be read may be read, though not yet believed (agree()).
+__device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting& meeting,
+                                     Reach (&reaches)[kMaxTeamRanks]) {
+  __shared__ bool is_all_found;
   const DeviceTeam& team = turn.team;
   if (blockIdx.x == 0 && is_wipe_due(turn.epoch)) {
     wipe_idle_region(turn, threadIdx.x, blockDim.x);
@@ -208,22 +230,41 @@ __device__ __forceinline__ Course enter(const DirectTurn& turn, const DirectMeet
   }
   if (threadIdx.x < 32) {
     const int rank = static_cast<int>(threadIdx.x);
-    const bool seeks = rank < team.num_ranks && needs(meeting, rank);
     Reach reach{};
-    bool is_found = blockIdx.x == 0;
+    bool is_found;
     if (blockIdx.x == 0) {
       const bool has_failed = __any_sync(kWholeWarp, load_relaxed(&team.state->fault) != 0);
-      give_verdict(turn, has_failed ? Verdict::kAbsent : judge(team, meeting, turn.epoch, reach));
-    } else if (seeks) {
-      is_found = find_early(turn, meeting, rank, reach);
+      const Verdict verdict = has_failed ? Verdict::kAbsent : judge(team, meeting, turn.epoch, reach);
+      give_verdict(turn, verdict);
+      is_found = verdict == Verdict::kYes;
+    } else {
+      is_found = is_reached(meeting, rank, reach) || find_early(turn, meeting, rank, reach);
     }
-    __syncwarp();
+    if (rank < team.num_ranks) reaches[rank] = reach;
+    is_found = __all_sync(kWholeWarp, is_found) && meeting.is_even != 0;
+    if (rank == 0) is_all_found = is_found;
+  }
+  __syncthreads();
+  return is_all_found;
+}
+
+// By all threads of a block. What to do, and where the peers' tensors are in case of kMove.
+__device__ __forceinline__ Course agree(const DirectTurn& turn, const DirectMeeting& meeting,
+                                        Reach (&reaches)[kMaxTeamRanks]) {
+  __shared__ Course course;
+  const DeviceTeam& team = turn.team;
+  if (threadIdx.x < 32) {
+    const int rank = static_cast<int>(threadIdx.x);
     const Heard heard = rank < team.num_ranks ? hear_verdict(turn, rank) : Heard{Verdict::kYes, 0};
-    reach.num_blocks = heard.num_blocks;
     Course chosen = choose_course(turn, heard.verdict);
-    fence_system();  // what the peers' kernels left in their tensors is there
-    if (chosen == Course::kMove && seeks && !is_found) is_found = find_early(turn, meeting, rank, reach);  // now it is
-    const unsigned lost = __ballot_sync(kWholeWarp, chosen == Course::kMove && seeks && !is_found);
+    bool is_lost = false;
+    if (rank < team.num_ranks) {
+      Reach& reach = reaches[rank];
+      reach.num_blocks = heard.num_blocks;
+      is_lost = chosen == Course::kMove && !is_reached(meeting, rank, reach);
+      if (is_lost) is_lost = !find_early(turn, meeting, rank, reach);  // block 0 has, meanwhile
+    }
+    const unsigned lost = __ballot_sync(kWholeWarp, is_lost);
     if (lost != 0) {  // but for a peer whose process has ended since
       if (rank == 0)
         report_fault(team, {.code = FaultCode::kAborted,
@@ -232,7 +273,6 @@ __device__ __forceinline__ Course enter(const DirectTurn& turn, const DirectMeet
                             .ours = turn.ours});
       chosen = Course::kGuard;
     }
-    if (rank < team.num_ranks) reaches[rank] = reach;
     if (rank == 0) course = chosen;
   }
   __syncthreads();
@@ -279,14 +319,15 @@ __device__ __forceinline__ void record(TeamState& state, Course course) {
 }
 
 // By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
-__device__ __forceinline__ void leave(const DirectTurn& turn, Course course, const Reach (&reaches)[kMaxTeamRanks]) {
+__device__ __forceinline__ void leave(const DirectTurn& turn, const DirectMeeting& meeting, Course course,
+                                      const Reach (&reaches)[kMaxTeamRanks]) {
   const DeviceTeam& team = turn.team;
   let_next_in();
   __syncthreads();
   if (course == Course::kEnd || threadIdx.x >= 32) return;
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < team.num_ranks && peer != team.rank) {
-    fence_system();  // all that this block has moved comes before
+    if (meeting.writes != 0) fence_system();  // all that this block has written comes before
     const uint32_t is_done = course == Course::kMove ? kPartDone : 0;
     store_packet(turn.exit(peer, team.rank, blockIdx.x), packet_of({is_done, gridDim.x}, turn.epoch));
     if (course == Course::kMove || course == Course::kGuard) await_exits(turn, peer, reaches[peer].num_blocks);

@@ -65,10 +65,10 @@ __device__ __noinline__ inline uint64_t choose_target(const Turn& turn, const Ex
   const bool is_same = theirs.low == ours.low && theirs.high == ours.high && tag.low == block.send_tag;
   if (fault == FaultCode::kNone && !is_same) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) {
-    fence_system();  // what the receiver's kernels did to its tensor comes before what is written now
-    std::byte* target = is_aligned(block.send, kGranuleBytes)
-                            ? find_place(team, peer, *reinterpret_cast<const SegmentPlace*>(&place))
-                            : nullptr;
+    (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
+    fence_device();                     // … for this rank's other warps, too
+    const auto to = *reinterpret_cast<const SegmentPlace*>(&place);
+    std::byte* target = is_aligned(block.send, kGranuleBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
     if (target == nullptr) return kByLines;
     const bool is_withdrawn = decide(own, turn.epoch, Claim::kClaimed, Claim::kWithdrawn);
     if (!is_withdrawn) return reinterpret_cast<uint64_t>(target);
@@ -144,7 +144,7 @@ __device__ __forceinline__ bool goes_by_lines(const Site& site, const ExchangeBl
     Receipt<1> told{{&own.target}, {}};
     while (told.await(turn) != FaultCode::kNone) continue;  // the leading warp tells in any case
     target = *reinterpret_cast<const uint64_t*>(&told.payloads[0]);
-    fence_system();  // as for the leading warp
+    (void)load_acquire(&own.target);  // as for the leading warp
   }
   target = __shfl_sync(kWholeWarp, target, 0);
   __syncwarp();
@@ -158,7 +158,6 @@ __device__ __forceinline__ bool goes_by_lines(const Site& site, const ExchangeBl
 // By one thread: what the sender's leading warp waits for.
 __device__ __forceinline__ void offer(const Turn& turn, int sender, SegmentPlace place, uint32_t tag) {
   Packet* packets = rendezvous(turn.team, sender, turn.team.rank).offer;
-  fence_system();  // what earlier kernels did to the tensor comes first
   store_packet(packets, packet_of(*reinterpret_cast<const Payload*>(&place), turn.epoch));
   store_packet(packets + 1, packet_of(*reinterpret_cast<const Payload*>(&turn.ours), turn.epoch));
   store_packet(packets + 2, packet_of({tag, 0}, turn.epoch));
@@ -190,7 +189,7 @@ __device__ __forceinline__ void lead_receiving(const Site& site, const ExchangeB
         decide(rendezvous(team, peer, team.rank), turn.epoch, Claim::kWithdrawn, Claim::kClaimed)) {
       (void)guard(turn, &rendezvous(turn.team, turn.team.rank, peer).outcome, peer);
     }
-    fence_system();  // what the sender has written is there
+    (void)load_acquire(&own.outcome);  // what the sender has written is there
   }
   if (thread_of_warp() == 0) (void)leave_message(own.received, turn.epoch, num_warps);
 }

@@ -93,9 +93,10 @@ __global__ void __launch_bounds__(kThreads)
   await_stream();
   __shared__ Reach reaches[kMaxTeamRanks];
   const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
-  const Course course = enter(turn, call.meeting, reaches);
+  (void)seek(turn, call.meeting, reaches);
+  const Course course = agree(turn, call.meeting, reaches);
   if (course == Course::kMove) move(team, call, reaches);
-  leave(turn, course, reaches);
+  leave(turn, call.meeting, course, reaches);
 }
 
 DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places) {

@@ -13,11 +13,12 @@ namespace {
 constexpr uint32_t kNumStages = kDirectFoldWarps * kDirectFoldStages;  // of a block
 
 // Several granules a thread, since a chunk costs as much as some hundred instructions; as long as those of all ranks
-// fit together.
-uint32_t chunk_bytes(int num_ranks) {
+// fit together. Where totals stay, half as much is faster up to 32 MiB (benchmarks/results/direct_2xh200.jsonl).
+uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
   constexpr uint32_t kMostStageBytes = kMostDirectSharedBytes / kNumStages;
-  constexpr uint32_t kLongest = 4096, kShortest = 256, kStep = 512;
-  return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, kLongest);
+  constexpr uint32_t kShortest = 256, kStep = 512;
+  const uint32_t longest = totals_stay ? 2048 : 4096;
+  return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, longest);
 }
 
 DirectFoldArguments arguments_of(const DeviceTeam& team, const DirectMeeting& meeting, double premul_factor) {
@@ -30,7 +31,7 @@ DirectFoldArguments arguments_of(const DeviceTeam& team, const DirectMeeting& me
           .input = nullptr,
           .output = nullptr,
           .shard_bytes = 0,
-          .chunk_bytes = chunk_bytes(team.num_ranks)};
+          .chunk_bytes = chunk_bytes(team.num_ranks, meeting.writes == 0)};
 }
 
 // Shards are whole cache lines, but for the last.

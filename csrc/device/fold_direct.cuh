@@ -26,36 +26,42 @@ struct DirectFoldArguments {
   uint32_t chunk_bytes;  // of each input, a stage
 };
 
-// One warp's part. What belongs to rank r is in thread r.
+// One warp's part: chunks first, first + step, … What belongs to rank r is in thread r. Loads may begin before it is
+// certain that all ranks agree, since nobody notices them.
 template <typename Arithmetic>
 class DirectFolder {
  public:
-  __device__ __forceinline__ DirectFolder(const DirectFoldArguments& call, int own_rank, const Reach& reach,
+  __device__ __forceinline__ DirectFolder(const DirectFoldArguments& call, int own_rank, uint32_t first, uint32_t step,
                                           std::byte* stages, LoadBarrier* barriers)
       : call_(call),
         thread_(thread_of_warp()),
         num_ranks_(static_cast<uint32_t>(call.plan.num_ranks)),
-        source_(static_cast<int>(thread_) == own_rank ? call.input : reach.readable),
-        target_(static_cast<int>(thread_) == own_rank ? call.output : reach.writable),
+        is_own_(static_cast<int>(thread_) == own_rank),
+        first_(first),
+        step_(step),
         stages_(stages),
         barriers_(barriers),
         num_chunks_(static_cast<uint32_t>((call.shard_bytes + call.chunk_bytes - 1) / call.chunk_bytes)) {
     if (thread_ == 0) {
       for (uint32_t stage = 0; stage < kDirectFoldStages; ++stage) barriers_[stage].initialize();
     }
-    fence_proxy();  // those, and the tensors
-    __syncwarp();
   }
 
-  // Chunks first, first + stride, …
-  __device__ __forceinline__ void run(uint32_t first, uint32_t stride) {
-    uint32_t ahead = first;
-    for (uint32_t stage = 0; stage + 1 < kDirectFoldStages; ++stage, ahead += stride) load(ahead, stage);
+  // Loads all stages but one.
+  __device__ __forceinline__ void begin(const Reach (&reaches)[kMaxTeamRanks]) {
+    if (thread_ < num_ranks_) source_ = is_own_ ? call_.input : reaches[thread_].readable;
+    fence_proxy();  // the barriers and the tensors
+    __syncwarp();
+    for (uint32_t stage = 0; stage < kBegun; ++stage) load(first_ + stage * step_, stage);
+  }
+
+  __device__ __forceinline__ void run(const Reach (&reaches)[kMaxTeamRanks]) {
+    if (thread_ < num_ranks_) target_ = is_own_ ? call_.output : reaches[thread_].writable;
     uint32_t number = 0;
-    for (uint32_t chunk = first; chunk < num_chunks_; chunk += stride, ahead += stride, ++number) {
+    for (uint32_t chunk = first_; chunk < num_chunks_; chunk += step_, ++number) {
       await_store_reads();  // from the stage before, which is to be loaded again
       __syncwarp();
-      load(ahead, (number + kDirectFoldStages - 1) % kDirectFoldStages);
+      load(chunk + kBegun * step_, (number + kBegun) % kDirectFoldStages);
       const uint32_t stage = number % kDirectFoldStages;
       barriers_[stage].await(number / kDirectFoldStages % 2);
       take(chunk, part_of(stage, 0));
@@ -64,7 +70,16 @@ class DirectFolder {
     fence_proxy();
   }
 
+  // Instead: loads that have begun end, for nothing.
+  __device__ __forceinline__ void abandon() {
+    for (uint32_t stage = 0; stage < kBegun; ++stage) {
+      if (first_ + stage * step_ < num_chunks_) barriers_[stage].await(0);
+    }
+  }
+
  private:
+  static constexpr uint32_t kBegun = kDirectFoldStages - 1;
+
   // Rank's chunk in a stage; that of rank 0 becomes the total.
   __device__ __forceinline__ std::byte* part_of(uint32_t stage, uint32_t rank) const {
     return stages_ + (stage * num_ranks_ + rank) * call_.chunk_bytes;
@@ -141,8 +156,11 @@ class DirectFolder {
   const DirectFoldArguments& call_;
   uint32_t thread_;
   uint32_t num_ranks_;
-  const std::byte* source_;
-  std::byte* target_;
+  bool is_own_;
+  uint32_t first_;
+  uint32_t step_;
+  const std::byte* source_ = nullptr;
+  std::byte* target_ = nullptr;
   std::byte* stages_;
   LoadBarrier* barriers_;
   uint32_t num_chunks_;
@@ -157,15 +175,20 @@ __global__ void __launch_bounds__(32 * kDirectFoldWarps)
   __shared__ LoadBarrier barriers[kDirectFoldWarps][kDirectFoldStages];
   await_stream();
   const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
-  const Course course = enter(turn, call.meeting, reaches);
+  const uint32_t warp = threadIdx.x / 32;
+  const uint32_t stage_bytes = kDirectFoldStages * static_cast<uint32_t>(team.num_ranks) * call.chunk_bytes;
+  DirectFolder<Arithmetic> folder(call, team.rank, warp * gridDim.x + blockIdx.x, kDirectFoldWarps * gridDim.x,
+                                  direct_fold_stages + warp * stage_bytes, barriers[warp]);
+  const bool is_early = seek(turn, call.meeting, reaches);
+  if (is_early) folder.begin(reaches);
+  const Course course = agree(turn, call.meeting, reaches);
   if (course == Course::kMove) {
-    const uint32_t warp = threadIdx.x / 32, thread = thread_of_warp();
-    const uint32_t stage_bytes = kDirectFoldStages * static_cast<uint32_t>(team.num_ranks) * call.chunk_bytes;
-    const Reach reach = static_cast<int>(thread) < team.num_ranks ? reaches[thread] : Reach{};
-    DirectFolder<Arithmetic> folder(call, team.rank, reach, direct_fold_stages + warp * stage_bytes, barriers[warp]);
-    folder.run(warp * gridDim.x + blockIdx.x, kDirectFoldWarps * gridDim.x);
+    if (!is_early) folder.begin(reaches);
+    folder.run(reaches);
+  } else if (is_early) {
+    folder.abandon();
   }
-  leave(turn, course, reaches);
+  leave(turn, call.meeting, course, reaches);
 }
 
 }  // namespace axon::device

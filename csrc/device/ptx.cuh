@@ -67,19 +67,34 @@ __device__ __forceinline__ void store_release(uint32_t* address, uint32_t value)
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+// Orders all later accesses of this thread behind it.
+__device__ __forceinline__ Packet load_acquire(const Packet* address) {
+  Packet packet;
+  asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(packet.low), "=r"(packet.low_epoch), "=r"(packet.high), "=r"(packet.high_epoch)
+               : "l"(address)
+               : "memory");
+  return packet;
+}
+
+// Orders this thread's accesses before it and behind it, among the blocks of one GPU.
+__device__ __forceinline__ void fence_device() {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
 // Orders this thread's accesses before it and behind it, for whoever synchronises with it through relaxed ones.
 __device__ __forceinline__ void fence_system() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
-// First of all in every kernel, since it may be there before what runs ahead of it on its stream has ended (cuda/launch.hpp):
-// until that has, and has left what it wrote.
+// First of all in every kernel, since it may be there before what runs ahead of it on its stream has ended
+// (cuda/launch.hpp): until that has, and has left what it wrote.
 __device__ __forceinline__ void await_stream() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// From here on the next kernel may be put in place. Not before all that this kernel waits for is sure to come: who is in
-// place keeps others from the multiprocessors.
+// From here on the next kernel may be put in place. Not before all that this kernel waits for is sure to come: who is
+// in place keeps others from the multiprocessors.
 __device__ __forceinline__ void let_next_in() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
