@@ -35,8 +35,8 @@ TEST(KernelSelector, all_reduce_goes_by_size) {
   EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout), Kernel::kTwoShotPackets);
   EXPECT_EQ(select_kernel(all_reduce(4, 4 * kMiB), layout), Kernel::kLines);
   EXPECT_EQ(select_kernel(all_reduce(4, 8 * kMiB), layout), Kernel::kDirect);
-  EXPECT_EQ(select_kernel(all_reduce(2, 8 * kMiB), layout), Kernel::kLines);
-  EXPECT_EQ(select_kernel(all_reduce(2, 64 * kMiB), layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(all_reduce(2, 512 * kKiB), layout), Kernel::kOneShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(2, 8 * kMiB), layout), Kernel::kDirect);
 }
 
 TEST(KernelSelector, what_does_not_fit_into_a_small_block_goes_by_lines) {
