@@ -66,6 +66,7 @@ gpu-bundle: wheel
 	@cp dist/*.whl $(GPU_BUNDLE)
 	@sed -n '/^\(libucx-cu13\|expecttest\)==/,/[^\\]$$/p' requirements/torch-$(TORCH).txt > $(GPU_BUNDLE)/requirements.txt
 	@$(BIN)/python -m pip download -q --no-deps --require-hashes -d $(GPU_BUNDLE) -r $(GPU_BUNDLE)/requirements.txt
+	@$(BIN)/python tools/pack_wheels.py $(GPU_BUNDLE)/*.whl
 	@git describe --always --dirty > $(GPU_BUNDLE)/commit
 	@du -sh $(GPU_BUNDLE)
 
