@@ -186,8 +186,10 @@ struct Heard {
 __device__ __forceinline__ Heard hear_verdict(const DirectTurn& turn, int rank) {
   const DeviceTeam& team = turn.team;
   Receipt<1> receipt{{turn.verdict(team.rank, rank)}, {}};
-  FaultCode fault = receipt.await(turn);
-  while (fault != FaultCode::kNone && rank == team.rank) fault = receipt.await(turn);
+  FaultCode fault;
+  do {
+    fault = receipt.await(turn);
+  } while (fault != FaultCode::kNone && rank == team.rank);
   const auto [word, mark] = receipt.payloads[0];
   if (fault == FaultCode::kNone && (mark & ~kVerdictBlocks) != kVerdictMark) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) return {static_cast<Verdict>(word), mark & kVerdictBlocks};
@@ -224,6 +226,7 @@ __device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting
                                      Reach (&reaches)[kMaxTeamRanks]) {
   __shared__ bool is_all_found;
   const DeviceTeam& team = turn.team;
+  const uint32_t fault = load_relaxed(&team.state->fault);
   if (blockIdx.x == 0 && is_wipe_due(turn.epoch)) {
     wipe_idle_region(turn, threadIdx.x, blockDim.x);
     __syncthreads();
@@ -233,7 +236,7 @@ __device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting
     Reach reach{};
     bool is_found;
     if (blockIdx.x == 0) {
-      const bool has_failed = __any_sync(kWholeWarp, load_relaxed(&team.state->fault) != 0);
+      const bool has_failed = __any_sync(kWholeWarp, fault != 0);
       const Verdict verdict = has_failed ? Verdict::kAbsent : judge(team, meeting, turn.epoch, reach);
       give_verdict(turn, verdict);
       is_found = verdict == Verdict::kYes;
@@ -248,31 +251,42 @@ __device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting
   return is_all_found;
 }
 
+// By the first warp of a block, where not all is well; out of the way of the code that is, since that is fetched as it
+// runs.
+__device__ __noinline__ inline Course deliberate(const DirectTurn& turn, const DirectMeeting& meeting, Verdict verdict,
+                                                 Reach (&reaches)[kMaxTeamRanks]) {
+  const DeviceTeam& team = turn.team;
+  const int rank = static_cast<int>(thread_of_warp());
+  const Course course = choose_course(turn, verdict);
+  if (course != Course::kMove) return course;
+  // Block 0 has found what this one has not.
+  const bool is_missed = rank < team.num_ranks && !is_reached(meeting, rank, reaches[rank]);
+  const bool is_lost = is_missed && !find_early(turn, meeting, rank, reaches[rank]);
+  const unsigned lost = __ballot_sync(kWholeWarp, is_lost);
+  if (lost == 0) return course;
+  if (rank == 0)  // a process has ended since
+    report_fault(team, {.code = FaultCode::kAborted,
+                        .peer = __ffs(static_cast<int>(lost)) - 1,
+                        .sequence = turn.epoch,
+                        .ours = turn.ours});
+  return Course::kGuard;
+}
+
 // By all threads of a block. What to do, and where the peers' tensors are in case of kMove.
 __device__ __forceinline__ Course agree(const DirectTurn& turn, const DirectMeeting& meeting,
                                         Reach (&reaches)[kMaxTeamRanks]) {
   __shared__ Course course;
-  const DeviceTeam& team = turn.team;
   if (threadIdx.x < 32) {
     const int rank = static_cast<int>(threadIdx.x);
-    const Heard heard = rank < team.num_ranks ? hear_verdict(turn, rank) : Heard{Verdict::kYes, 0};
-    Course chosen = choose_course(turn, heard.verdict);
-    bool is_lost = false;
-    if (rank < team.num_ranks) {
-      Reach& reach = reaches[rank];
-      reach.num_blocks = heard.num_blocks;
-      is_lost = chosen == Course::kMove && !is_reached(meeting, rank, reach);
-      if (is_lost) is_lost = !find_early(turn, meeting, rank, reach);  // block 0 has, meanwhile
+    Heard heard{Verdict::kYes, 0};
+    bool is_ready = true;
+    if (rank < turn.team.num_ranks) {
+      heard = hear_verdict(turn, rank);
+      reaches[rank].num_blocks = heard.num_blocks;
+      is_ready = heard.verdict == Verdict::kYes && is_reached(meeting, rank, reaches[rank]);
     }
-    const unsigned lost = __ballot_sync(kWholeWarp, is_lost);
-    if (lost != 0) {  // but for a peer whose process has ended since
-      if (rank == 0)
-        report_fault(team, {.code = FaultCode::kAborted,
-                            .peer = __ffs(static_cast<int>(lost)) - 1,
-                            .sequence = turn.epoch,
-                            .ours = turn.ours});
-      chosen = Course::kGuard;
-    }
+    const bool is_well = __all_sync(kWholeWarp, is_ready);
+    const Course chosen = is_well ? Course::kMove : deliberate(turn, meeting, heard.verdict, reaches);
     if (rank == 0) course = chosen;
   }
   __syncthreads();
