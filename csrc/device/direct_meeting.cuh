@@ -18,6 +18,10 @@
 // A rank that has said yes does not end before the peers' exits have come, even when it has failed meanwhile: until
 // then they may write into its tensors, which belong to somebody else afterwards. So a rank that has announced itself
 // sends its exits whatever happens.
+//
+// Who has heard all words may read before it has heard the verdicts, and throws away what it has read if they are not
+// all yes. It may so read what a rank that has failed has given up: that stays mapped for a while
+// (stream/segments/imports.hpp), and no address is kept over a wait.
 #pragma once
 
 #include "device/direct_launch.hpp"
@@ -89,7 +93,7 @@ __device__ __forceinline__ bool is_reached(const DirectMeeting& meeting, int ran
   return (!reads(meeting, rank) || reach.readable != nullptr) && (!writes(meeting, rank) || reach.writable != nullptr);
 }
 
-// By what the peer has told, whose words its tensors' contents come before. False: not reached.
+// By the peer's words; what its tensors hold was there before those. False: not reached.
 __device__ __forceinline__ bool find_places(const DeviceTeam& team, const DirectMeeting& meeting, int peer,
                                             const Payload (&words)[2], Reach& reach) {
   const auto readable = *reinterpret_cast<const SegmentPlace*>(&words[0]);
@@ -101,70 +105,84 @@ __device__ __forceinline__ bool find_places(const DeviceTeam& team, const Direct
   return is_reached(meeting, peer, reach);
 }
 
-// What a peer has told of itself; its words only where it agrees with turn.ours, since others do not send any.
+// What a peer has told of itself by now; its words only where it agrees with turn.ours, since others do not send any.
 struct Told {
-  FaultCode fault;
+  bool has_come;  // the descriptor
+  bool is_all;    // … and the words
   Payload descriptor;
   Payload words[2];
 };
 
-__device__ __forceinline__ Told hear(const DirectTurn& turn, int peer) {
-  const DeviceTeam& team = turn.team;
-  const Payload ours = *reinterpret_cast<const Payload*>(&turn.ours);
-  const Packet* words = turn.words(team.rank, peer);
-  Patience patience(team, 0);
-  for (;;) {
-    const Packet descriptor = load_packet(turn.descriptors(team.rank) + peer);
-    const Packet first = load_packet(words), second = load_acquire(words + 1);
-    const bool has_come = is_of(descriptor, turn.epoch);
-    const bool differs = has_come && (descriptor.low != ours.low || descriptor.high != ours.high);
-    const bool is_all = has_come && is_of(first, turn.epoch) && is_of(second, turn.epoch);
-    const FaultCode fault = differs || is_all ? FaultCode::kNone : patience.after_poll();
-    if (differs || is_all || fault != FaultCode::kNone) {
-      return {fault, {descriptor.low, descriptor.high}, {{first.low, first.high}, {second.low, second.high}}};
-    }
-  }
+__device__ __forceinline__ Told look_at(const DirectTurn& turn, int peer) {
+  const Packet* words = turn.words(turn.team.rank, peer);
+  const Packet descriptor = load_packet(turn.descriptors(turn.team.rank) + peer);
+  const Packet first = load_packet(words), second = load_acquire(words + 1);
+  const bool has_come = is_of(descriptor, turn.epoch);
+  return {.has_come = has_come,
+          .is_all = has_come && is_of(first, turn.epoch) && is_of(second, turn.epoch),
+          .descriptor = {descriptor.low, descriptor.high},
+          .words = {{first.low, first.high}, {second.low, second.high}}};
 }
 
-// By the first warp of block 0, a thread a peer. `reach` of this thread's.
+__device__ __forceinline__ bool is_same(const DeviceDescriptor& ours, Payload theirs) {
+  const Payload payload = *reinterpret_cast<const Payload*>(&ours);
+  return theirs.low == payload.low && theirs.high == payload.high;
+}
+
+// Waits for a peer; false, reported: it has not come, or is at odds.
+__device__ __forceinline__ bool hear(const DirectTurn& turn, int peer, Told& told) {
+  Patience patience(turn.team, 0);
+  FaultCode fault = FaultCode::kNone;
+  do {
+    told = look_at(turn, peer);
+    if (told.is_all || (told.has_come && !is_same(turn.ours, told.descriptor))) break;
+    fault = patience.after_poll();
+  } while (fault == FaultCode::kNone);
+  return agrees(turn, peer, fault, told.descriptor);
+}
+
+// By the first warp of block 0, a thread a peer. `reach` of this thread's. What is found is used at once: so nothing is
+// looked up before all have come.
 __device__ __forceinline__ Verdict judge(const DeviceTeam& team, const DirectMeeting& meeting, uint32_t epoch,
                                          Reach& reach) {
   const int peer = static_cast<int>(thread_of_warp());
-  bool is_met = true, is_found = true;
-  if (peer < team.num_ranks && peer != team.rank) {
+  const bool is_peer = peer < team.num_ranks && peer != team.rank;
+  bool is_met = true;
+  Told told{};
+  if (is_peer) {
     const DirectEdge& edge = meeting.edges[peer];
     const DeviceDescriptor to_peer = with_bytes(meeting.descriptor, edge.bytes_to);
     const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, edge.bytes_from);
-    const DirectTurn outgoing(team, to_peer, epoch), incoming(team, from_peer, epoch);
+    const DirectTurn outgoing(team, to_peer, epoch);
     announce(outgoing);
     Packet* words = outgoing.words(peer, team.rank);
     store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&edge.readable), epoch));
     store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&edge.writable), epoch));
-    const Told told = hear(incoming, peer);
-    is_met = agrees(incoming, peer, told.fault, told.descriptor);
-    is_found = is_met && find_places(team, meeting, peer, told.words, reach);
+    is_met = hear(DirectTurn(team, from_peer, epoch), peer, told);
   }
   if (!__all_sync(kWholeWarp, is_met)) return Verdict::kFailed;
+  const bool is_found = !is_peer || find_places(team, meeting, peer, told.words, reach);
   return __all_sync(kWholeWarp, is_found) && meeting.is_even != 0 ? Verdict::kYes : Verdict::kNo;
 }
 
-// By the first warp of the other blocks, while block 0 comes to its verdict. False: not found before that was there.
-__device__ __forceinline__ bool find_early(const DirectTurn& turn, const DirectMeeting& meeting, int peer,
-                                           Reach& reach) {
+// By the first warp of the other blocks, likewise, while block 0 comes to its verdict. False: that was there before, or
+// is no yes.
+__device__ __forceinline__ bool find_meanwhile(const DirectTurn& turn, const DirectMeeting& meeting, int peer,
+                                               Reach& reach) {
   const DeviceTeam& team = turn.team;
-  const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, meeting.edges[peer].bytes_from);
-  const Payload& agreed = *reinterpret_cast<const Payload*>(&from_peer);
-  const Packet* words = turn.words(team.rank, peer);
-  for (;;) {
-    const Packet theirs = load_packet(turn.descriptors(team.rank) + peer);
-    const Packet first = load_packet(words), second = load_acquire(words + 1);
+  const bool needs = !is_reached(meeting, peer, Reach{});
+  const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, needs ? meeting.edges[peer].bytes_from : 0);
+  bool is_told = !needs, is_judged = false;
+  Told told{};
+  while (!is_told && !is_judged) {
     const Packet own = load_packet(turn.verdict(team.rank, team.rank));
-    const bool agrees = is_of(theirs, turn.epoch) && theirs.low == agreed.low && theirs.high == agreed.high;
-    if (agrees && is_of(first, turn.epoch) && is_of(second, turn.epoch)) {
-      return find_places(team, meeting, peer, {{first.low, first.high}, {second.low, second.high}}, reach);
-    }
-    if (is_of(own, turn.epoch)) return false;
+    told = look_at(turn, peer);
+    is_judged = is_of(own, turn.epoch);
+    const bool is_refused = is_judged && own.low != static_cast<uint32_t>(Verdict::kYes);
+    is_told = told.is_all && is_same(from_peer, told.descriptor) && !is_refused;
   }
+  return __all_sync(kWholeWarp, is_told) &&
+         __all_sync(kWholeWarp, !needs || find_places(team, meeting, peer, told.words, reach));
 }
 
 // By the same warp. To the rank's own blocks in any case; to peers only what they may count on.
@@ -221,12 +239,12 @@ __device__ __forceinline__ void decline(const DirectTurn& turn) {
 }
 
 // By all threads of a block, first of all: block 0 tells the peers what this rank is about to do, all blocks look for
-// the peers' tensors. True: all are found, and what is to be read may be read, though not yet believed (agree()).
+// the peers' tensors. True: all are found, and may be read at once, though nothing is certain before agree().
 __device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting& meeting,
                                      Reach (&reaches)[kMaxTeamRanks]) {
   __shared__ bool is_all_found;
   const DeviceTeam& team = turn.team;
-  const uint32_t fault = load_relaxed(&team.state->fault);
+  const uint32_t fault = load_relaxed(&team.state->fault);  // beside the epoch
   if (blockIdx.x == 0 && is_wipe_due(turn.epoch)) {
     wipe_idle_region(turn, threadIdx.x, blockDim.x);
     __syncthreads();
@@ -241,10 +259,9 @@ __device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting
       give_verdict(turn, verdict);
       is_found = verdict == Verdict::kYes;
     } else {
-      is_found = is_reached(meeting, rank, reach) || find_early(turn, meeting, rank, reach);
+      is_found = find_meanwhile(turn, meeting, rank, reach) && meeting.is_even != 0;
     }
     if (rank < team.num_ranks) reaches[rank] = reach;
-    is_found = __all_sync(kWholeWarp, is_found) && meeting.is_even != 0;
     if (rank == 0) is_all_found = is_found;
   }
   __syncthreads();
@@ -259,9 +276,11 @@ __device__ __noinline__ inline Course deliberate(const DirectTurn& turn, const D
   const int rank = static_cast<int>(thread_of_warp());
   const Course course = choose_course(turn, verdict);
   if (course != Course::kMove) return course;
-  // Block 0 has found what this one has not.
-  const bool is_missed = rank < team.num_ranks && !is_reached(meeting, rank, reaches[rank]);
-  const bool is_lost = is_missed && !find_early(turn, meeting, rank, reaches[rank]);
+  bool is_lost = rank < team.num_ranks && !is_reached(meeting, rank, reaches[rank]);
+  if (is_lost) {
+    fence_device();  // what block 0 has found is there by now
+    is_lost = !find_places(team, meeting, rank, look_at(turn, rank).words, reaches[rank]);
+  }
   const unsigned lost = __ballot_sync(kWholeWarp, is_lost);
   if (lost == 0) return course;
   if (rank == 0)  // a process has ended since
@@ -336,8 +355,8 @@ __device__ __forceinline__ void record(TeamState& state, Course course) {
 __device__ __forceinline__ void leave(const DirectTurn& turn, const DirectMeeting& meeting, Course course,
                                       const Reach (&reaches)[kMaxTeamRanks]) {
   const DeviceTeam& team = turn.team;
-  let_next_in();
   __syncthreads();
+  let_next_in();
   if (course == Course::kEnd || threadIdx.x >= 32) return;
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < team.num_ranks && peer != team.rank) {

@@ -2,8 +2,8 @@
 // is single-copy atomic per 8 aligned bytes, bypasses L1 and meets its counterpart on any GPU of the host and on the
 // CPU.
 //
-// Only store_release and the fence have a "memory" clobber: packets carry their readiness, so ordinary accesses may
-// pass them.
+// What orders other accesses has a "memory" clobber. Relaxed ones have none: packets carry their readiness, so ordinary
+// accesses may pass them.
 #pragma once
 
 #include "cuda/device_types.hpp"
@@ -67,7 +67,8 @@ __device__ __forceinline__ void store_release(uint32_t* address, uint32_t value)
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-// Orders all later accesses of this thread behind it.
+// Orders all later accesses of this thread behind it. Pairs with what stored the packet: what is read then was there
+// before, by a fence of that thread's or since it was there before its kernel.
 __device__ __forceinline__ Packet load_acquire(const Packet* address) {
   Packet packet;
   asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -93,8 +94,9 @@ __device__ __forceinline__ void await_stream() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// From here on the next kernel may be put in place. Not before all that this kernel waits for is sure to come: who is
-// in place keeps others from the multiprocessors.
+// By all blocks, and none is still to come: from here on the next kernel on the stream may be put in place, where it
+// keeps others from the multiprocessors while it waits. So only when all that this kernel waits for is in place or
+// older than what would be kept out.
 __device__ __forceinline__ void let_next_in() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

@@ -11,12 +11,13 @@ namespace axon {
 // A board that changes faster than this is looked at again the next time.
 static constexpr int kMostReadings = 4;
 
-Imports::Imports(std::unique_ptr<SegmentPeer> peer, BoardPlace board) noexcept
-    : peer_(std::move(peer)), board_(board) {}
+Imports::Imports(std::unique_ptr<SegmentPeer> peer, BoardPlace board, Clock::duration linger) noexcept
+    : peer_(std::move(peer)), board_(board), linger_(linger) {}
 
 void Imports::look() {
   if (is_over_) return;
   if (peer_->has_ended()) return end();
+  let_go();
   for (int reading = 0; reading < kMostReadings; ++reading) {
     Result<bool> done = catch_up();
     if (peer_->has_ended()) return end();  // what was read may have been of a stranger with its process id
@@ -70,7 +71,16 @@ void Imports::drop(std::map<uint32_t, Mapping>::iterator dropped) {
   Mapping mapping = std::move(dropped->second);
   mapped_.erase(dropped);
   if (!removed.ok()) note("a peer's segment cannot be taken out", removed);
-  if (!removed.ok() || is_over_ || mapping->waits_for_device()) retired_.push_back(std::move(mapping));
+  if (!removed.ok() || is_over_ || mapping->waits_for_device()) {
+    retired_.push_back(std::move(mapping));
+  } else {
+    leaving_.push_back({std::move(mapping), Clock::now()});
+  }
+}
+
+void Imports::let_go() {
+  const Clock::time_point latest = Clock::now() - linger_;
+  std::erase_if(leaving_, [&](const Leaving& segment) { return segment.since <= latest; });
 }
 
 // A descriptor or handle means what the board says only as long as the board says so: it is asked again before kernels
@@ -116,6 +126,8 @@ void Imports::retry() noexcept {
 void Imports::end() {
   is_over_ = true;
   while (!mapped_.empty()) drop(mapped_.begin());
+  for (Leaving& segment : leaving_) retired_.push_back(std::move(segment.mapping));
+  leaving_.clear();
 }
 
 }  // namespace axon

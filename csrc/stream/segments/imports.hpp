@@ -4,13 +4,16 @@
 //   imports.look();                                   // now and then: maps what is new, drops what is gone
 //   for (auto& mapping : imports.take_retired()) …    // what must not be unmapped yet
 //
-// An owner takes a segment from its board only once its memory is freed, so when no operation on it runs any more, and
-// what was mapped from descriptors is unmapped at once. Retired is what CUDA unmaps only when the device is idle, and
-// all of a peer that has ended, perhaps in the middle of an operation.
+// An owner takes a segment from its board only once its memory is freed, when no operation on it runs any more there. A
+// kernel here that has not heard of the owner's failure may just have looked it up, and read it for nothing
+// (device/direct_meeting.cuh): so what was mapped from descriptors is unmapped kLinger later, some thousand times what
+// such a kernel takes from the look to the read. Retired is what CUDA unmaps only when the device is idle, and all of a
+// peer that has ended, perhaps in the middle of an operation.
 //
 // One thread, the keeper's.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -47,7 +50,11 @@ class SegmentPeer : public PeerMemory {
 
 class Imports {
  public:
-  Imports(std::unique_ptr<SegmentPeer> peer, BoardPlace board) noexcept;
+  using Clock = std::chrono::steady_clock;
+
+  static constexpr std::chrono::milliseconds kLinger{100};
+
+  Imports(std::unique_ptr<SegmentPeer> peer, BoardPlace board, Clock::duration linger = kLinger) noexcept;
 
   // Takes no longer than the calls of CUDA's; what it does not finish it does the next time.
   void look();
@@ -56,12 +63,17 @@ class Imports {
   // Something that may have been in the way of a mapping is gone.
   void retry() noexcept;
 
-  size_t num_mapped() const noexcept { return mapped_.size(); }
+  size_t num_mapped() const noexcept { return mapped_.size() + leaving_.size(); }
   // The peer has ended: nothing more will come.
   bool is_over() const noexcept { return is_over_; }
 
  private:
   using Mapping = std::unique_ptr<MappedSegment>;
+
+  struct Leaving {
+    Mapping mapping;
+    Clock::time_point since;
+  };
 
   struct Publication {
     uint64_t version;
@@ -75,13 +87,16 @@ class Imports {
   Status import(const SegmentRecord& record, uint64_t version);
   Result<bool> is_published(const SegmentRecord& record, uint64_t version) const;
   void note(const std::string& what, const Status& status);
+  void let_go();
   void end();
 
   const std::unique_ptr<SegmentPeer> peer_;
   const BoardPlace board_;
+  const Clock::duration linger_;
   std::optional<uint64_t> seen_;        // the version that is mapped
   std::map<uint32_t, Mapping> mapped_;  // by number
   std::set<uint32_t> failed_;           // cannot be mapped
+  std::vector<Leaving> leaving_;
   std::vector<Mapping> retired_;
   bool is_over_ = false;
   bool has_told_ = false;  // that something fails

@@ -151,9 +151,9 @@ class Puppet {
         packet_(require(PinnedMemory::allocate(sizeof(Packet)))),
         stream_(require(Stream::create())) {}
 
-  void announce(const DeviceDescriptor& descriptor, SegmentPlace writable) const {
+  void announce(const DeviceDescriptor& descriptor, SegmentPlace readable, SegmentPlace writable) const {
     send(rank_, descriptor);
-    send(num_ranks_ + 2 * rank_, SegmentPlace{});
+    send(num_ranks_ + 2 * rank_, readable);
     send(num_ranks_ + 2 * rank_ + 1, writable);
   }
   void agree() const {
@@ -218,7 +218,16 @@ class DirectGuards : public ::testing::Test {
                                       .reduction = static_cast<uint64_t>(Reduction::kNone),
                                       .root = kNoRoot,
                                       .num_bytes = kBytes};
-    puppets_[rank]->announce(descriptor, places_[rank]);
+    puppets_[rank]->announce(descriptor, SegmentPlace{}, places_[rank]);
+  }
+
+  void announce_reduction(int rank) {
+    const DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(DeviceOperation::kAllReduce),
+                                      .dtype = static_cast<uint64_t>(DataType::kFloat32),
+                                      .reduction = static_cast<uint64_t>(Reduction::kSum),
+                                      .root = kNoRoot,
+                                      .num_bytes = kBytes};
+    puppets_[rank]->announce(descriptor, places_[rank], places_[rank]);
   }
 
   void launch() {
@@ -231,6 +240,18 @@ class DirectGuards : public ::testing::Test {
       places.receives[rank] = places_[0];
     }
     require(exchange_direct(ranks_->team(0), call, places, ranks_->stream(0)));
+    began_ = Clock::now();
+  }
+
+  void launch_reduction() {
+    DeviceGuard guard(0);
+    const LineReduction call{.input = source_->data(),
+                             .output = targets_[0].data(),
+                             .num_elements = kBytes / sizeof(float),
+                             .dtype = DataType::kFloat32,
+                             .reduction = Reduction::kSum};
+    const ReductionPlaces places{.input = {}, .output = places_[0], .num_blocks = kNumBlocks};
+    require(all_reduce_direct(ranks_->team(0), call, places, ranks_->stream(0)));
     began_ = Clock::now();
   }
 
@@ -316,6 +337,17 @@ TEST_F(DirectGuards, who_has_agreed_waits_even_without_having_heard_all) {
   puppets_[2]->leave(0);
   expect_end_before_the_guard_gives_up();
   for (int rank = 0; rank < 3; ++rank) targets_[rank].expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
+}
+
+// What it has read of a peer that never agrees goes nowhere.
+TEST_F(DirectGuards, a_reduction_that_has_begun_to_read_gives_up) {
+  set_up_ranks(2);
+  announce_reduction(1);
+  launch_reduction();
+  await_report();
+  puppets_[1]->leave(0);
+  expect_end_before_the_guard_gives_up();
+  for (const DeviceBuffer& target : targets_) target.expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
 }
 
 TEST_F(DirectGuards, a_process_that_has_ended_is_not_waited_for) {

@@ -39,6 +39,17 @@ TEST(KernelSelector, all_reduce_goes_by_size) {
   EXPECT_EQ(select_kernel(all_reduce(2, 8 * kMiB), layout), Kernel::kDirect);
 }
 
+TEST(KernelSelector, few_ranks_are_no_reason_for_lines) {
+  const TeamLayout layout = layout_of(2, 15 * kMiB);
+  KernelQuery query = all_reduce(2, 8 * kMiB);
+  query.kind = OperationKind::kReduceScatter;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  query.num_bytes = 4 * kMiB;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+  query = {.kind = OperationKind::kAllToAll, .dtype = DataType::kByte, .num_ranks = 2, .num_bytes = 16 * kMiB};
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+}
+
 TEST(KernelSelector, what_does_not_fit_into_a_small_block_goes_by_lines) {
   const TeamLayout layout = layout_of(16, kMiB);
   EXPECT_EQ(select_kernel(all_reduce(16, 8), layout), Kernel::kOneShotPackets);

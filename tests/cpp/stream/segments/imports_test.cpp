@@ -87,7 +87,8 @@ class ImportsOf : public ::testing::Test {
   SegmentBoard board_{kIncarnation};
   std::vector<std::unique_ptr<MappedSegment>> retired_;
   Imports imports_{std::make_unique<FakePeer>(here_, memory_),
-                   {.address = board_.address(), .incarnation = kIncarnation}};
+                   {.address = board_.address(), .incarnation = kIncarnation},
+                   Imports::Clock::duration::zero()};
 };
 
 TEST_F(ImportsOf, what_is_published_is_mapped) {
@@ -115,12 +116,31 @@ TEST_F(ImportsOf, what_is_dropped_is_unmapped_or_retired) {
   publish({legacy(3)});
   imports_.look();
   EXPECT_EQ(found(), (Numbers{3}));
+  EXPECT_EQ(here_.mapped, (Numbers{1, 2, 3}));
+  imports_.look();
   EXPECT_EQ(here_.mapped, (Numbers{1, 3}));
   retired_ = imports_.take_retired();
   EXPECT_EQ(retired_.size(), 1u);
   EXPECT_TRUE(imports_.take_retired().empty());
   retired_.clear();
   EXPECT_EQ(here_.mapped, (Numbers{3}));
+}
+
+TEST_F(ImportsOf, what_is_dropped_lingers_where_kernels_may_have_found_it) {
+  Imports imports(std::make_unique<FakePeer>(here_, memory_),
+                  {.address = board_.address(), .incarnation = kIncarnation}, std::chrono::hours(1));
+  publish({run(1), run(2)});
+  imports.look();
+  publish({run(2)});
+  imports.look();
+  imports.look();
+  EXPECT_EQ(found(), (Numbers{2}));
+  EXPECT_EQ(here_.mapped, (Numbers{1, 2}));
+  EXPECT_EQ(imports.num_mapped(), 2u);
+  here_.has_ended = true;
+  imports.look();
+  EXPECT_EQ(imports.num_mapped(), 0u);
+  EXPECT_EQ(imports.take_retired().size(), 2u);
 }
 
 TEST_F(ImportsOf, what_cannot_be_mapped_is_tried_again_when_something_was_closed) {
