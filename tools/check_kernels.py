@@ -1,0 +1,35 @@
+"""Every kernel waits for its stream first of all, since it may be in place before what is ahead has ended.
+
+usage: python tools/check_kernels.py
+
+docs/adr/kernels-are-in-place-early.md
+"""
+
+import re
+import sys
+from pathlib import Path
+
+KERNEL = re.compile(r"__global__[^{;]*\{(?P<body>.*?)\n\}", re.DOTALL)
+
+
+def waits_first(body: str) -> bool:
+    for statement in body.split(";"):
+        if "await_stream()" in statement:
+            return True
+        if "__shared__" not in statement:
+            return False
+    return False
+
+
+def main() -> int:
+    kernels = [
+        (path, match) for path in sorted(Path("csrc").rglob("*.cu*")) for match in KERNEL.finditer(path.read_text())
+    ]
+    late = [f"{path}: {match[0].splitlines()[0]}" for path, match in kernels if not waits_first(match["body"])]
+    for kernel in late:
+        print(f"{kernel} …: does not begin with await_stream()", file=sys.stderr)
+    return 1 if late or not kernels else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
