@@ -28,6 +28,8 @@ def main() -> int:
     late = [f"{path}: {match[0].splitlines()[0]}" for path, match in kernels if not waits_first(match["body"])]
     for kernel in late:
         print(f"{kernel} …: does not begin with await_stream()", file=sys.stderr)
+    if not kernels:
+        print("csrc: no kernel found; run in the project's root", file=sys.stderr)
     return 1 if late or not kernels else 0
 
 

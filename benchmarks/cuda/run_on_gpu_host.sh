@@ -140,9 +140,9 @@ python3 -c 'import torch_axon._native as n; n.load(); print("torch_axon", n._bui
 
 few='not staged and not one_connection and not 3ranks and not 4ranks'
 all_steps() {
-  # Processes of their own are forked before CUDA is used.
-  step cpp_processes 120 all_of _test --gtest_brief=1 --gtest_filter='*DeviceGroupTest*:*SegmentsTest*'
-  step cpp 120 all_of _test --gtest_brief=1 --gtest_filter='-*DeviceGroupTest*:*SegmentsTest*'
+  local forking='*DeviceGroupTest*:*SegmentsTest*' # before this process uses CUDA
+  step cpp_processes 120 all_of _test --gtest_brief=1 --gtest_filter="$forking"
+  step cpp 120 all_of _test --gtest_brief=1 --gtest_filter="-$forking"
   CUDA_DEVICE_MAX_CONNECTIONS=1 step cpp_one_connection 60 all_of _test --gtest_brief=1 --gtest_filter='*gpu_each_*'
   step memcheck 90 sanitize memcheck --report-api-errors no
   step racecheck 90 sanitize racecheck
