@@ -124,11 +124,6 @@ __device__ __forceinline__ Told look_at(const DirectTurn& turn, int peer) {
           .words = {{first.low, first.high}, {second.low, second.high}}};
 }
 
-__device__ __forceinline__ bool is_same(const DeviceDescriptor& ours, Payload theirs) {
-  const Payload payload = *reinterpret_cast<const Payload*>(&ours);
-  return theirs.low == payload.low && theirs.high == payload.high;
-}
-
 // Waits for a peer; false, reported: it has not come, or is at odds.
 __device__ __forceinline__ bool hear(const DirectTurn& turn, int peer, Told& told) {
   Patience patience(turn.team, 0);

@@ -61,9 +61,8 @@ __device__ __noinline__ inline uint64_t choose_target(const Turn& turn, const Ex
   Receipt<3> offer{{&own.offer[0], &own.offer[1], &own.offer[2]}, {}};
   FaultCode fault = offer.await(turn);
   const auto& [place, theirs, tag] = offer.payloads;
-  const Payload ours = *reinterpret_cast<const Payload*>(&turn.ours);
-  const bool is_same = theirs.low == ours.low && theirs.high == ours.high && tag.low == block.send_tag;
-  if (fault == FaultCode::kNone && !is_same) fault = FaultCode::kMismatch;
+  const bool fits = is_same(turn.ours, theirs) && tag.low == block.send_tag;
+  if (fault == FaultCode::kNone && !fits) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) {
     (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
     fence_device();                     // … for this rank's other warps, too

@@ -16,10 +16,14 @@ __device__ __forceinline__ void announce(const Turn& turn) {
   store_packet(turn.descriptors(peer) + team.rank, packet_of(payload, turn.epoch));
 }
 
+__device__ __forceinline__ bool is_same(const DeviceDescriptor& ours, Payload theirs) {
+  const Payload payload = *reinterpret_cast<const Payload*>(&ours);
+  return theirs.low == payload.low && theirs.high == payload.high;
+}
+
 // Whether the peer's word, if it has come, is turn.ours; reports it if not.
 __device__ __forceinline__ bool agrees(const Turn& turn, int peer, FaultCode fault, Payload theirs) {
-  const Payload ours = *reinterpret_cast<const Payload*>(&turn.ours);
-  if (fault == FaultCode::kNone && (theirs.low != ours.low || theirs.high != ours.high)) fault = FaultCode::kMismatch;
+  if (fault == FaultCode::kNone && !is_same(turn.ours, theirs)) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) return true;
   report_fault(turn.team, {.code = fault,
                            .peer = peer,
