@@ -12,7 +12,8 @@
 #
 #   TORTURE=100000 sets the operations of the step torture, SOAK_MINUTES how long the soak takes, FAULT_ROUNDS how often
 #   ranks fail and regroup in the step faults, JOBS how many of upstream's tests run at a time and UPSTREAM_LIMIT for
-#   how many seconds, SIZES and OPERATIONS those of the benchmark, SHAPES those of overlap.
+#   how many seconds (UPSTREAM_REST=1: only of those that the committed results lack), SIZES and OPERATIONS those of the
+#   benchmark, SHAPES those of overlap.
 set -u
 bundle=$(realpath "$1")
 mkdir -p "$2"
@@ -81,7 +82,8 @@ soak() { # soak: random operations and faults, on all GPUs
 }
 
 upstream() { # upstream RANKS: PyTorch's own tests of backends
-  python3 "$tests/../upstream/report.py" --gpus "$1" --jobs "${JOBS:-6}" --limit "${UPSTREAM_LIMIT:-300}" --results "$results"
+  python3 "$tests/../upstream/report.py" --gpus "$1" --jobs "${JOBS:-6}" --limit "${UPSTREAM_LIMIT:-300}" \
+    ${UPSTREAM_REST:+--rest} --results "$results"
 }
 
 bench() { # bench RANKS eager|graph
@@ -141,8 +143,8 @@ python3 -c 'import torch_axon._native as n; n.load(); print("torch_axon", n._bui
 few='not staged and not one_connection and not 3ranks and not 4ranks'
 all_steps() {
   local forking='*DeviceGroupTest*:*SegmentsTest*' # before this process uses CUDA
-  step cpp_processes 120 all_of _test --gtest_brief=1 --gtest_filter="$forking"
-  step cpp 120 all_of _test --gtest_brief=1 --gtest_filter="-$forking"
+  step cpp_processes 240 all_of _test --gtest_brief=1 --gtest_filter="$forking"
+  step cpp 240 all_of _test --gtest_brief=1 --gtest_filter="-$forking"
   CUDA_DEVICE_MAX_CONNECTIONS=1 step cpp_one_connection 60 all_of _test --gtest_brief=1 --gtest_filter='*gpu_each_*'
   step memcheck 90 sanitize memcheck --report-api-errors no
   step racecheck 90 sanitize racecheck

@@ -49,10 +49,13 @@ def results_name(torch_version: str, num_gpus: int) -> str:
     return f"torch-{minor}-{num_gpus}-gpus.jsonl" if num_gpus else f"torch-{minor}.jsonl"
 
 
+def committed(num_gpus: int) -> list[dict[str, str]]:
+    results = RESULTS / results_name(torch.__version__, num_gpus)
+    return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+
+
 def expected(num_gpus: int) -> Expected:
     if num_gpus == 0:
         return Expected(set(must_pass()), cannot_pass(), is_complete=True)
-    committed = RESULTS / results_name(torch.__version__, num_gpus)
-    rows = [json.loads(line) for line in committed.read_text().splitlines()] if committed.exists() else []
-    passed = {row["name"] for row in rows if row["outcome"] == "passed"}
+    passed = {row["name"] for row in committed(num_gpus) if row["outcome"] == "passed"}
     return Expected(passed, read("cannot_pass_on_gpus"), is_complete=False)

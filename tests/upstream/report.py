@@ -2,6 +2,7 @@
 
     python tests/upstream/report.py
     python tests/upstream/report.py --gpus 2 --jobs 4 --results results     # on a GPU host
+    python tests/upstream/report.py --gpus 2 --rest …    # only what the committed results lack, beside their rows
 
 Exit code 1 if a test does not pass that has to, or passes that is said not to.
 """
@@ -14,7 +15,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,9 +23,11 @@ import lists
 import torch
 from tqdm import tqdm
 
+Row = Mapping[str, object]
 
-def _run_share(share: str, arguments: argparse.Namespace, progress: tqdm[object]) -> list[dict[str, object]]:
-    command = [sys.executable, str(lists.HERE / "run.py"), "--share", share, "--gpus", str(arguments.gpus)]
+
+def _run(names: list[str], arguments: argparse.Namespace, progress: tqdm[object]) -> list[Row]:
+    command = [sys.executable, str(lists.HERE / "run.py"), *names, "--gpus", str(arguments.gpus)]
     command += ["--limit", str(arguments.limit)]
     rows = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -37,14 +40,20 @@ def _run_share(share: str, arguments: argparse.Namespace, progress: tqdm[object]
     return rows
 
 
-def _run_all(arguments: argparse.Namespace) -> list[dict[str, object]]:
+def _shares(arguments: argparse.Namespace, rest: list[str]) -> list[list[str]]:
+    """Of each job: the names, or --share, which takes its names from the suite."""
+    if arguments.rest:
+        return [share for job in range(arguments.jobs) if (share := rest[job :: arguments.jobs])]
+    return [["--share", f"{job + 1}/{arguments.jobs}"] for job in range(arguments.jobs)]
+
+
+def _run_all(arguments: argparse.Namespace, rest: list[str]) -> list[Row]:
+    shares = _shares(arguments, rest)
     with ThreadPoolExecutor(arguments.jobs) as pool, tqdm(unit=" tests") as progress:
-        shares = [f"{job + 1}/{arguments.jobs}" for job in range(arguments.jobs)]
-        rows = [row for each in pool.map(lambda share: _run_share(share, arguments, progress), shares) for row in each]
-    return sorted(rows, key=lambda row: str(row["name"]))
+        return [row for each in pool.map(lambda share: _run(share, arguments, progress), shares) for row in each]
 
 
-def _summary(row: dict[str, object]) -> dict[str, object]:
+def _summary(row: Row) -> Row:
     """Without times and addresses, which differ from run to run. Of a traceback, the rank's own last exception."""
     lines = str(row["detail"]).strip().splitlines() if row["outcome"] != "passed" else []
     exceptions = [line for line in lines if re.match(r"\w*(Error|Exception): ", line)]
@@ -52,7 +61,7 @@ def _summary(row: dict[str, object]) -> dict[str, object]:
     return {"name": row["name"], "outcome": row["outcome"], "why": re.sub(r"0x[0-9a-f]+", "0x…", why)[:160]}
 
 
-def _complaints(rows: list[dict[str, object]], expected: lists.Expected) -> Iterator[str]:
+def _complaints(rows: list[Row], expected: lists.Expected) -> Iterator[str]:
     passed = {str(row["name"]) for row in rows if row["outcome"] == "passed"}
     failed = {str(row["name"]) for row in rows if row["outcome"] == "failed"}
     not_run = {str(row["name"]) for row in rows if row["outcome"] == "not run"}
@@ -73,14 +82,17 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=0, help="ranks, with a GPU each; 0: four ranks on CPUs")
     parser.add_argument("--jobs", type=int, default=1, help="how many tests run at a time")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds, after which no test begins")
+    parser.add_argument("--rest", action="store_true", help="keep the committed results, and run what they say has not")
     parser.add_argument("--results", type=Path, default=lists.RESULTS, help="folder for torch-VERSION.jsonl")
     arguments = parser.parse_args()
     expected = lists.expected(arguments.gpus)
-    found = _run_all(arguments)
+    committed = lists.committed(arguments.gpus) if arguments.rest else []
+    kept = [row for row in committed if row["outcome"] != "not run"]
+    found = _run_all(arguments, [row["name"] for row in committed if row not in kept])
     for row in found:
         if row["outcome"] == "failed" and row["name"] not in expected.not_to_pass:
             print(f"=== {row['name']} after {row['seconds']} s", str(row["detail"])[-3000:], sep="\n")
-    rows = [_summary(row) for row in found]
+    rows = sorted((*kept, *map(_summary, found)), key=lambda row: str(row["name"]))
     arguments.results.mkdir(parents=True, exist_ok=True)
     results = arguments.results / lists.results_name(torch.__version__, arguments.gpus)
     results.write_text("".join(json.dumps(row) + "\n" for row in rows))
