@@ -19,14 +19,14 @@ static void check_timeout(std::chrono::milliseconds timeout) {
 
 AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                          c10::intrusive_ptr<Options> options)
-    : Backend(rank, size), options_(std::move(options)), timeout_(options_->timeout) {
+    : Backend(rank, size), options_(std::move(options)), store_(store), timeout_(options_->timeout) {
   check_timeout(options_->timeout);
   const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;  // none of the default group
-  communicator_ = join(*store, {.group = options_->group_name,
-                                .rank = rank,
-                                .global_rank = ranks.empty() ? rank : static_cast<int>(ranks.at(rank)),
-                                .size = size,
-                                .timeout = options_->timeout});
+  communicator_ = join(*store_, {.group = options_->group_name,
+                                 .rank = rank,
+                                 .global_rank = ranks.empty() ? rank : static_cast<int>(ranks.at(rank)),
+                                 .size = size,
+                                 .timeout = options_->timeout});
   init();
 }
 
@@ -34,6 +34,7 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 AxonBackend::~AxonBackend() {
   owned_cuda_side_.reset();  // what is enqueued comes to its end first
   communicator_->close();
+  owned_completion_hook_.reset();  // by now all is over
 }
 
 c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const TensorList& tensors) const {
@@ -58,15 +59,18 @@ static bool wants_sites() noexcept {
 
 AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode) {
   if (C10_UNLIKELY(coalesced_ != nullptr)) return nullptr;
+  if (C10_UNLIKELY(estimate_.has_value())) return estimate(std::move(work), mode);
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
   work->set_timeout(unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
   if (C10_UNLIKELY(wants_sites())) work->set_site(interned_call_site());
+  if (C10_UNLIKELY(is_timed_.load(std::memory_order_relaxed))) work->take_times();
   if (C10_LIKELY(!at::hasCallbacks())) {
     start(*work, mode);
   } else {
     // For profilers and execution traces: the record spans the start, as NCCL's does.
     start_recorded(*work, call, mode);
   }
+  if (C10_UNLIKELY(work->times() != nullptr)) note_times(*work, call);
   if (mode.asynchronous) return work;
   if (work->device().is_cpu()) work->wait();
   return nullptr;

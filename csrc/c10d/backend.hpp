@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "c10d/check.hpp"
+#include "c10d/completion_hook.hpp"
 #include "c10d/convert.hpp"
 #include "c10d/cuda_side.hpp"
+#include "c10d/estimator.hpp"
 #include "c10d/registered_memory.hpp"
 #include "c10d/work.hpp"
 #include "comm/communicator.hpp"
@@ -98,8 +100,22 @@ class AxonBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options, const int& rank,
                                           const int& size) override;
+  // A group of all but these ranks, which need not be alive; the others all call this.
+  bool supportsShrinking() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& excluded, int flags,
+                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   void abort() override;
   void shutdown() override;
+
+  // Times. Calls are timed from the first of these on; torch's hook takes the times of each.
+  void enableCollectivesTiming() override;
+  void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
+  // Between the two, calls do nothing, and the second tells how many µs they take by what has been timed so far:
+  // negative if one of them is of a kind that has not been. By one thread, beside which no other makes calls.
+  bool supportsTimeEstimation() const override { return true; }
+  void start_time_estimate();
+  double end_time_estimate();
 
   // Gives back what the group holds of its GPU once all that it has enqueued is done, and with the last group the whole
   // arena; resume() makes the next operation on CUDA tensors form that again. Both are collectives, beside which no
@@ -154,6 +170,8 @@ class AxonBackend final : public c10d::Backend {
   WorkPtr run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode);
   void start(AxonWork& work, const Mode& mode);
   void start_recorded(AxonWork& work, const Call& call, const Mode& mode);
+  void note_times(AxonWork& work, const Call& call);
+  WorkPtr estimate(c10::intrusive_ptr<AxonWork> work, const Mode& mode);
   WorkPtr point_to_point(const Call& call, const TensorList& tensors, Direction direction, int peer, int tag);
 
   void add_all_reduce(AxonWork& work, const at::Tensor& tensor, const ReductionSpecification& reduction) const;
@@ -166,10 +184,16 @@ class AxonBackend final : public c10d::Backend {
   at::Tensor sum_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
+  const c10::intrusive_ptr<c10d::Store> store_;  // where the group has met, and a smaller one will
   // Shared with calls of Work::wait() under way, which may outlast the backend.
   std::shared_ptr<Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
+  std::atomic<bool> is_timed_{false};               // relaxed: a setting
+  Estimator estimator_;
+  std::optional<double> estimate_;  // µs, while calls are being estimated; NaN: not known
+  std::unique_ptr<CompletionHook> owned_completion_hook_;
+  std::atomic<CompletionHook*> completion_hook_{nullptr};  // release when it is made, acquire by users
   std::mutex split_mutex_;
   // The group that was split off or merged last, and at which store: guarded by split_mutex_.
   c10::weak_intrusive_ptr<c10d::Backend> last_made_{c10::intrusive_ptr<c10d::Backend>()};

@@ -46,6 +46,7 @@ AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c1
                       "; allowed for sparse tensors: SUM");
   }
   if (coalesced_) throw_value_error("all_reduce: sparse tensors cannot be coalesced");
+  if (estimate_) throw_value_error("all_reduce: how long it takes with sparse tensors cannot be estimated");
   auto work = make_work(kCall, tensors);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   tensor.copy_(sum_sparse(tensor.coalesce(), options.timeout));

@@ -1,10 +1,21 @@
-// Groups made of groups: split_group, which DeviceMesh takes where a device is bound, and merge_remote_group.
+// Groups made of groups: split_group, which DeviceMesh takes where a device is bound, merge_remote_group, shrink_group.
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/backend.hpp"
+#include "c10d/errors.hpp"
 
 namespace axon {
+
+// Of these ranks of a group, which itself may be of some of the job's.
+static std::vector<uint64_t> global_ranks(const std::vector<uint64_t>& parents, const std::vector<int>& ranks) {
+  std::vector<uint64_t> global;
+  for (const int rank : ranks) {
+    const auto index = static_cast<size_t>(rank);
+    global.push_back(index < parents.size() ? parents[index] : index);
+  }
+  return global;
+}
 
 c10::intrusive_ptr<c10d::Backend> AxonBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const std::vector<int>& ranks,
@@ -13,11 +24,7 @@ c10::intrusive_ptr<c10d::Backend> AxonBackend::split(const c10::intrusive_ptr<c1
   if (own == ranks.end()) return nullptr;
   auto own_options = c10::make_intrusive<Options>(options->timeout);  // the given ones are the parent's, in places
   own_options->group_name = options->group_name;
-  const std::vector<uint64_t>& parents = options_->global_ranks_in_group;
-  for (const int rank : ranks) {
-    const auto index = static_cast<size_t>(rank);
-    own_options->global_ranks_in_group.push_back(index < parents.size() ? parents[index] : index);
-  }
+  own_options->global_ranks_in_group = global_ranks(options_->global_ranks_in_group, ranks);
   return make_once(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
                    std::move(own_options));
 }
@@ -29,6 +36,31 @@ c10::intrusive_ptr<c10d::Backend> AxonBackend::merge(const c10::intrusive_ptr<c1
   auto own_options = c10::make_intrusive<Options>(options->timeout);
   own_options->group_name = options->group_name;
   return make_once(store, rank, size, std::move(own_options));
+}
+
+c10::intrusive_ptr<c10d::Backend> AxonBackend::shrink(const std::vector<int64_t>& excluded, int flags,
+                                                      const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  static constexpr int kAbort = 1;  // torch.distributed's SHRINK_ABORT
+  std::vector<int> ranks;
+  std::string name = options_->group_name + " without";
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::find(excluded.begin(), excluded.end(), rank) == excluded.end()) {
+      ranks.push_back(rank);
+    } else {
+      name.append(" ").append(std::to_string(rank));
+    }
+  }
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end())
+    throw_value_error("shrink_group: rank " + std::to_string(rank_) +
+                      " is to leave the group; allowed: calls by the ranks that stay");
+  if (flags == kAbort) abort();
+  auto own_options = c10::make_intrusive<Options>(options ? options->timeout : options_->timeout);
+  own_options->group_name = name;
+  own_options->global_ranks_in_group = global_ranks(options_->global_ranks_in_group, ranks);
+  return c10::make_intrusive<AxonBackend>(c10::make_intrusive<c10d::PrefixStore>(name, store_),
+                                          static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+                                          std::move(own_options));
 }
 
 c10::intrusive_ptr<c10d::Backend> AxonBackend::make_once(const c10::intrusive_ptr<c10d::Store>& store, int rank,

@@ -13,6 +13,7 @@
 // build without CUDA has a CudaSide too (without_cuda/), whose constructor throws.
 #pragma once
 
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <atomic>
@@ -80,6 +81,9 @@ class CudaSide {
   void await(const Workspace& workspace, int piece);
   // A schedule has failed with its communication half done.
   void give_up() noexcept;
+
+  // Also while somebody captures.
+  static bool has_passed(const c10::Event& event);
 
   // The arenas of this process that no group uses any more.
   static void give_back_arenas() noexcept;

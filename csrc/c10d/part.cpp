@@ -115,6 +115,17 @@ void Part::separate_inputs() {
   }
 }
 
+template <typename Blocks>
+static uint64_t count_bytes(const Blocks& blocks) noexcept {
+  uint64_t num_bytes = 0;
+  for (const auto& block : blocks) num_bytes += block.num_bytes;
+  return num_bytes;
+}
+
+uint64_t Part::num_bytes() const noexcept {
+  return std::max(count_bytes(inputs_), count_bytes(outputs_));
+}
+
 void Part::seal() {
   if (direction == Direction::kCollective) separate_inputs();
   arguments.inputs = {inputs_.data(), inputs_.size()};

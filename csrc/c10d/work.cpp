@@ -54,6 +54,21 @@ void AxonWork::start(Communicator& communicator) {
   for_each_part([&](Part& part) { part.start(communicator); });
 }
 
+void AxonWork::take_times() {
+  times_ = std::make_shared<Times>();
+  times_->begin();
+}
+
+float AxonWork::getDuration() const {
+  if (!times_ || !times_->are_over()) {
+    throw_value_error(
+        first_.describe() +
+        ": has no duration; allowed: calls made after the group's _enable_collectives_timing(), once they "
+        "are over, and not those of a CUDA graph");
+  }
+  return std::chrono::duration<float, std::milli>(times_->active()).count();
+}
+
 void AxonWork::on_part_finished(Part& part) noexcept {
   if (!part.status().ok()) {
     note_failure(to_exception(part.status()));
@@ -74,6 +89,7 @@ void AxonWork::note_failure(std::exception_ptr failure) noexcept {
 }
 
 void AxonWork::complete() noexcept {
+  if (C10_UNLIKELY(times_ != nullptr)) times_->end();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     const std::lock_guard lock(outcome_mutex_);

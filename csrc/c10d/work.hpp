@@ -27,6 +27,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "c10d/times.hpp"
 #include "comm/communicator.hpp"
 #include "comm/operation.hpp"
 
@@ -76,6 +77,8 @@ class Part final : public Operation {
   void start(Communicator& communicator);
   // To tensors with gaps, whose elements are in staging memory.
   void copy_back();
+  // Of its inputs or of its outputs, whichever are more.
+  uint64_t num_bytes() const noexcept;
   // Tensors that the caller knows nothing of.
   bool has_temporaries() const noexcept { return !temporaries_.empty() || !copies_back_.empty(); }
 
@@ -126,6 +129,8 @@ class AxonWork final : public c10d::Work {
   // For calls that need no operation: what result() shows.
   void add_result(const at::Tensor& tensor);
   void start(Communicator& communicator);
+  // Instead: it is complete, and nothing has been done.
+  void skip() { complete(); }
   void set_timeout(std::chrono::milliseconds timeout);
   void set_site(std::string_view site);
 
@@ -135,6 +140,14 @@ class AxonWork final : public c10d::Work {
     bool captured = false;  // in a graph
   };
   void run_on(const Place& place);
+
+  // Before it is started, in a group whose calls are timed.
+  void take_times();
+  void begin_times_on(const Place& place);
+  void end_times_on(const Place& place);
+  // Null: they are not taken, as of all that is captured.
+  const std::shared_ptr<Times>& times() const noexcept { return times_; }
+  float getDuration() const override;  // ms
   // Who hears of a failure beside those who wait: on a device nobody needs to.
   void report_to(std::shared_ptr<LateFailure> listener) { late_failure_ = std::move(listener); }
 
@@ -187,6 +200,7 @@ class AxonWork final : public c10d::Work {
     c10::Event passed;
   };
   std::optional<Enqueued> enqueued_;
+  std::shared_ptr<Times> times_;
   std::shared_ptr<LateFailure> late_failure_;
 
   std::atomic<size_t> num_unfinished_{0};

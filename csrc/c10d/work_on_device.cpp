@@ -54,6 +54,15 @@ void AxonWork::run_on(const Place& place) {
   call_end_of_record();
 }
 
+void AxonWork::begin_times_on(const Place& place) {
+  if (place.captured) times_.reset();
+  if (times_) times_->begin_on(place.stream);
+}
+
+void AxonWork::end_times_on(const Place& place) {
+  if (times_) times_->end_on(place.stream);
+}
+
 void AxonWork::add_result(const at::Tensor& tensor) {
   if (tensor.is_cuda()) device_ = tensor.device();
   outputs_.push_back(tensor);

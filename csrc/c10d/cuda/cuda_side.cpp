@@ -112,6 +112,11 @@ void CudaSide::give_back_arenas() noexcept {
   Arena::give_back_unused();
 }
 
+bool CudaSide::has_passed(const c10::Event& event) {
+  const RelaxedCapture beside_captures;
+  return event.query();
+}
+
 void CudaSide::clear_shelf() noexcept {
   try {
     const RelaxedCapture beside_captures;
@@ -158,9 +163,11 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   if (stream != current) put_in_order(current, stream);
   const c10::StreamGuard on_stream(stream);
   const AxonWork::Place place{.stream = stream, .captured = captured};
+  work.begin_times_on(place);
   try {
     enqueue_parts(ways, place);
     for (Part* part : parts) part->copy_back();
+    work.end_times_on(place);
   } catch (...) {
     work.run_on(place);  // what has been enqueued uses its tensors
     give_up();

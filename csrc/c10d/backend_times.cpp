@@ -1,0 +1,59 @@
+// How long calls take: for completion hooks, Work._get_duration() and torch's time estimator.
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "c10d/backend.hpp"
+#include "c10d/errors.hpp"
+
+namespace axon {
+
+void AxonBackend::enableCollectivesTiming() {
+  is_timed_.store(true, std::memory_order_relaxed);
+}
+
+void AxonBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  if (onCompletionHook_) throw_value_error("_register_on_completion_hook: the group has one; allowed: one");
+  onCompletionHook_ = std::move(hook);  // never copied, which would take Python's lock
+  owned_completion_hook_ = std::make_unique<CompletionHook>(onCompletionHook_);
+  completion_hook_.store(owned_completion_hook_.get(), std::memory_order_release);
+  enableCollectivesTiming();
+}
+
+void AxonBackend::waitForPendingWorks() {
+  if (CompletionHook* hook = completion_hook_.load(std::memory_order_acquire)) hook->drain();
+}
+
+static Estimator::Call to_estimate(const AxonWork& work, const Part& part) {
+  return {.kind = part.arguments.kind, .device = work.device().type(), .num_bytes = part.num_bytes()};
+}
+
+void AxonBackend::note_times(AxonWork& work, const Call& call) {
+  if (CompletionHook* hook = completion_hook_.load(std::memory_order_acquire)) {
+    hook->note({.type = call.type, .sequence = getSequenceNumberForGroup(), .times = work.times()});
+  }
+  if (const PartList parts = work.parts(); parts.size() == 1) {
+    estimator_.note(to_estimate(work, *parts.front()), work.times());
+  }
+}
+
+void AxonBackend::start_time_estimate() {
+  estimate_ = 0;
+}
+
+AxonBackend::WorkPtr AxonBackend::estimate(c10::intrusive_ptr<AxonWork> work, const Mode& mode) {
+  for (const Part* part : work->parts()) {
+    const auto known = estimator_.estimate(to_estimate(*work, *part));
+    *estimate_ += known ? known->count() : std::numeric_limits<double>::quiet_NaN();
+  }
+  work->skip();
+  return mode.asynchronous ? WorkPtr(std::move(work)) : nullptr;
+}
+
+double AxonBackend::end_time_estimate() {
+  if (!estimate_) throw_value_error("_end_time_estimate() without _start_time_estimate()");
+  const double microseconds = *std::exchange(estimate_, std::nullopt);
+  return std::isnan(microseconds) ? -1 : microseconds;
+}
+
+}  // namespace axon

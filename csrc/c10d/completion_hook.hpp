@@ -1,0 +1,48 @@
+// A group's completion hook: called for each of its calls once that is over, in the order of the calls, by a thread of
+// its own. What is captured in a graph is not a call. What the hook throws is logged: nobody is there to catch it.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "c10d/times.hpp"
+
+namespace axon {
+
+class CompletionHook {
+ public:
+  using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
+
+  struct Call {
+    c10d::OpType type;
+    uint64_t sequence;
+    std::shared_ptr<const Times> times;
+  };
+
+  // The hook is the caller's, and outlives this.
+  explicit CompletionHook(const Hook& hook);
+  // Called for all that has been noted first.
+  ~CompletionHook();
+
+  void note(Call call);
+  // Until the hook has been called for all that has been noted.
+  void drain();
+
+ private:
+  void run();
+  void call(const Call& call) noexcept;
+
+  const Hook& hook_;
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::deque<Call> calls_;  // the first one is the thread's
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace axon

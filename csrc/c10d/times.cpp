@@ -1,0 +1,47 @@
+#include "c10d/times.hpp"
+
+#include <thread>
+
+#include "c10d/cuda_side.hpp"
+
+namespace axon {
+
+// How often a thread that awaits a device looks at it.
+static constexpr std::chrono::microseconds kLookInterval{100};
+
+void Times::end() noexcept {
+  ended_ = Clock::now();
+  are_over_.store(true, std::memory_order_release);
+  are_over_.notify_all();
+}
+
+void Times::begin_on(c10::Stream stream) {
+  const auto timed = [&] { return c10::Event(stream.device_type(), c10::EventFlag::BACKEND_DEFAULT); };
+  on_device_.emplace(OnDevice{.begun = timed(), .ended = timed()});
+  on_device_->begun.record(stream);
+}
+
+void Times::end_on(c10::Stream stream) {
+  on_device_->ended.record(stream);
+}
+
+bool Times::are_over() const {
+  if (on_device_) return CudaSide::has_passed(on_device_->ended);
+  return are_over_.load(std::memory_order_acquire);
+}
+
+Times::Clock::time_point Times::await() const {
+  if (!on_device_) {
+    are_over_.wait(false, std::memory_order_acquire);
+    return ended_;
+  }
+  while (!are_over()) std::this_thread::sleep_for(kLookInterval);
+  return Clock::now();
+}
+
+std::chrono::duration<float> Times::active() const {
+  if (!on_device_) return ended_ - called_;
+  return std::chrono::duration<float, std::milli>(on_device_->begun.elapsedTime(on_device_->ended));
+}
+
+}  // namespace axon
