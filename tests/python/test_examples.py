@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from devices import on_cpu_and_gpu
+from devices import on, on_cpu_and_gpu
 from pool import RankPool, own_rank
 from processes import output_of
 
@@ -90,17 +90,33 @@ def _free_port() -> int:
 
 _DIGITS = r"read 9\S+% of \d+ held-out digits; last loss \S+\n"
 # By example, what it prints.
-_LEARNED = dict.fromkeys(("ddp", "fsdp", "tensor_parallel", "pipeline", "compiled", "lightning_digits"), _DIGITS) | {
-    "accelerate_text": r"loss 2\.\S+ after 100 steps; writes '.*'\n"
+_LEARNED = dict.fromkeys(
+    ("ddp", "fsdp", "checkpoints", "tensor_parallel", "pipeline", "compiled", "lightning_digits"), _DIGITS
+) | {
+    "profiled": r"all_reduce of \[9610\]: 10 calls\n" + _DIGITS,
+    "accelerate_text": r"loss 2\.\S+ after 100 steps; writes '.*'\n",
 }
+
+
+def _skip_without_packages(device: str) -> None:
+    """Of hosts with GPUs not every one has what requirements/ names."""
+    if device == "cuda":
+        for package in ("sklearn", "accelerate", "pytorch_lightning"):
+            pytest.importorskip(package)
+
+
+@on("cuda")
+@pytest.mark.parametrize("example", ["context_parallel", "symmetric_memory"])
+def test_examples_learn_on_gpus(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
+    _skip_without_packages(device)
+    output = processes(device).run(_run, f"{example}.py", device, "axon", _free_port(), timeout_s=150)[0]
+    assert re.fullmatch(_DIGITS, output)
 
 
 @on_cpu_and_gpu
 @pytest.mark.parametrize("example", _LEARNED)
 def test_examples_learn(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
-    if device == "cuda":  # where not every host has what requirements/ names
-        for package in ("sklearn", "accelerate", "pytorch_lightning"):
-            pytest.importorskip(package)
+    _skip_without_packages(device)
     backends = ("axon", "gloo") if device == "cpu" else ("axon",)
     outputs = [
         processes(device).run(_run, f"{example}.py", device, backend, _free_port(), timeout_s=150)[0]
