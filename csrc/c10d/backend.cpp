@@ -213,6 +213,12 @@ void AxonBackend::resume() {
   suspension_ = Suspension::kNone;
 }
 
+std::unordered_map<std::string, uint64_t> AxonBackend::getMemoryStats() {
+  const std::lock_guard lock(cuda_side_mutex_);
+  const CudaSide::Memory memory = owned_cuda_side_ ? owned_cuda_side_->memory() : CudaSide::Memory();
+  return {{"arena", memory.arena}, {"block", memory.block}, {"workspaces", memory.workspaces}};
+}
+
 AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   static constexpr Call kCall{c10d::OpType::BARRIER, "axon:barrier"};
   auto work = make_work(kCall, {});

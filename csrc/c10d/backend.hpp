@@ -10,8 +10,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unordered_map>
 #include <vector>
 
 #include "c10d/check.hpp"
@@ -122,6 +124,9 @@ class AxonBackend final : public c10d::Backend {
   // other call is made. Operations on CPU tensors go on in between.
   void suspend();
   void resume();
+  // Bytes of the GPU: "arena", which the groups of this process share, of it "block", this group's own, and
+  // "workspaces". All 0 before the first CUDA tensor and while the group is suspended.
+  std::unordered_map<std::string, uint64_t> getMemoryStats();
 
   // Registered memory; `mem_allocator` is a property in Python alone.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return has_registered_memory(device); }

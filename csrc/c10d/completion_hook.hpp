@@ -2,11 +2,8 @@
 // its own. What is captured in a graph is not a call. What the hook throws is logged: nobody is there to catch it.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -26,22 +23,19 @@ class CompletionHook {
 
   // The hook is the caller's, and outlives this.
   explicit CompletionHook(const Hook& hook);
-  // Called for all that has been noted first.
+  // Called for all that has been noted first, unless Python ends.
   ~CompletionHook();
+  CompletionHook(const CompletionHook&) = delete;
+  CompletionHook& operator=(const CompletionHook&) = delete;
 
   void note(Call call);
   // Until the hook has been called for all that has been noted.
   void drain();
 
  private:
-  void run();
-  void call(const Call& call) noexcept;
+  struct State;
 
-  const Hook& hook_;
-  std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  std::deque<Call> calls_;  // the first one is the thread's
-  bool ends_ = false;
+  const std::shared_ptr<State> state_;
   std::thread thread_;
 };
 

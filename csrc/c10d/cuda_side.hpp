@@ -55,6 +55,14 @@ class CudaSide {
   // Of those, the ones that the device has done directly so far. Throws when the device cannot be asked.
   uint64_t num_direct() const;
 
+  // What the group holds of the GPU, in bytes.
+  struct Memory {
+    uint64_t arena = 0;  // shared by the groups of this process
+    uint64_t block = 0;  // of the arena, this group's own
+    uint64_t workspaces = 0;
+  };
+  Memory memory();
+
   // How messages between this rank's GPU and that of the peer move. Waits until the peer has used its own.
   GpuPath path_to(int peer);
 

@@ -3,12 +3,12 @@
 
 #include <c10/core/DeviceType.h>
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "c10d/times.hpp"
 #include "collectives/collective.hpp"

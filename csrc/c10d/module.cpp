@@ -145,6 +145,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("resume", &AxonBackend::resume, py::call_guard<axon::GilReleased>())
       .def("_start_time_estimate", &AxonBackend::start_time_estimate)
       .def("_end_time_estimate", &AxonBackend::end_time_estimate)
+      .def("memory_stats", &AxonBackend::getMemoryStats, py::call_guard<axon::GilReleased>())
       .def("perform_nocolor_split", [](const AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in
       .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"), py::call_guard<axon::GilReleased>());
 

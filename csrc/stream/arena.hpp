@@ -74,6 +74,7 @@ class Arena {
 
   // As long as a block is taken.
   std::byte* data() const noexcept { return memory_->data(); }
+  size_t num_bytes() const noexcept { return num_bytes_; }
   // This device's tensors for the peers' kernels, and theirs for ours.
   Segments& segments() const noexcept { return *segments_; }
   // Of all groups on this device.

@@ -101,6 +101,10 @@ class DeviceGroup final : public Companion {
   // The same of messages that this rank has sent or received.
   Result<uint64_t> num_direct_messages() const { return total(&TeamState::num_direct_messages); }
 
+  // Of the GPU: the arena, which the process's groups share, and the group's part of it. 0: it has none.
+  size_t arena_bytes() const noexcept { return block_.num_bytes == 0 ? 0 : arena_->num_bytes(); }
+  size_t block_bytes() const noexcept { return block_.num_bytes; }
+
   // Ends what runs and all that comes. Idempotent, any thread.
   void abort() noexcept;
 

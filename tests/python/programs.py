@@ -110,6 +110,16 @@ def ends_while_a_thread_waits() -> None:
     ready()
 
 
+def ends_amid_completion_hooks() -> None:
+    join()
+    dist.distributed_c10d._get_default_group()._register_on_completion_hook(lambda call: time.sleep(0.01))
+    for _ in range(100):
+        dist.all_reduce(torch.ones(3))
+    if dist.get_rank() == 0:
+        KEPT.append(dist.all_reduce(torch.ones(3), async_op=True))
+    ready()
+
+
 def has_futures_that_never_come() -> None:
     join()
     if dist.get_rank() == 0:

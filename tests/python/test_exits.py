@@ -34,6 +34,7 @@ def _nothing_is_left() -> Iterator[None]:
         "destroys_and_ends",
         "ends_with_work_and_groups_in_globals",
         "ends_while_a_thread_waits",
+        "ends_amid_completion_hooks",
         "has_futures_that_never_come",
         "has_children",
     ],

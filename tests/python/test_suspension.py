@@ -80,6 +80,29 @@ def test_the_last_groups_arena_is_given_back(size: int, fresh_ranks) -> None:
         assert abs(working[-1] - working[1]) < 8 << 20
 
 
+def _statistics() -> None:
+    nothing = {"arena": 0, "block": 0, "workspaces": 0}
+    with _group() as group:
+        assert _backend(group).memory_stats() == nothing
+        _check(group)
+        held = _backend(group).memory_stats()
+        if torch.get_default_device().type == "cuda":
+            assert held["arena"] == ARENA_BYTES
+            assert 0 < held["block"] <= ARENA_BYTES
+        else:
+            assert held == nothing
+        _backend(group).suspend()
+        assert _backend(group).memory_stats() == nothing
+        _backend(group).resume()
+        _check(group)
+        assert _backend(group).memory_stats() == held
+
+
+@on_cpu_and_gpu
+def test_statistics_tell_what_is_held(two_ranks: RankPool) -> None:
+    two_ranks.run(_statistics)
+
+
 def _twice() -> None:
     """What is there already is not done again."""
     with _group() as group:

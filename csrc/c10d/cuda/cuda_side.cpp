@@ -320,6 +320,13 @@ const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds
   return workspaces_.back().get();
 }
 
+CudaSide::Memory CudaSide::memory() {
+  const std::lock_guard lock(mutex_);
+  Memory memory{.arena = group_->arena_bytes(), .block = group_->block_bytes()};
+  for (const auto& workspace : workspaces_) memory.workspaces += workspace->num_bytes();
+  return memory;
+}
+
 void CudaSide::meet(const Meeting& meeting, c10::Stream stream) {
   const std::lock_guard lock(mutex_);
   check_health();
