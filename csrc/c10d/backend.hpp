@@ -116,8 +116,8 @@ class AxonBackend final : public c10d::Backend {
   // Between the two, calls do nothing, and the second tells how many µs they take by what has been timed so far:
   // negative if one of them is of a kind that has not been. By one thread, beside which no other makes calls.
   bool supportsTimeEstimation() const override { return true; }
-  void start_time_estimate();
-  double end_time_estimate();
+  void startTimeEstimate();
+  float endTimeEstimate();
 
   // Gives back what the group holds of its GPU once all that it has enqueued is done, and with the last group the whole
   // arena; resume() makes the next operation on CUDA tensors form that again. Both are collectives, beside which no

@@ -37,7 +37,7 @@ void AxonBackend::note_times(AxonWork& work, const Call& call) {
   }
 }
 
-void AxonBackend::start_time_estimate() {
+void AxonBackend::startTimeEstimate() {
   estimate_ = 0;
 }
 
@@ -50,10 +50,10 @@ AxonBackend::WorkPtr AxonBackend::estimate(c10::intrusive_ptr<AxonWork> work, co
   return mode.asynchronous ? WorkPtr(std::move(work)) : nullptr;
 }
 
-double AxonBackend::end_time_estimate() {
+float AxonBackend::endTimeEstimate() {
   if (!estimate_) throw_value_error("_end_time_estimate() without _start_time_estimate()");
   const double microseconds = *std::exchange(estimate_, std::nullopt);
-  return std::isnan(microseconds) ? -1 : microseconds;
+  return std::isnan(microseconds) ? -1 : static_cast<float>(microseconds);
 }
 
 }  // namespace axon

@@ -143,8 +143,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("get_error", &AxonBackend::getError, py::call_guard<axon::GilReleased>())
       .def("suspend", &AxonBackend::suspend, py::call_guard<axon::GilReleased>())
       .def("resume", &AxonBackend::resume, py::call_guard<axon::GilReleased>())
-      .def("_start_time_estimate", &AxonBackend::start_time_estimate)
-      .def("_end_time_estimate", &AxonBackend::end_time_estimate)
+      .def("_start_time_estimate", &AxonBackend::startTimeEstimate)
+      .def("_end_time_estimate", &AxonBackend::endTimeEstimate)
       .def("memory_stats", &AxonBackend::getMemoryStats, py::call_guard<axon::GilReleased>())
       .def("perform_nocolor_split", [](const AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in
       .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"), py::call_guard<axon::GilReleased>());
