@@ -38,6 +38,10 @@ Status StreamView::synchronize() const {
   return Status();
 }
 
+bool StreamView::is_idle() const noexcept {
+  return cudaStreamQuery(stream_) == cudaSuccess;
+}
+
 void StreamDeleter::operator()(cudaStream_t stream) const noexcept {
   (void)cudaStreamDestroy(stream);
 }

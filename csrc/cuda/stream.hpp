@@ -38,6 +38,8 @@ class StreamView {
   Status wait(EventView event) const;
   // Blocks the host until all queued work is done.
   Status synchronize() const;
+  // Whether it is.
+  bool is_idle() const noexcept;
 
  private:
   cudaStream_t stream_;

@@ -148,7 +148,7 @@ Status Arena::give_back() {
   AXON_TRY(collect_until([this] { return blocks_.num_bytes_taken() == 0; }));
   if (blocks_.num_bytes_taken() != 0) return Status();
   AXON_TRY(departures_->view().synchronize());
-  for (auto& [incarnation, view] : views_) view.unmap();
+  for (auto& [incarnation, view] : views_) view->unmap();
   memory_.reset();
   shared_ = FileDescriptor();
   return Status();
@@ -173,6 +173,7 @@ Result<Block> Arena::take() {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
+  forget_ended();
   if (!memory_) AXON_TRY(make_memory());
   Result<std::optional<Block>> found = find_room();
   if (!found.ok()) return std::move(found.status());
@@ -280,10 +281,11 @@ DeviceCard Arena::card(Block block) const {
           .block = block};
 }
 
-Result<const ArenaView*> Arena::reach(const DeviceCard& card) {
+Result<std::shared_ptr<const ArenaView>> Arena::reach(const DeviceCard& card) {
   const std::lock_guard lock(mutex_);
   const auto [found, is_new] = views_.try_emplace(card.incarnation);
-  ArenaView& view = found->second;
+  if (is_new) found->second = std::make_shared<ArenaView>();
+  ArenaView& view = *found->second;
   if (!view.shows(card)) {
     if (Status mapped = map(view, card); !mapped.ok()) {
       if (is_new) views_.erase(found);
@@ -291,7 +293,17 @@ Result<const ArenaView*> Arena::reach(const DeviceCard& card) {
     }
   }
   if (is_new) view.follow(*segments_, card);
-  return &std::as_const(view);
+  return std::shared_ptr<const ArenaView>(found->second);
+}
+
+// What processes that have ended had shared, once no group uses it, nor what groups have left to run: they are told of
+// behind that.
+void Arena::forget_ended() {
+  if (!departures_->view().is_idle()) return;
+  std::erase_if(views_, [this](const auto& known) {
+    const std::shared_ptr<ArenaView>& view = known.second;
+    return view.use_count() == 1 && view->is_gone() && segments_->unfollow(view->segments());
+  });
 }
 
 Status Arena::map(ArenaView& view, const DeviceCard& card) const {

@@ -4,15 +4,16 @@
 //   Result<Arena*> arena = Arena::of(device);              // AXON_ARENA_MB of the GPU, made at the first call
 //   Result<Block> block = arena.value()->take();           // one a group, all zeros
 //   DeviceCard card = arena.value()->card(block.value());  // to the peers; theirs:
-//   Result<const ArenaView*> view = arena.value()->reach(their_card);   // mapped once, for all groups
+//   Result<std::shared_ptr<const ArenaView>> view = arena.value()->reach(their_card);   // mapped once, for all groups
 //
 // A block comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
 // its last kernel, by a word that its stream stores into our table of departures (the arena's first MiB: a row a block,
 // a word a rank). So leaving waits for nobody and sends no message. A peer that ends without a word takes its kernels
 // with it, and CUDA graphs that hold such kernels leave with the last of them. A block that is never left stays taken.
 //
-// Lives as long as the process, as do its views. Its memory may be given back while no group holds a block: the next
-// one makes it anew, and cards tell by their edition which one they are about. Any thread.
+// Lives as long as the process. Its memory may be given back while no group holds a block: the next one makes it anew,
+// and cards tell by their edition which one they are about. What a peer had shared goes once its process has ended and
+// no group uses it, at the latest when the next group takes a block. Any thread.
 #pragma once
 
 #include <map>
@@ -37,8 +38,8 @@ namespace axon {
 // A member of a group that holds a block of ours, or whose block we hold.
 struct Resident {
   int rank = -1;
-  const ArenaView* arena = nullptr;  // theirs
-  Block block;                       // of theirs
+  std::shared_ptr<const ArenaView> arena;  // theirs
+  Block block;                             // of theirs
 };
 
 // A rank leaves a group.
@@ -69,8 +70,8 @@ class Arena {
   void leave(Departure departure, std::span<const StreamView> streams);
 
   DeviceCard card(Block block) const;
-  // The arena of a peer, of this process or another, as kernels of this device see it.
-  Result<const ArenaView*> reach(const DeviceCard& card);
+  // The arena of a peer, of this process or another, as kernels of this device see it: to be kept as long as they may.
+  Result<std::shared_ptr<const ArenaView>> reach(const DeviceCard& card);
 
   // As long as a block is taken.
   std::byte* data() const noexcept { return memory_->data(); }
@@ -95,6 +96,7 @@ class Arena {
   template <typename Predicate>
   Status collect_until(Predicate is_enough);
   Status collect();
+  void forget_ended();
   Status follow(std::span<const StreamView> streams);
   Status tell(const Departure& departure);
 
@@ -116,10 +118,10 @@ class Arena {
   std::mutex mutex_;  // guards all below, and the making and giving back of the memory
   std::set<int> prepared_;
   BlockAllocator blocks_;
-  std::vector<Departure> lingering_;     // wait for their graphs
-  std::vector<Departure> left_;          // wait for their guests
-  std::map<uint64_t, ArenaView> views_;  // by incarnation
-  bool has_told_ = false;                // that it is full
+  std::vector<Departure> lingering_;                      // wait for their graphs
+  std::vector<Departure> left_;                           // wait for their guests
+  std::map<uint64_t, std::shared_ptr<ArenaView>> views_;  // by incarnation
+  bool has_told_ = false;                                 // that it is full
 };
 
 }  // namespace axon

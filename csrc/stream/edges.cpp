@@ -37,7 +37,7 @@ void Edges::send_cards() {
     const int number = static_cast<int>(rank);
     if (is_own(rank)) {
       if (arena_ == nullptr) continue;
-      if (const Result<const ArenaView*> view = arena_->reach(card); view.ok()) {
+      if (const Result<std::shared_ptr<const ArenaView>> view = arena_->reach(card); view.ok()) {
         peer.resident = {number, view.value(), block_};
       }
       continue;
@@ -82,7 +82,7 @@ Result<Reach> Edges::meet(int peer, const Letter& letter) {
   if (reach == Reach::kNone) {
     return Status(ErrorCode::kResourceExhausted, "one of the two has no block of an arena for this group");
   }
-  Result<const ArenaView*> view = arena_->reach(card.value());
+  Result<std::shared_ptr<const ArenaView>> view = arena_->reach(card.value());
   if (!view.ok()) return std::move(view.status());
   const std::lock_guard lock(mutex_);
   Peer& met = *peers_[static_cast<size_t>(peer)];

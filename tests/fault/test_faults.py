@@ -433,6 +433,7 @@ def test_rounds_leave_nothing_behind(ranks: Ranks, tmp_path: Path, request: pyte
     for survivor in zip(*measured, strict=True):
         early, late = survivor[: num_rounds // 3], survivor[-num_rounds // 3 :]
         for name in ("descriptors", "threads", "abandoned files", "pieces of shared memory"):
-            assert max(each[name] for each in late) <= max(each[name] for each in early), name
+            series = [each[name] for each in survivor]
+            assert max(each[name] for each in late) <= max(each[name] for each in early), f"{name}: {series}"
         growth = late[-1]["KiB of memory"] - early[-1]["KiB of memory"]
         assert growth < MOST_KIB + MOST_KIB_A_ROUND * num_rounds

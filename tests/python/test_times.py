@@ -44,7 +44,9 @@ def _hook() -> None:
     group._wait_for_pending_works()
     after = time.monotonic()
     assert [call.op_type.name for call in calls] == ["BROADCAST", *["ALLREDUCE"] * 4, "_ALLGATHER_BASE"]
-    assert [call.seq for call in calls] == list(range(2, 8))
+    numbers = [call.seq for call in calls]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == group._get_backend(_here())._get_sequence_number_for_group()
     for call in calls:
         assert before <= call.time_started.total_seconds() <= call.time_finished.total_seconds() <= after
         assert timedelta(0) < call.active_duration <= call.time_finished - call.time_started + timedelta(milliseconds=1)
@@ -95,7 +97,8 @@ def _hook_that_throws() -> None:
         dist.all_reduce(data, group=group)
         same_bits(data, torch.full((5,), float(dist.get_world_size())))
     dist.destroy_process_group(group)  # torch waits for the hooks here
-    assert calls == [1, 2, 3]
+    assert calls == sorted(set(calls))
+    assert len(calls) == 3
 
 
 def test_a_hook_that_throws_disturbs_nobody(ranks: RankPool) -> None:

@@ -27,8 +27,20 @@ Result<std::unique_ptr<SegmentTables>> SegmentTables::create(int device) {
 }
 
 std::optional<SegmentEntry*> SegmentTables::take() noexcept {
-  if (num_taken_ == kMostTables) return std::nullopt;
-  return entries() + kSegmentSlots * num_taken_++;
+  if (!free_.empty()) {
+    SegmentEntry* const table = free_.back();
+    free_.pop_back();
+    return table;
+  }
+  if (num_used_ == kMostTables) return std::nullopt;
+  return entries() + kSegmentSlots * num_used_++;
+}
+
+// One that cannot be cleared is lost.
+void SegmentTables::give_back(const SegmentEntry* table) noexcept {
+  SegmentEntry* const own = entries() + (table - entries());
+  if (cudaMemsetAsync(own, 0, kTableBytes, stream_.view().get()) != cudaSuccess) return;
+  if (stream_.view().synchronize().ok()) free_.push_back(own);
 }
 
 // Copies of one stream follow each other. Eight aligned bytes arrive as one.

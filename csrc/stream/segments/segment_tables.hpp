@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/status.hpp"
 #include "cuda/device_types.hpp"
@@ -16,7 +17,8 @@
 
 namespace axon {
 
-// Memory that stays, of a device that is current in each call. One thread takes or writes at a time.
+// Memory that stays, of a device that is current in each call. One thread takes or gives back at a time, and one
+// writes.
 class SegmentTables {
  public:
   static Result<std::unique_ptr<SegmentTables>> create(int device);
@@ -25,6 +27,8 @@ class SegmentTables {
   const SegmentEntry* empty() const noexcept { return entries(); }
   // None are left: there are more peers than anybody has.
   std::optional<SegmentEntry*> take() noexcept;
+  // No kernel uses it any more.
+  void give_back(const SegmentEntry* table) noexcept;
 
   // When these return, kernels that start see it.
   Status enter(SegmentEntry* table, uint32_t number, std::byte* base) const;
@@ -36,7 +40,8 @@ class SegmentTables {
 
   const SharedMemory memory_;
   const Stream stream_;
-  size_t num_taken_ = 1;  // the empty one
+  size_t num_used_ = 1;  // the empty one
+  std::vector<SegmentEntry*> free_;
 };
 
 }  // namespace axon

@@ -25,6 +25,12 @@ namespace axon {
 
 namespace {
 
+// A peer, and where what it publishes is entered.
+struct Followed {
+  SegmentEntry* table;
+  std::unique_ptr<Imports> imports;
+};
+
 using Clock = Keeper::Clock;
 
 constexpr std::chrono::milliseconds kSweepInterval{100};
@@ -80,8 +86,8 @@ struct Segments::Parts {
   Clock::time_point retried_at{};
   bool has_closed = false;
 
-  mutable std::mutex mutex;  // guards all below; the content of imports belongs to the keeper's thread
-  std::vector<std::unique_ptr<Imports>> imports;
+  mutable std::mutex mutex;  // guards all below; the imports' content belongs to the keeper's thread
+  std::vector<Followed> followed;
   std::vector<std::unique_ptr<MappedSegment>> retired;
   size_t num_imported = 0;
 };
@@ -121,9 +127,21 @@ const SegmentEntry* Segments::follow(const DeviceCard& card, const PeerProcess* 
                                                            .table = *table,
                                                            .num_retired = parts_->num_retired});
   const BoardPlace board{.address = card.segments, .incarnation = card.incarnation};
-  parts_->imports.push_back(std::make_unique<Imports>(std::move(peer), board));
+  parts_->followed.push_back({.table = *table, .imports = std::make_unique<Imports>(std::move(peer), board)});
   parts_->wake();
   return *table;
+}
+
+bool Segments::unfollow(const SegmentEntry* table) {
+  if (table == parts_->tables->empty()) return true;
+  const std::lock_guard lock(parts_->mutex);
+  const auto has_table = [table](const Followed& peer) { return peer.table == table; };
+  if (std::ranges::any_of(parts_->followed, has_table)) {
+    parts_->wake();
+    return false;
+  }
+  parts_->tables->give_back(table);
+  return true;
 }
 
 uint64_t Segments::board_address() const noexcept {
@@ -174,7 +192,7 @@ size_t Segments::Parts::look_at_peers() {
   std::vector<Imports*> peers;
   {
     const std::lock_guard lock(mutex);
-    for (const auto& peer : imports) peers.push_back(peer.get());
+    for (const Followed& peer : followed) peers.push_back(peer.imports.get());
   }
   std::vector<std::unique_ptr<MappedSegment>> dropped;
   size_t num_mapped = 0;
@@ -189,7 +207,7 @@ size_t Segments::Parts::look_at_peers() {
   const std::lock_guard lock(mutex);
   std::ranges::move(dropped, std::back_inserter(retired));
   num_retired.store(retired.size(), std::memory_order_relaxed);
-  std::erase_if(imports, [](const auto& peer) { return peer->is_over(); });
+  std::erase_if(followed, [](const Followed& peer) { return peer.imports->is_over(); });
   num_imported = num_mapped;
   return num_mapped;
 }

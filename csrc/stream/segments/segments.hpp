@@ -43,9 +43,11 @@ class Segments {
   // first tensor of a segment: then up to a millisecond.
   SegmentPlace locate(const void* data, size_t num_bytes);
 
-  // From now on maps what the peer publishes, as long as it lives. The table: device memory that stays. `process` stays
-  // too; none: a rank of this process, whose tensors are not looked for.
+  // From now on maps what the peer publishes, as long as it lives. The table, in device memory, and `process` stay
+  // until unfollow(). No process: a rank of this one, whose tensors are not looked for.
   const SegmentEntry* follow(const DeviceCard& card, const PeerProcess* process);
+  // Of a process that has ended, once no kernel uses the table. False: not yet, what it had shared is being put away.
+  bool unfollow(const SegmentEntry* table);
 
   // To be told to peers: where the board is in this process.
   uint64_t board_address() const noexcept;
