@@ -28,6 +28,10 @@ _ENVIRONMENTS: dict[str, dict[str, str]] = {
 _needs_gpu = (pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU"))
 
 
+# For what torch allows a GPU a rank only.
+needs_two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs")
+
+
 def on(*devices: str, scope: Literal["function", "module"] = "function") -> pytest.MarkDecorator:
     """Runs a test with its pools on each of these devices; `scope` is that of its widest fixture that asks for one."""
     return pytest.mark.parametrize(

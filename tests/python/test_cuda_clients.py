@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from devices import on
+from devices import needs_two_gpus, on
 from pool import RankPool
 from reference import case, same_bits
 from torch import Tensor, nn
@@ -128,6 +128,7 @@ def _symmetric_memory() -> None:
         same_bits(total, torch.full((1024,), 3.0))
 
 
+@needs_two_gpus
 @on("cuda")
 def test_symmetric_memory_meets_over_a_group(two_ranks: RankPool) -> None:
     two_ranks.run(_symmetric_memory)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from devices import on, on_cpu_and_gpu
+from devices import needs_two_gpus, on, on_cpu_and_gpu
 from pool import RankPool, own_rank
 from processes import output_of
 
@@ -105,6 +105,7 @@ def _skip_without_packages(device: str) -> None:
             pytest.importorskip(package)
 
 
+@needs_two_gpus
 @on("cuda")
 @pytest.mark.parametrize("example", ["context_parallel", "symmetric_memory"])
 def test_examples_learn_on_gpus(example: str, device: str, processes: Callable[[str], RankPool]) -> None:

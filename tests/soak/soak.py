@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from pool import RankPool
 from processes import leftovers
 from soak_resources import Limits, Resources, growth
@@ -90,7 +91,7 @@ class Soak:
         draw = random.Random(self._random.random())
         slots = draw.sample(range(self._settings.num_slots), draw.randint(2, self._settings.num_slots))
         fault = draw.choices(list(FAULTS), list(FAULTS.values()))[0]
-        parts = tuple(self._draw_part(draw, len(slots)) for _ in range(draw.randint(1, 3)))
+        parts = tuple(self._draw_part(draw, len(slots), thread) for thread in range(draw.randint(1, 3)))
         return Plan(
             number=number,
             folder=folder,
@@ -108,14 +109,16 @@ class Soak:
             return -1
         return draw.choice([rank for rank, slot in enumerate(slots) if fault != "kill" or slot != 0])
 
-    def _draw_part(self, draw: random.Random, size: int) -> Part:
-        """Groups of all ranks, and of some."""
+    def _draw_part(self, draw: random.Random, size: int, thread: int) -> Part:
+        """Groups of all ranks, and of some. One thread of a rank uses a GPU: more than two groups under way need one order
+        on all ranks (docs/cuda.md), which threads do not have.
+        """
         subsets = [tuple(range(size))]
         subsets += [tuple(sorted(draw.sample(range(size), draw.randint(2, size)))) for _ in range(2)]
         device = self._settings.device
         return Part(
             seed=draw.randrange(1 << 32),
-            device="cpu" if device == "cpu" else draw.choice(("cpu", "cuda", "cuda")),
+            device="cpu" if device == "cpu" or thread > 0 else draw.choice(("cpu", "cuda", "cuda")),
             num_steps=draw.choice((20, 60, 200)),
             subsets=tuple(subsets),
         )
@@ -199,10 +202,11 @@ class Soak:
 
     def _excess(self) -> list[str]:
         """What long-lived processes have come to hold beyond the limits."""
+        limits = Limits(processes_a_gpu=-(-self._settings.num_slots // max(1, torch.cuda.device_count())))
         return [
             f"in {len(slot.rounds)} rounds and {slot.num_deaths_seen} deaths {each}"
             for slot in self._long_lived()
-            for each in Limits().excess(growth(slot.rounds), len(slot.rounds), slot.num_deaths_seen)
+            for each in limits.excess(growth(slot.rounds), len(slot.rounds), slot.num_deaths_seen)
         ]
 
     def _long_lived(self) -> list[_Slot]:

@@ -46,14 +46,16 @@ def measure() -> Resources:
 class Limits:
     """Of growth from the second third of a process's rounds to the last: constant, and so much a round and a death."""
 
-    # Pools grow until they hold what the most operations at a time have needed; a GPU may be another process's, too.
+    # Pools grow until they hold what the most operations at a time have needed.
     constant: Resources = Resources(descriptors=8, threads=4, own_kib=96 << 10, shared_kib=16 << 10, gpu_kib=1 << 20)
+    processes_a_gpu: int = 1  # whose memory is counted together
     own_kib_a_round: int = 16
     # What a process of this host had shared stays mapped if it died with its queue full (docs/adr/ucx-error-…).
     shared_kib_a_death: int = 2 << 10
 
     def excess(self, growth: dict[str, int], num_rounds: int, num_deaths: int) -> list[str]:
         allowed = asdict(self.constant)
+        allowed["gpu_kib"] *= self.processes_a_gpu
         allowed["own_kib"] += self.own_kib_a_round * num_rounds
         allowed["shared_kib"] += self.shared_kib_a_death * num_deaths
         return [
