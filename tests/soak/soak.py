@@ -110,8 +110,8 @@ class Soak:
         return draw.choice([rank for rank, slot in enumerate(slots) if fault != "kill" or slot != 0])
 
     def _draw_part(self, draw: random.Random, size: int, thread: int) -> Part:
-        """Groups of all ranks, and of some. One thread of a rank uses a GPU: more than two groups under way need one order
-        on all ranks (docs/cuda.md), which threads do not have.
+        """Groups of all ranks, and of some. One thread of a rank uses a GPU: more than two groups under way need one
+        order on all ranks (docs/cuda.md), which threads do not have.
         """
         subsets = [tuple(range(size))]
         subsets += [tuple(sorted(draw.sample(range(size), draw.randint(2, size)))) for _ in range(2)]
