@@ -1,8 +1,9 @@
 #include "c10d/completion_hook.hpp"
 
+#include <c10/util/ScopeExit.h>
 #include <pthread.h>
-#include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -10,7 +11,6 @@
 
 #include "base/log.hpp"
 #include "c10d/signals.hpp"
-#include "python/gil.hpp"
 
 namespace axon {
 
@@ -23,17 +23,31 @@ struct CompletionHook::State {
   bool ends = false;
 };
 
+static constexpr std::chrono::seconds kLongestHook{2};
+static constexpr std::chrono::milliseconds kLookInterval{1};
+
+// Counted before they ask whether Python goes on, which ends before they are counted.
+static std::atomic<int> num_in_hooks{0};
+
 static void tell(const CompletionHook::Hook& hook, const CompletionHook::Call& call) {
   try {
     const auto ended = call.times->await();
-    if (!has_python()) return;
-    const GilHeld gil;  // which hooks in Python take, too, but not so that they could be late
-    hook(std::make_shared<c10d::WorkInfo>(call.type, call.sequence, call.times->called(), ended, call.times->active()));
+    num_in_hooks.fetch_add(1);
+    const auto however_it_ends = c10::make_scope_exit([]() noexcept { num_in_hooks.fetch_sub(1); });
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (has_python()) {
+      hook(std::make_shared<c10d::WorkInfo>(call.type, call.sequence, call.times->called(), ended,
+                                            call.times->active()));
+    }
   } catch (const std::exception& error) {
     log::warn(std::string("a completion hook has thrown: ") + error.what());
-  } catch (...) {  // nothing is thrown: Python has ended amid the hook, and unwinds its thread
-    while (true) pause();
   }
+}
+
+void CompletionHook::await_those_under_way() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto deadline = Times::Clock::now() + kLongestHook;
+  while (num_in_hooks.load() > 0 && Times::Clock::now() < deadline) std::this_thread::sleep_for(kLookInterval);
 }
 
 CompletionHook::CompletionHook(const Hook& hook) : state_(std::make_shared<State>(hook)) {

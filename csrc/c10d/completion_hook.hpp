@@ -29,6 +29,9 @@ class CompletionHook {
   CompletionHook& operator=(const CompletionHook&) = delete;
 
   void note(Call call);
+  // Of all groups, but not for ever: once note_end_of_python() keeps others from beginning. Without Python's lock.
+  static void await_those_under_way() noexcept;
+
   // Until the hook has been called for all that has been noted.
   void drain();
 

@@ -114,6 +114,7 @@ py::dict path_to(AxonBackend& backend, int rank) {
 // For exit: whoever waits for anything finds it ended.
 void shut_down() noexcept {
   note_end_of_python();
+  CompletionHook::await_those_under_way();
   Engine::shut_down_instance();
 }
 
