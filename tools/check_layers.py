@@ -41,6 +41,8 @@ def may_include(file: str, target: str) -> bool:
         return True
     if target_folder == "python":  # what the doors to it share
         return folder in ("python", "c10d", "runtime_python")
+    if file.startswith("runtime_python/cuda/") and target_folder == "stream":  # what it lends by
+        return True
     if target_folder in RUNTIME:  # doors beside c10d: they do not know each other
         return folder in RUNTIME and target_folder in ("runtime", folder)
     if folder in RUNTIME:

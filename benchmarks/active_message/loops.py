@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -12,6 +12,23 @@ from typing import Any, Protocol
 
 class Future(Protocol):
     def wait(self) -> Any: ...
+
+
+class Settled:
+    """A future that is done when its tensor is there, where the future itself only puts it into a stream's order."""
+
+    def __init__(self, future: Any, synchronize: Callable[[], None]) -> None:
+        self._future, self._synchronize = future, synchronize
+
+    def wait(self) -> Any:
+        came = self._future.wait()
+        self._synchronize()
+        return came
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        came = yield from self._future.__await__()
+        self._synchronize()
+        return came
 
 
 @dataclass(frozen=True)

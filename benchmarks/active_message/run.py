@@ -89,7 +89,7 @@ def _command(name: str, arguments: argparse.Namespace) -> list[str]:
     if name == "axon_cpp":
         return [str(arguments.echo)]
     python = arguments.others if name in OTHERS else sys.executable
-    return [str(python), str(Path(__file__).with_name("worker.py")), name]
+    return [str(python), str(Path(__file__).with_name("worker.py")), name, arguments.memory]
 
 
 def _version(name: str, python: str) -> str:
@@ -112,8 +112,9 @@ def _place(two_hosts: bool) -> Iterator[Place]:
         yield Place(network.ADDRESSES[0], (hosts.prefix(0), hosts.prefix(1)))
 
 
-def _machine() -> Machine:
-    return replace(describe_machine(), command=f"python {shlex.join(_without_folders(sys.argv))}")
+def _machine(arguments: argparse.Namespace) -> Machine:
+    described = describe_machine("cuda" if arguments.memory == "cuda" else "cpu", arguments.commit)
+    return replace(described, command=f"python {shlex.join(_without_folders(sys.argv))}")
 
 
 def _without_folders(words: list[str]) -> list[str]:
@@ -133,7 +134,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.2, help="that a turn takes, about")
     parser.add_argument("--others", type=Path, default=Path(sys.executable), help="python with active_message.txt")
     parser.add_argument("--echo", type=Path, default=Path("active_message_echo"), help="binary of the side axon_cpp")
+    parser.add_argument("--memory", choices=["host", "cuda"], default="host", help="where what is sent lies")
     parser.add_argument("--two-hosts", action="store_true", help="two network namespaces instead of one host")
+    parser.add_argument("--commit", help="that is measured, where no repository tells")
     parser.add_argument("--json", type=Path, help="lines are appended")
     parser.add_argument("--plot", type=Path, help="PNG")
     return parser.parse_args(words)
@@ -146,7 +149,7 @@ def main() -> None:
         for num_bytes, in_flight in product(map(parse_size, arguments.sizes), map(int, arguments.in_flight))
         if in_flight == 1 or num_bytes * in_flight <= MOST_BYTES_IN_FLIGHT
     ]
-    path, machine = "two hosts" if arguments.two_hosts else "one host", _machine()
+    path, machine = "two hosts" if arguments.two_hosts else "one host", _machine(arguments)
     lines = []
     console = Console(width=200)
     with _place(arguments.two_hosts) as place, Progress(console=console, transient=True) as progress:
@@ -154,7 +157,7 @@ def main() -> None:
         try:
             for num_bytes, in_flight in progress.track(cases, description="echoes"):
                 sides = contest.measure(num_bytes, in_flight, arguments.turns, arguments.seconds)
-                lines.append(Line(num_bytes, in_flight, path, "host", sides, machine))
+                lines.append(Line(num_bytes, in_flight, path, arguments.memory, sides, machine))
                 if arguments.json:  # now: a long run may be cut short
                     append_lines(arguments.json, lines[-1:])
         finally:

@@ -1,4 +1,4 @@
-"""One end of a side, a process of its own: `worker.py SIDE serve HOST`, or `worker.py SIDE call ADDRESS`.
+"""One end of a side, a process of its own: `worker.py SIDE MEMORY serve HOST`, or `worker.py SIDE MEMORY call ADDRESS`.
 
 Says in lines of JSON on stdout where it serves, or that it is connected and then what it measured. Ends with its stdin.
 """
@@ -15,7 +15,7 @@ from statistics import quantiles
 from typing import Any
 
 import numpy
-from loops import Sample, await_calls, wait_for_calls
+from loops import Sample, Settled, await_calls, wait_for_calls
 
 SECONDS_TO_WARM = 0.05
 MOST_CALLS = 200_000
@@ -24,8 +24,10 @@ MOST_CALLS = 200_000
 class Client:
     """Calls of one side, of any size."""
 
-    def __init__(self, side: Any, start: Callable[[Any], Any]) -> None:
-        self._side, self._start = side, start
+    def __init__(self, side: Any, memory: str, start: Callable[[Any], Any]) -> None:
+        self._payload_of = side.payload if memory == "host" else side.device_payload
+        synchronize = getattr(side, "synchronize", None) if memory == "cuda" else None
+        self._start = (lambda payload: Settled(start(payload), synchronize)) if synchronize else start
         self._waits = getattr(side, "WAITS", False)
         self._payloads: dict[int, Any] = {}
 
@@ -60,12 +62,17 @@ class Client:
     def _payload(self, num_bytes: int) -> Any:
         if num_bytes not in self._payloads:
             content = numpy.random.default_rng(num_bytes).integers(0, 256, num_bytes, dtype=numpy.uint8)
-            self._payloads = {num_bytes: self._side.payload(content)}
+            self._payloads = {num_bytes: self._payload_of(content)}
         return self._payloads[num_bytes]
 
 
 def _as_array(result: Any) -> numpy.ndarray[Any, Any]:
-    return numpy.frombuffer(result, numpy.uint8) if isinstance(result, bytes) else numpy.asarray(result)
+    if isinstance(result, bytes):
+        return numpy.frombuffer(result, numpy.uint8)
+    for to_host in ("cpu", "copy_to_host"):  # torch's and RMM's names
+        if hasattr(result, to_host):
+            result = getattr(result, to_host)()
+    return numpy.asarray(result)
 
 
 def say(**words: Any) -> None:
@@ -78,10 +85,11 @@ async def serve(side: Any, host: str) -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-async def call(side: Any, address: Any) -> None:
+async def call(side: Any, memory: str, address: Any) -> None:
     async with side.connected(address) as start:
-        client = Client(side, start)
-        await client.check(8)  # before both ends are stopped: some are connected only after the first call
+        client = Client(side, memory, start)
+        for num_bytes in (8, 1 << 20):  # before both ends are stopped: some are connected only after the first calls
+            await client.check(num_bytes)
         say(connected=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             command = json.loads(line)
@@ -92,7 +100,7 @@ async def call(side: Any, address: Any) -> None:
 if __name__ == "__main__":
     _STDOUT = os.dup(1)
     os.dup2(2, 1)  # whatever else is printed
-    name, role, argument = sys.argv[1:]
+    name, memory, role, argument = sys.argv[1:]
     module = importlib.import_module(f"sides.{name}")
-    work = serve(module, argument) if role == "serve" else call(module, json.loads(argument))
+    work = serve(module, argument) if role == "serve" else call(module, memory, json.loads(argument))
     asyncio.run(work)

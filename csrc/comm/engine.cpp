@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <stdexcept>
 
@@ -134,6 +135,31 @@ static thread_local bool is_delivering = false;
 void Engine::submit_after_delivery(Submission& item) noexcept {
   submitted_.push(item);
   if (!is_delivering) progress_->pump();
+}
+
+namespace {
+
+class Refusal final : public Submission {
+ public:
+  explicit Refusal(std::function<void()> refuse) noexcept : refuse_(std::move(refuse)) {}
+  void begin() noexcept override {
+    refuse_();
+    delete this;
+  }
+  void deliver() noexcept override {}
+
+ private:
+  const std::function<void()> refuse_;
+};
+
+}  // namespace
+
+void Engine::refuse_later(void* rendezvous) noexcept {
+  if (is_forked()) return;
+  submitted_.push(*new Refusal([this, rendezvous] {
+    if (transport_) transport_->refuse(rendezvous);
+  }));
+  wake();
 }
 
 size_t Engine::begin_submitted() noexcept {

@@ -22,12 +22,15 @@ int current_device() noexcept {
   return device;
 }
 
+bool can_access(int device, int peer) noexcept {
+  int reachable = 0;
+  return cudaDeviceCanAccessPeer(&reachable, device, peer) == cudaSuccess && reachable != 0;
+}
+
 Status enable_peer_access(int device, int peer) {
   if (device == peer) return Status();
   DeviceGuard guard(device);
-  int reachable = 0;
-  AXON_CUDA_TRY(cudaDeviceCanAccessPeer(&reachable, device, peer));
-  if (reachable == 0) {
+  if (!can_access(device, peer)) {
     return Status(ErrorCode::kInvalidArgument,
                   "GPU " + std::to_string(device) + " has no peer access to GPU " + std::to_string(peer));
   }

@@ -16,6 +16,8 @@ int num_devices() noexcept;
 // Of this thread; 0 where there is none.
 int current_device() noexcept;
 
+// Whether kernels and copies on `device` can use memory of `peer`, another one.
+bool can_access(int device, int peer) noexcept;
 // Lets kernels on `device` use memory of `peer`; fine to repeat, and for a device and itself.
 Status enable_peer_access(int device, int peer);
 

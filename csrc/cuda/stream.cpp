@@ -33,13 +33,20 @@ Status StreamView::wait(EventView event) const {
   return Status();
 }
 
+Status StreamView::call(void (*function)(void*), void* argument) const {
+  AXON_CUDA_TRY(cudaLaunchHostFunc(stream_, function, argument));
+  return Status();
+}
+
 Status StreamView::synchronize() const {
   AXON_CUDA_TRY(cudaStreamSynchronize(stream_));
   return Status();
 }
 
 bool StreamView::is_idle() const noexcept {
-  return cudaStreamQuery(stream_) == cudaSuccess;
+  const cudaError_t answer = cudaStreamQuery(stream_);
+  if (answer == cudaErrorNotReady) (void)cudaGetLastError();  // as above
+  return answer == cudaSuccess;
 }
 
 void StreamDeleter::operator()(cudaStream_t stream) const noexcept {

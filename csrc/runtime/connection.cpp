@@ -55,6 +55,11 @@ MessageHeader Connection::header_of(OperationKind kind, uint32_t number) const n
   return header;
 }
 
+bool Connection::is_neighbour() const noexcept {
+  const PeerCard& own = engine_.card();
+  return identity_.card.host == own.host && identity_.card.pid != own.pid;
+}
+
 Status Connection::failure() noexcept {
   return engine_.exclusively([&] { return failure_.clone(); });
 }
@@ -88,7 +93,7 @@ void Connection::begin(Call& call) noexcept {
   ++num_calls_;
   if (!failure_.ok()) return finish(call, failure_.clone());
   if (call.given_up_) return finish(call, cancelled());
-  call.reply_.open(engine_.messenger(), call, core_.limits());
+  call.reply_.open(engine_, call, core_.limits());
   if (!free_places_.empty()) return launch(call);
   if (num_waiting_ >= core_.options().max_waiting_calls) {
     return finish(

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,13 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void decline(Call& call, Status reason) noexcept;
   // Why nothing can be called any more; ok while it can.
   Status failure() noexcept;
+  // The peer's process is another one of this host.
+  bool is_neighbour() const noexcept;
+
+  // What a door that lends notes here: the GPUs of this process that the peer reads, a bit each; and whether the peer
+  // has been told which of its GPUs this process reads.
+  std::atomic<uint64_t> gpus_read_by_peer{0};
+  std::atomic<bool> has_told_gpus{false};
 
  private:
   friend class Call;

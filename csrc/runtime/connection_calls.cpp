@@ -22,7 +22,7 @@ Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
   Invocation& invocation = core_.take_invocation();
   invocation.connection_ = shared_from_this();
   invocation.number_ = header.sequence;
-  invocation.arguments_.open(engine_.messenger(), invocation, core_.limits());
+  invocation.arguments_.open(engine_, invocation, core_.limits());
   place = {&invocation, header.sequence};
   ++num_invocations_;
   return &invocation;

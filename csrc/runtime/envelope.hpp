@@ -6,6 +6,7 @@
 // Larger tensors follow as messages of their own ("parts"), straight from and into their memory.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,7 +22,16 @@ struct EnvelopePrefix {
 };
 static_assert(sizeof(EnvelopePrefix) == 8);
 
-enum class TensorPlace : uint8_t { kEnvelope, kPart };
+enum class TensorPlace : uint8_t {
+  kEnvelope,
+  kPart,
+  kLent,  // stays with its sender, who says where it lies and keeps it so until the receiver has read it
+};
+
+// Where a tensor lies that is lent: of the doors' making, in the place of its bytes.
+using Whereabouts = std::array<std::byte, 32>;
+// The payload of the part that stands for it, which is never fetched: it is refused when the tensor has been read.
+inline constexpr size_t kLentPartNumBytes = 1;
 
 struct TensorDescriptor {
   uint64_t num_bytes = 0;

@@ -53,7 +53,7 @@ const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& ten
     return "a tensor of too many dimensions";
   const auto shape_bytes = cursor.take(num_shape_bytes);
   const std::span shape(reinterpret_cast<const int64_t*>(shape_bytes.data()), descriptor.num_dimensions);
-  if (descriptor.kind > MemoryKind::kCuda || descriptor.place > TensorPlace::kPart || descriptor.reserved != 0) {
+  if (descriptor.kind > MemoryKind::kCuda || descriptor.place > TensorPlace::kLent || descriptor.reserved != 0) {
     return "a tensor's descriptor of unknown kind";
   }
   if (!is_size_of(descriptor, shape)) return "a tensor whose length is not that of its shape";
@@ -65,6 +65,8 @@ const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& ten
             .data = {.num_bytes = descriptor.num_bytes},
             .block = {},
             .owner = {},
+            .loan = {},
+            .whereabouts = {},
             .place = descriptor.place,
             .begun = false};
   return nullptr;
@@ -89,12 +91,19 @@ const char* read_envelope(std::span<std::byte> bytes, uint64_t max_message_num_b
   tensors.resize(prefix.num_tensors);
   for (Inbound::Tensor& tensor : tensors) {
     if (const char* fault = read_tensor(cursor, num_left, tensor)) return fault;
-    envelope.num_parts += tensor.place == TensorPlace::kPart ? 1 : 0;
+    envelope.num_parts += tensor.place == TensorPlace::kEnvelope ? 0 : 1;
   }
   for (Inbound::Tensor& tensor : tensors) {
     if (tensor.place == TensorPlace::kPart) continue;
-    if (!cursor.has(padded(tensor.data.num_bytes))) return "an envelope that ends within a tensor";
-    tensor.data.data = cursor.take(tensor.data.num_bytes).data();
+    const bool is_lent = tensor.place == TensorPlace::kLent;
+    const size_t num_bytes = is_lent ? sizeof(Whereabouts) : tensor.data.num_bytes;
+    if (!cursor.has(padded(num_bytes))) return "an envelope that ends within a tensor";
+    const std::span<std::byte> bytes_here = cursor.take(num_bytes);
+    if (is_lent) {
+      std::memcpy(tensor.whereabouts.data(), bytes_here.data(), sizeof(Whereabouts));
+    } else {
+      tensor.data.data = bytes_here.data();
+    }
   }
   return cursor.at_end() ? nullptr : "an envelope with bytes behind its end";
 }

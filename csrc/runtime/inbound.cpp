@@ -1,5 +1,6 @@
 #include "runtime/inbound.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -17,9 +18,9 @@ Inbound::~Inbound() {
   drop_early();
 }
 
-void Inbound::open(Messenger& messenger, Listener& listener, const Limits& limits) noexcept {
+void Inbound::open(Engine& engine, Listener& listener, const Limits& limits) noexcept {
   drop_early();
-  messenger_ = &messenger;
+  engine_ = &engine;
   listener_ = &listener;
   limits_ = limits;
   landing_ = Landing::kBlocks;
@@ -63,6 +64,10 @@ void Inbound::understand() noexcept {
   name_ = envelope.name;
   values_ = envelope.values;
   num_missing_ = envelope.num_parts;
+  const auto is_lent = [](const Tensor& tensor) { return tensor.place == TensorPlace::kLent; };
+  if (!limits_.borrows && std::ranges::any_of(tensors_, is_lent)) {
+    return fail(ErrorCode::kTransport, "a tensor that is lent, which this runtime has not asked for");
+  }
   state_ = State::kAsking;
   if (!tensors_.empty()) listener_->on_announced(*this);  // which may set where it lands, or end it
   if (state_ == State::kAsking && landing_ == Landing::kBlocks) land();
@@ -121,7 +126,7 @@ void Inbound::place_early() noexcept {
 
 void Inbound::release_early(Unexpected& message) noexcept {
   *limits_.num_early_bytes -= message.num_bytes_copied();
-  release_copy(messenger_->block_pool(), message);
+  release_copy(engine_->messenger().block_pool(), message);
 }
 
 void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexcept {
@@ -139,22 +144,39 @@ void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexc
     drop(payload);
     return fail(ErrorCode::kResourceExhausted, "more parts than may be kept before it is known where they go");
   }
-  early_.push_back(hold_copy(messenger_->block_pool(), header, payload));
+  early_.push_back(hold_copy(engine_->messenger().block_pool(), header, payload));
   *limits_.num_early_bytes += num_bytes;
   ++num_early_;
 }
 
+// Whether this may be the tensor's part.
+static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noexcept {
+  if (tensor.begun) return false;
+  switch (tensor.place) {
+    case TensorPlace::kEnvelope:
+      return false;
+    case TensorPlace::kPart:
+      return payload.num_bytes == tensor.data.num_bytes;
+    case TensorPlace::kLent:
+      return payload.rendezvous != nullptr && payload.num_bytes == kLentPartNumBytes;
+  }
+  return false;
+}
+
 void Inbound::place(uint32_t index, const Payload& payload) noexcept {
-  const bool expected = index < tensors_.size() && tensors_[index].place == TensorPlace::kPart &&
-                        !tensors_[index].begun && tensors_[index].data.num_bytes == payload.num_bytes;
-  if (!expected) {
+  if (index >= tensors_.size() || !announces(tensors_[index], payload)) {
     drop(payload);
     return fail(ErrorCode::kTransport, "a part that its envelope does not announce");
   }
   Tensor& tensor = tensors_[index];
   tensor.begun = true;
-  if (payload.rendezvous != nullptr) return fetch(payload.rendezvous, tensor.data);
-  std::memcpy(tensor.data.data, payload.bytes, payload.num_bytes);
+  if (tensor.place == TensorPlace::kLent) {
+    tensor.loan = Loan(*engine_, payload.rendezvous);
+  } else if (payload.rendezvous != nullptr) {
+    return fetch(payload.rendezvous, tensor.data);
+  } else {
+    std::memcpy(tensor.data.data, payload.bytes, payload.num_bytes);
+  }
   --num_missing_;
   complete_if_all_came();
 }
@@ -167,7 +189,7 @@ void Inbound::complete_if_all_came() noexcept {
 
 void Inbound::fetch(void* rendezvous, Buffer into) noexcept {
   ++num_moving_;
-  if (auto fetched = messenger_->transport().fetch(rendezvous, into, *this)) on_moved(std::move(*fetched));
+  if (auto fetched = engine_->messenger().transport().fetch(rendezvous, into, *this)) on_moved(std::move(*fetched));
 }
 
 void Inbound::on_done(Completion& self, Status status) noexcept {
@@ -192,10 +214,11 @@ void Inbound::fail(ErrorCode code, const char* why) noexcept {
 void Inbound::abandon() noexcept {
   state_ = State::kClosed;
   drop_early();
+  for (Tensor& tensor : tensors_) tensor.loan = Loan();
 }
 
 void Inbound::drop(const Payload& payload) noexcept {
-  if (payload.rendezvous != nullptr) messenger_->transport().refuse(payload.rendezvous);
+  if (payload.rendezvous != nullptr) engine_->messenger().transport().refuse(payload.rendezvous);
 }
 
 void Inbound::drop_early() noexcept {

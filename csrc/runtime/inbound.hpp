@@ -12,11 +12,12 @@
 
 #include "base/intrusive_list.hpp"
 #include "base/status.hpp"
+#include "comm/engine.hpp"
 #include "memory/block.hpp"
 #include "memory/owner.hpp"
 #include "runtime/envelope.hpp"
+#include "runtime/loan.hpp"
 #include "transport/inbox.hpp"
-#include "transport/messenger.hpp"
 
 namespace axon {
 
@@ -34,6 +35,8 @@ class Inbound : private Completion {
     Buffer data;  // valid as long as this Inbound is not used again, unless the block is taken, or it was handed out
     Block block;  // of parts, unless they went where the receiver said
     Owner owner;  // whatever came with that
+    Loan loan;    // of one that is lent: to be moved out and kept for as long as it is read, by the whereabouts
+    Whereabouts whereabouts;
     TensorPlace place;
     bool begun;  // a part that has come, or is being fetched
   };
@@ -56,6 +59,7 @@ class Inbound : private Completion {
     size_t max_early_parts = 0;         // of a message
     size_t max_early_num_bytes = 0;     // of all messages that share the count
     size_t* num_early_bytes = nullptr;  // holder of the token only; outlives all messages that are under way
+    bool borrows = false;               // whether tensors may come that are lent
   };
 
   Inbound() noexcept;
@@ -64,7 +68,7 @@ class Inbound : private Completion {
   Inbound& operator=(const Inbound&) = delete;
 
   // Ready for a message. Not while one moves.
-  void open(Messenger& messenger, Listener& listener, const Limits& limits) noexcept;
+  void open(Engine& engine, Listener& listener, const Limits& limits) noexcept;
   void set_landing(Landing landing) noexcept { landing_ = landing; }
   // Once.
   void on_envelope(const Payload& payload) noexcept;
@@ -106,7 +110,7 @@ class Inbound : private Completion {
   void drop(const Payload& payload) noexcept;
   void drop_early() noexcept;
 
-  Messenger* messenger_ = nullptr;
+  Engine* engine_ = nullptr;
   Listener* listener_ = nullptr;
   Limits limits_;
   Landing landing_ = Landing::kBlocks;

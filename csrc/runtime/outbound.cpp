@@ -7,6 +7,9 @@ namespace axon {
 
 // A larger tensor is sent by itself: copying it into the envelope, and out of it, costs more than another message.
 static constexpr size_t kLargestInline = 4096;
+// Stands for a tensor that is lent.
+static constexpr std::byte kNothing{};
+static constexpr ConstBuffer kLentPart{.data = &kNothing, .num_bytes = kLentPartNumBytes};
 // More memory than this is not kept for the next message.
 static constexpr size_t kMostKept = size_t{1} << 16;
 
@@ -43,6 +46,13 @@ size_t Outbound::add(const TensorView& tensor, Owner owner) {
   return tensors_.size() - 1;
 }
 
+size_t Outbound::lend(const TensorView& tensor, const Whereabouts& whereabouts, Owner owner) {
+  const size_t index = add(tensor, std::move(owner));
+  tensors_[index].descriptor.place = TensorPlace::kLent;
+  tensors_[index].whereabouts = whereabouts;
+  return index;
+}
+
 void Outbound::seal() {
   const size_t num_value_bytes = bytes_.size() - values_offset_;
   if (num_value_bytes > kMostValueBytes) {
@@ -58,16 +68,20 @@ void Outbound::seal() {
     Tensor& tensor = tensors_[index];
     const size_t num_inline = padded(tensor.data.num_bytes);
     const bool fits = num_inline <= kLargestInline && num_bytes + num_inline <= kLongestWithTensors;
-    if (fits || tensor.data.num_bytes == 0) {
+    if (tensor.descriptor.place == TensorPlace::kLent) {
+      num_bytes += sizeof(Whereabouts);
+      parts_.push_back({index, kLentPart, std::move(tensor.owner), true});
+    } else if (fits || tensor.data.num_bytes == 0) {
       num_bytes += num_inline;
     } else {
       tensor.descriptor.place = TensorPlace::kPart;
-      parts_.push_back({index, tensor.data, std::move(tensor.owner)});
+      parts_.push_back({index, tensor.data, std::move(tensor.owner), false});
     }
     append(&tensor.descriptor, sizeof tensor.descriptor);
     append(shapes_.data() + tensor.shape_offset, tensor.descriptor.num_dimensions * sizeof(int64_t));
   }
   for (const Tensor& tensor : tensors_) {
+    if (tensor.descriptor.place == TensorPlace::kLent) append(&tensor.whereabouts, sizeof(Whereabouts));
     if (tensor.descriptor.place != TensorPlace::kEnvelope || tensor.data.num_bytes == 0) continue;
     append(tensor.data.data, tensor.data.num_bytes);
     pad();
@@ -77,19 +91,21 @@ void Outbound::seal() {
 
 Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {
   AXON_TRY(fits_.clone());
-  const auto send_one = [&](const MessageHeader& head, ConstBuffer data) -> Status {
-    ++num_moving_;
-    auto sent = messenger.transport().send(peer, head, data, *this);
-    if (!sent) return Status();
+  Transport& transport = messenger.transport();
+  const auto started = [&](std::optional<Status> ended) -> Status {
+    if (!ended) return Status();
     --num_moving_;
-    return std::move(*sent);
+    return std::move(*ended);
   };
-  AXON_TRY(send_one(header, {bytes_.data(), bytes_.size()}));
+  ++num_moving_;
+  AXON_TRY(started(transport.send(peer, header, {bytes_.data(), bytes_.size()}, *this)));
   MessageHeader of_part = header;
   of_part.fingerprint.operation = part;
   for (const Part& each : parts_) {
     of_part.slot = each.index;
-    AXON_TRY(send_one(of_part, each.data));
+    ++num_moving_;
+    AXON_TRY(started(each.is_lent ? transport.offer(peer, of_part, each.data, *this)
+                                  : transport.send(peer, of_part, each.data, *this)));
   }
   return Status();
 }

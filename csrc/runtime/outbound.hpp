@@ -52,6 +52,9 @@ class Outbound : private Completion {
   std::vector<std::byte>& bytes() noexcept { return bytes_; }
   // At most kMostTensors times, of kMostDimensions.
   size_t add(const TensorView& tensor, Owner owner = {});
+  // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
+  // read, and may be of any device. Only for receivers that borrow.
+  size_t lend(const TensorView& tensor, const Whereabouts& whereabouts, Owner owner);
   void seal();
 
   std::string_view name() const noexcept {
@@ -80,11 +83,13 @@ class Outbound : private Completion {
     size_t shape_offset;
     ConstBuffer data;
     Owner owner;
+    Whereabouts whereabouts{};  // of one that is lent
   };
   struct Part {
     uint32_t index;  // among the message's tensors
     ConstBuffer data;
     Owner owner;
+    bool is_lent;
   };
 
   void refuse(const std::string& what, size_t count, size_t most);

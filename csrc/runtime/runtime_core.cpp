@@ -33,7 +33,8 @@ RuntimeCore::RuntimeCore(Engine& engine, RuntimeOptions options)
       limits_{.max_message_num_bytes = options_.max_message_num_bytes,
               .max_early_parts = kMostTensors,
               .max_early_num_bytes = options_.max_early_num_bytes,
-              .num_early_bytes = &num_early_bytes_} {}
+              .num_early_bytes = &num_early_bytes_,
+              .borrows = options_.borrows} {}
 
 // A transfer of a peer that is gone may never end, and still touch its memory: that is left behind.
 RuntimeCore::~RuntimeCore() {

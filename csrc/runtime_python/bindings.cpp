@@ -4,6 +4,7 @@
 
 #include "base/config.hpp"
 #include "python/gil.hpp"
+#include "runtime_python/lending.hpp"
 #include "runtime_python/python_runtime.hpp"
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, axon::Counted<T>, true)
@@ -86,21 +87,22 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object on_cancelled, p
                          .max_message_num_bytes = bound("max_message_bytes"),
                          .max_waiting_calls = bound("max_waiting_calls"),
                          .max_running_calls = bound("max_running_calls"),
-                         .max_connections = bound("max_connections")};
+                         .max_connections = bound("max_connections"),
+                         .borrows = true};
   return std::make_unique<PythonRuntime>(
       std::move(options),
       PythonRuntime::Listeners{.on_cancelled = std::move(on_cancelled), .on_lost = std::move(on_lost)});
 }
 
-Counted<PythonCall> packed(std::string_view function, const py::tuple& positional, const py::dict& named,
-                           double timeout_s) {
+Counted<PythonCall> packed(const Connection& connection, std::string_view function, const py::tuple& positional,
+                           const py::dict& named, double timeout_s) {
   if (function.empty() || function.size() > kLongestName) {
     throw py::value_error("invoke: function's name is " + std::to_string(function.size()) +
                           " bytes long; allowed: 1 to " + std::to_string(kLongestName));
   }
   auto call = Counted<PythonCall>::adopt(*new PythonCall);
   call->request.open(function);
-  pack_arguments(call->request, positional.ptr(), named.ptr());
+  pack_arguments(call->request, positional.ptr(), named.ptr(), connection);
   call->request.seal();
   call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
   return call;
@@ -109,7 +111,7 @@ Counted<PythonCall> packed(std::string_view function, const py::tuple& positiona
 // With Python's lock held: it neither waits nor takes a lock that those who hold it take Python's for.
 Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::string_view function,
                            const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
-  Counted<PythonCall> call = packed(function, positional, named, timeout_s);
+  Counted<PythonCall> call = packed(*connection, function, positional, named, timeout_s);
   if (!is_awaited) call->answer = Call::Answer::kNone;
   connection->start(*call);
   return call;
@@ -129,9 +131,14 @@ bool wait(const std::shared_ptr<Connection>& connection, PythonCall& call, doubl
 }
 
 // The answer; or what a function has answered with, if it has failed.
-py::object take_reply(PythonCall& call, const py::object& device) {
+py::object take_reply(PythonCall& call, const std::shared_ptr<Connection>& connection, const py::object& device) {
   if (call.answer == Call::Answer::kNone) return py::none();
-  return unpack(call.reply(), placement_of(device));
+  return unpack(call.reply(), placement_of(device), connection);
+}
+
+// What the peer has told: tell_readable_gpus().
+void lend_on(Connection& connection, const std::vector<std::string>& uuids) {
+  connection.gpus_read_by_peer.store(own_gpus_among(uuids));
 }
 
 py::object failure_of(PythonCall& call) {
@@ -149,7 +156,7 @@ py::list waiters_of(const CompletionQueue::Calls& calls) {
 Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<Connection>& connection,
                                 std::string_view function, const py::tuple& positional, const py::dict& named,
                                 double timeout_s, py::object where) {
-  Counted<PythonCall> call = packed(function, positional, named, timeout_s);
+  Counted<PythonCall> call = packed(*connection, function, positional, named, timeout_s);
   call->land_by(self.landings(), connection, std::move(where));
   connection->start(*call);
   return call;
@@ -220,6 +227,8 @@ void bind_connection(py::module_& module) {
       .def_property_readonly("name", [](const Connection& self) { return self.identity().name; })
       .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
       .def("invoke", &invoke)
+      .def("lend_on", &lend_on)
+      .def_property_readonly("gpus_read_by_peer", [](const Connection& self) { return self.gpus_read_by_peer.load(); })
       .def(
           "cancel", [](Connection& self, PythonCall& call) { self.cancel(call); }, py::call_guard<GilReleased>())
       .def("failure", [](Connection& self) -> py::object {

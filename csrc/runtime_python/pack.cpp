@@ -14,7 +14,8 @@ namespace {
 
 class Packer {
  public:
-  explicit Packer(Outbound& outbound) : outbound_(outbound), writer_(outbound.bytes()) {}
+  Packer(Outbound& outbound, const Connection& peer)
+      : outbound_(outbound), writer_(outbound.bytes()), lendable_(peer.gpus_read_by_peer.load()) {}
 
   void pack(PyObject* value, int depth) {
     if (THPVariable_Check(value)) return pack_tensor(THPVariable_Unpack(value));
@@ -87,7 +88,7 @@ class Packer {
       throw py::value_error("a message has more than " + std::to_string(kMostTensors) + " tensors");
     }
     ++num_tensors_;
-    writer_.tensor(add_tensor(outbound_, tensor));
+    writer_.tensor(add_tensor(outbound_, tensor, lendable_));
   }
 
   // numpy's arrays, bytearrays, whatever speaks DLPack.
@@ -107,18 +108,19 @@ class Packer {
 
   Outbound& outbound_;
   ValueWriter writer_;
+  const uint64_t lendable_;
   size_t num_tensors_ = 0;
 };
 
 }  // namespace
 
-void pack(Outbound& outbound, PyObject* value) {
-  Packer(outbound).pack(value, 0);
+void pack(Outbound& outbound, PyObject* value, const Connection& peer) {
+  Packer(outbound, peer).pack(value, 0);
 }
 
-void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named) {
+void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named, const Connection& peer) {
   ValueWriter(outbound.bytes()).array(2);
-  Packer packer(outbound);
+  Packer packer(outbound, peer);
   packer.pack(positional, 0);
   packer.pack(named == nullptr || PyDict_GET_SIZE(named) == 0 ? Py_None : named, 0);
 }

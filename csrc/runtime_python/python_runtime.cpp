@@ -32,7 +32,7 @@ void PythonInvocation::reply(const py::object& value) {
   if (invocation_ == nullptr) return;
   try {
     invocation_->answer.open();
-    if (invocation_->wants_answer()) pack(invocation_->answer, value.ptr());
+    if (invocation_->wants_answer()) pack(invocation_->answer, value.ptr(), *connection_);
     invocation_->answer.seal();
   } catch (py::error_already_set& error) {
     return fail(exception_of(error));
@@ -60,16 +60,16 @@ void PythonInvocation::fail(const py::object& exception) {
   const auto open = [&] {
     answer.open(std::string_view(class_name).substr(0, kLongestName));
     ValueWriter(answer.bytes()).array(3);
-    pack(answer, described[1].ptr());
-    pack(answer, described[2].ptr());
+    pack(answer, described[1].ptr(), *connection_);
+    pack(answer, described[2].ptr(), *connection_);
   };
   open();
   try {
-    pack(answer, described[3].ptr());
+    pack(answer, described[3].ptr(), *connection_);
   } catch (...) {
     PyErr_Clear();
     open();
-    pack(answer, py::list(0).ptr());
+    pack(answer, py::list(0).ptr(), *connection_);
   }
   answer.seal();
   std::exchange(invocation_, nullptr)->reply_failure();
@@ -315,7 +315,7 @@ void PythonRuntime::invoke(Invocation& invocation) {
       return held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no " + spoken(held.name()));
     }
     const PythonFunction function = found->second;
-    Arguments arguments = unpack_arguments(invocation.arguments(), function.placement);
+    Arguments arguments = unpack_arguments(invocation.arguments(), function.placement, held.connection());
     if (function.where == Where::kDispatched) {
       py::object named = arguments.named ? std::move(arguments.named) : py::dict();
       function.call(py::cast(std::move(held)), arguments.positional, std::move(named));

@@ -12,6 +12,7 @@
 
 #include "base/data_type.hpp"
 #include "python/gil.hpp"
+#include "runtime_python/lending.hpp"
 
 namespace axon {
 
@@ -55,39 +56,48 @@ std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept {
 
 // Into pinned memory, in the order of the calling thread's current stream, which is waited for: what it has been given
 // before is what is sent.
-static at::Tensor from_device(const at::Tensor& tensor) {
+static at::Tensor from_device(const at::Tensor& source) {
   const GilReleased no_gil;
-  const at::Tensor source = tensor.contiguous();
+  const at::NoGradGuard no_gradient;
   at::Tensor host = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
   host.copy_(source, /*non_blocking=*/true);
   c10::impl::VirtualGuardImpl(at::kCUDA).getStream(source.device()).synchronize();
   return host;
 }
 
-static at::Tensor on_host(const at::Tensor& tensor) {
+// With all its elements in a row, where it lies.
+static at::Tensor plain(const at::Tensor& tensor) {
   const bool is_plain = tensor.layout() == at::kStrided && !tensor.is_quantized();
   if (!is_plain || !(tensor.is_cpu() || tensor.is_cuda())) {
     throw pybind11::type_error("a tensor of layout " + c10::str(tensor.layout()) + " on " + tensor.device().str() +
                                " cannot be sent; allowed: strided, not quantized, on the CPU or on CUDA");
   }
-  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
-  if (plain.is_cpu()) return plain.contiguous();
-  return from_device(plain);
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
+  const GilReleased no_gil;
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
-size_t add_tensor(Outbound& outbound, const at::Tensor& tensor) {
-  at::Tensor sent = tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
-                            tensor.layout() == at::kStrided && !tensor.is_quantized()
-                        ? tensor
-                        : on_host(tensor);
+static std::optional<Whereabouts> lend_if_allowed(const at::Tensor& tensor, uint64_t lendable) {
+  const bool is_allowed = lendable != 0 && tensor.is_cuda() && tensor.nbytes() >= kLeastLentNumBytes &&
+                          tensor.get_device() < 64 && (lendable >> tensor.get_device() & 1) != 0;
+  if (!is_allowed) return std::nullopt;
+  const GilReleased no_gil;
+  return lend(tensor);
+}
+
+size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendable) {
+  at::Tensor sent = plain(tensor);
+  if (sent.dim() > static_cast<int64_t>(kMostDimensions)) {
+    throw pybind11::value_error("a tensor of " + std::to_string(sent.dim()) +
+                                " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
+  }
+  const std::optional<Whereabouts> whereabouts = lend_if_allowed(sent, lendable);
+  if (!whereabouts && sent.is_cuda()) sent = from_device(sent);
   const TensorView view{.dtype = dtype_of(sent.scalar_type()),
                         .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
                         .shape = {sent.sizes().data(), sent.sizes().size()},
                         .data = {static_cast<const std::byte*>(sent.const_data_ptr()), sent.nbytes()}};
-  if (view.shape.size() > kMostDimensions) {
-    throw pybind11::value_error("a tensor of " + std::to_string(view.shape.size()) +
-                                " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
-  }
+  if (whereabouts) return outbound.lend(view, *whereabouts, owner_of(std::move(sent)));
   return outbound.add(view, owner_of(std::move(sent)));
 }
 
@@ -96,9 +106,14 @@ Owner owner_of(at::Tensor tensor) noexcept {
           [](void* held) { c10::intrusive_ptr<c10::TensorImpl>::reclaim(static_cast<c10::TensorImpl*>(held)); }};
 }
 
-// Of one that is not received into: what has come for it lies on the host.
+// What was handed out.
+static at::Tensor tensor_of(const Owner& owner) {
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(owner.get())));
+}
+
+// If it is not received into, what has come for it lies on the host.
 static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
-  at::Tensor tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(owner.get())));
+  at::Tensor tensor = tensor_of(owner);
   if (!tensor.is_cpu()) {
     const GilReleased no_gil;
     const at::NoGradGuard no_gradient;
@@ -107,7 +122,7 @@ static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
   return tensor;
 }
 
-at::Tensor take_tensor(Inbound::Tensor& received) {
+at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device) {
   const std::optional<at::ScalarType> type = type_of(received.dtype);
   if (!type) throw pybind11::type_error("a tensor has come of a type that this torch does not have");
   const at::IntArrayRef shape(received.shape.data(), received.shape.size());
@@ -115,6 +130,13 @@ at::Tensor take_tensor(Inbound::Tensor& received) {
   if (c10::multiply_integers(shape) * static_cast<int64_t>(options.dtype().itemsize()) !=
       static_cast<int64_t>(received.data.num_bytes)) {
     throw pybind11::value_error("a tensor has come whose length is not that of its shape");
+  }
+  if (received.place == TensorPlace::kLent) {
+    const GilReleased no_gil;
+    at::Tensor tensor =
+        received.owner.get() != nullptr ? tensor_of(received.owner) : at::empty(shape, options.device(device));
+    borrow(received, tensor);
+    return tensor;
   }
   if (received.owner.get() != nullptr) {
     return filled(received.owner, at::from_blob(received.data.data, shape, options));

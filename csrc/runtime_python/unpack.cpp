@@ -1,9 +1,13 @@
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "python/gil.hpp"
 #include "runtime/values.hpp"
+#include "runtime_python/lending.hpp"
 #include "runtime_python/tensors.hpp"
 #include "runtime_python/values.hpp"
 
@@ -17,8 +21,8 @@ namespace {
 
 class Unpacker {
  public:
-  Unpacker(Inbound& inbound, const Placement& placement)
-      : reader_(inbound.values()), received_(inbound.tensors()), placement_(placement) {}
+  Unpacker(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer)
+      : reader_(inbound.values()), received_(inbound.tensors()), placement_(placement), peer_(peer) {}
 
   py::object unpack(int depth) {
     const Value value = reader_.next();
@@ -101,19 +105,36 @@ class Unpacker {
   }
 
   at::Tensor place(Inbound::Tensor& received) const {
-    const bool was_on_device = received.kind == MemoryKind::kCuda;
     const bool is_placed = received.owner.get() != nullptr;
-    const at::Tensor tensor = take_tensor(received);
-    if (is_placed) return tensor;
-    switch (placement_.kind) {
-      case Placement::Kind::kHost:
-        return tensor;
-      case Placement::Kind::kLike:
-        return was_on_device && at::hasCUDA() ? to(tensor, at::kCUDA) : tensor;
-      case Placement::Kind::kDevice:
-        return to(tensor, placement_.device);
-    }
+    const c10::Device device = device_for(received);
+    const at::Tensor come = taken(received, device);
+    const at::Tensor tensor = is_placed || come.device() == device ? come : to(come, device);
+    const bool was_on_device = received.kind == MemoryKind::kCuda;
+    if (was_on_device && tensor.is_cuda() && tensor.nbytes() >= kLeastLentNumBytes) say_what_is_readable();
     return tensor;
+  }
+
+  c10::Device device_for(const Inbound::Tensor& received) const {
+    if (placement_.kind == Placement::Kind::kDevice) return placement_.device;
+    const bool is_like = placement_.kind == Placement::Kind::kLike && received.kind == MemoryKind::kCuda;
+    return is_like && at::hasCUDA() ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice() : at::kCPU;
+  }
+
+  // What is lent and cannot be read is not to be lent again.
+  at::Tensor taken(Inbound::Tensor& received, c10::Device device) const {
+    try {
+      return take_tensor(received, device);
+    } catch (const std::runtime_error&) {
+      if (received.place == TensorPlace::kLent) tell_readable_gpus(peer_, {});
+      throw;
+    }
+  }
+
+  // From now on the peer lends what it has on GPUs that this process reads.
+  void say_what_is_readable() const {
+    if (!peer_->is_neighbour() || peer_->has_told_gpus.exchange(true)) return;
+    const std::vector<std::string> gpus = readable_gpus();
+    if (!gpus.empty()) tell_readable_gpus(peer_, gpus);
   }
 
   static at::Tensor to(const at::Tensor& tensor, c10::Device device) {
@@ -124,20 +145,21 @@ class Unpacker {
   ValueReader reader_;
   std::span<Inbound::Tensor> received_;
   const Placement placement_;
+  const std::shared_ptr<Connection>& peer_;
   std::vector<py::object> tensors_;  // by index; those that have been named
 };
 
 }  // namespace
 
-py::object unpack(Inbound& inbound, const Placement& placement) {
-  Unpacker unpacker(inbound, placement);
+py::object unpack(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
+  Unpacker unpacker(inbound, placement, peer);
   py::object value = unpacker.unpack(0);
   unpacker.check_end();
   return value;
 }
 
-Arguments unpack_arguments(Inbound& inbound, const Placement& placement) {
-  Unpacker unpacker(inbound, placement);
+Arguments unpack_arguments(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
+  Unpacker unpacker(inbound, placement, peer);
   Arguments arguments = unpacker.arguments();
   unpacker.check_end();
   return arguments;

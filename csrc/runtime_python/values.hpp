@@ -5,18 +5,19 @@
 #include <c10/core/Device.h>
 #include <pybind11/pybind11.h>
 
-#include "runtime/inbound.hpp"
-#include "runtime/outbound.hpp"
+#include <memory>
+
+#include "runtime/connection.hpp"
 
 namespace axon {
 
 // Appends to an open message: None, bool, int, float, str, bytes, tuples, lists and dicts of such, and tensors and what
 // can be one without a copy (DLPack, buffers). Throws TypeError that says what it was, and OverflowError for integers
 // beyond 64 bits.
-void pack(Outbound& outbound, PyObject* value);
+void pack(Outbound& outbound, PyObject* value, const Connection& peer);
 
 // What a function is called with: a tuple, and a dict or null.
-void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named);
+void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named, const Connection& peer);
 
 // Where tensors are put once they have come.
 struct Placement {
@@ -30,12 +31,12 @@ struct Placement {
 };
 
 // The values of a message, its tensors among them. Takes what the message has: once only. Tuples have become lists.
-pybind11::object unpack(Inbound& inbound, const Placement& placement);
+pybind11::object unpack(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer);
 
 struct Arguments {
   pybind11::tuple positional;
   pybind11::object named;  // null where there are none
 };
-Arguments unpack_arguments(Inbound& inbound, const Placement& placement);
+Arguments unpack_arguments(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer);
 
 }  // namespace axon

@@ -31,7 +31,7 @@ constexpr uint32_t kLeft = 1;
 constexpr std::chrono::milliseconds kLongestSearch{100};
 constexpr std::chrono::milliseconds kSearchInterval{1};
 
-constexpr size_t row_of(const Block& block) noexcept {
+constexpr size_t row_of(const ArenaBlock& block) noexcept {
   return block.offset / BlockAllocator::kUnit;
 }
 
@@ -117,7 +117,6 @@ Status Arena::open() {
     if (!made.ok()) return std::move(made.status());
     *stream = std::move(made).value();
   }
-  AXON_TRY(make_memory());
   Result<std::unique_ptr<Segments>> segments = Segments::create(device_, incarnation_, launches_);
   if (!segments.ok()) return std::move(segments.status());
   segments_ = std::move(segments).value();
@@ -169,15 +168,15 @@ Status Arena::prepare(int num_ranks) {
   return Status();
 }
 
-Result<Block> Arena::take() {
+Result<ArenaBlock> Arena::take() {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
   forget_ended();
   if (!memory_) AXON_TRY(make_memory());
-  Result<std::optional<Block>> found = find_room();
+  Result<std::optional<ArenaBlock>> found = find_room();
   if (!found.ok()) return std::move(found.status());
-  const std::optional<Block>& block = found.value();
+  const std::optional<ArenaBlock>& block = found.value();
   if (!block) {
     const Status full(
         ErrorCode::kResourceExhausted,
@@ -194,8 +193,8 @@ Result<Block> Arena::take() {
   return *block;
 }
 
-Result<std::optional<Block>> Arena::find_room() {
-  std::optional<Block> block;
+Result<std::optional<ArenaBlock>> Arena::find_room() {
+  std::optional<ArenaBlock> block;
   AXON_TRY(collect_until([&] {
     block = blocks_.take();
     return block.has_value();
@@ -269,7 +268,7 @@ Status Arena::tell(const Departure& departure) {
   return Status();
 }
 
-DeviceCard Arena::card(Block block) const {
+DeviceCard Arena::card(ArenaBlock block) const {
   return {.incarnation = incarnation_,
           .host = this_host(),
           .pid = getpid(),
@@ -316,7 +315,7 @@ Status Arena::map(ArenaView& view, const DeviceCard& card) const {
   return Status();
 }
 
-TeamMailbox* Arena::mailboxes(Block block) const noexcept {
+TeamMailbox* Arena::mailboxes(ArenaBlock block) const noexcept {
   return reinterpret_cast<TeamMailbox*>(mailboxes_.data()) + 2 * row_of(block);
 }
 

@@ -1,9 +1,9 @@
 // A process's memory on one GPU for the kernels of its groups, mapped by its peers: flags, packets and rings, no
 // tensors.
 //
-//   Result<Arena*> arena = Arena::of(device);              // AXON_ARENA_MB of the GPU, made at the first call
-//   Result<Block> block = arena.value()->take();           // one a group, all zeros
-//   DeviceCard card = arena.value()->card(block.value());  // to the peers; theirs:
+//   Result<Arena*> arena = Arena::of(device);
+//   Result<ArenaBlock> block = arena.value()->take();           // one a group, all zeros; the first makes
+//   AXON_ARENA_MB DeviceCard card = arena.value()->card(block.value());  // to the peers; theirs:
 //   Result<std::shared_ptr<const ArenaView>> view = arena.value()->reach(their_card);   // mapped once, for all groups
 //
 // A block comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
@@ -39,13 +39,13 @@ namespace axon {
 struct Resident {
   int rank = -1;
   std::shared_ptr<const ArenaView> arena;  // theirs
-  Block block;                             // of theirs
+  ArenaBlock block;                        // of theirs
 };
 
 // A rank leaves a group.
 struct Departure {
   int rank = -1;
-  Block block;                   // its own
+  ArenaBlock block;              // its own
   std::vector<Resident> owners;  // of the blocks that it may have written into, its own too
   std::vector<Resident> guests;  // who may still write into its own
   std::shared_ptr<void> graphs;  // shared with CUDA graphs that hold its kernels, and nobody else
@@ -63,16 +63,18 @@ class Arena {
   Status prepare(int num_ranks);
 
   // Zeros; fails with kResourceExhausted when the arena is full, after a tenth of a second if blocks are to come back.
-  Result<Block> take();
+  Result<ArenaBlock> take();
 
   // The owners are told behind what these streams hold now, and once the graphs are gone. The rank's own block comes
   // back as soon as all guests have left. Waits for nobody.
   void leave(Departure departure, std::span<const StreamView> streams);
 
-  DeviceCard card(Block block) const;
+  DeviceCard card(ArenaBlock block) const;
   // The arena of a peer, of this process or another, as kernels of this device see it: to be kept as long as they may.
   Result<std::shared_ptr<const ArenaView>> reach(const DeviceCard& card);
 
+  // Random, for the life of the process.
+  uint64_t incarnation() const noexcept { return incarnation_; }
   // As long as a block is taken.
   std::byte* data() const noexcept { return memory_->data(); }
   size_t num_bytes() const noexcept { return num_bytes_; }
@@ -81,7 +83,7 @@ class Arena {
   // Of all groups on this device.
   LaunchLedger& launches() noexcept { return launches_; }
   // Pinned, and zeros, as long as the block is taken: two a block.
-  TeamMailbox* mailboxes(Block block) const noexcept;
+  TeamMailbox* mailboxes(ArenaBlock block) const noexcept;
 
  private:
   Arena(int device, size_t num_units, PinnedMemory mailboxes);
@@ -92,7 +94,7 @@ class Arena {
   Status give_back();
   Status map(ArenaView& view, const DeviceCard& card) const;
   Status clear(size_t offset, size_t num_bytes) const;
-  Result<std::optional<Block>> find_room();
+  Result<std::optional<ArenaBlock>> find_room();
   template <typename Predicate>
   Status collect_until(Predicate is_enough);
   Status collect();

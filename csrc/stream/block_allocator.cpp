@@ -7,7 +7,7 @@ namespace axon {
 BlockAllocator::BlockAllocator(size_t begin, size_t end)
     : begin_(begin), taken_(end > begin ? (end - begin) / kUnit : 0) {}
 
-std::optional<Block> BlockAllocator::take() {
+std::optional<ArenaBlock> BlockAllocator::take() {
   if (2 * num_taken_ < taken_.size()) {
     if (const auto first = find_from_begin(kLargeBlock / kUnit)) return mark(*first, kLargeBlock / kUnit);
   }
@@ -16,7 +16,7 @@ std::optional<Block> BlockAllocator::take() {
   return mark(static_cast<size_t>(taken_.rend() - last) - 1, kSmallBlock / kUnit);
 }
 
-void BlockAllocator::give_back(Block block) {
+void BlockAllocator::give_back(ArenaBlock block) {
   const size_t num_units = block.num_bytes / kUnit;
   std::fill_n(taken_.begin() + static_cast<std::ptrdiff_t>((block.offset - begin_) / kUnit), num_units, false);
   num_taken_ -= num_units;
@@ -34,7 +34,7 @@ bool BlockAllocator::is_free(size_t first, size_t num_units) const noexcept {
   return std::none_of(begin, begin + static_cast<std::ptrdiff_t>(num_units), [](bool taken) { return taken; });
 }
 
-Block BlockAllocator::mark(size_t first, size_t num_units) {
+ArenaBlock BlockAllocator::mark(size_t first, size_t num_units) {
   std::fill_n(taken_.begin() + static_cast<std::ptrdiff_t>(first), num_units, true);
   num_taken_ += num_units;
   return {.offset = begin_ + first * kUnit, .num_bytes = num_units * kUnit};

@@ -10,7 +10,7 @@
 
 namespace axon {
 
-struct Block {
+struct ArenaBlock {
   size_t offset = 0;
   size_t num_bytes = 0;  // 0: none
 };
@@ -25,15 +25,15 @@ class BlockAllocator {
   BlockAllocator(size_t begin, size_t end);
 
   // None if all is taken.
-  std::optional<Block> take();
-  void give_back(Block block);
+  std::optional<ArenaBlock> take();
+  void give_back(ArenaBlock block);
 
   size_t num_bytes_taken() const noexcept { return num_taken_ * kUnit; }
 
  private:
   std::optional<size_t> find_from_begin(size_t num_units) const noexcept;
   bool is_free(size_t first, size_t num_units) const noexcept;
-  Block mark(size_t first, size_t num_units);
+  ArenaBlock mark(size_t first, size_t num_units);
 
   const size_t begin_;
   std::vector<bool> taken_;  // by unit

@@ -22,7 +22,7 @@ struct DeviceCard {
   uint64_t arena_num_bytes = 0;
   uint64_t edition = 0;   // of the arena's memory, which may have been given back and made anew
   uint64_t segments = 0;  // where that process's list of segments is, in its memory
-  Block block;            // of this group in the arena; no bytes: this rank has none to offer
+  ArenaBlock block;       // of this group in the arena; no bytes: this rank has none to offer
 
   std::array<std::byte, kNumBytes> encode() const;
   // Refuses truncated, foreign and other-version cards and blocks that lie outside their arena, saying which.

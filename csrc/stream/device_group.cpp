@@ -29,7 +29,7 @@ static size_t index_of(Reach reach) noexcept {
 }
 
 // Where a team is in a block, and how much of it.
-static Block part_of_block(Reach reach) noexcept {
+static ArenaBlock part_of_block(Reach reach) noexcept {
   static constexpr size_t kSmall = BlockAllocator::kSmallBlock;
   if (reach == Reach::kSmall) return {.offset = 0, .num_bytes = kSmall};
   return {.offset = kSmall, .num_bytes = BlockAllocator::kLargeBlock - kSmall};
@@ -65,12 +65,12 @@ Status DeviceGroup::take_block() {
   Result<Arena*> arena = Arena::of(device_);
   if (!arena.ok()) return std::move(arena.status());
   AXON_TRY(arena.value()->prepare(num_ranks));
-  Result<Block> block = arena.value()->take();
+  Result<ArenaBlock> block = arena.value()->take();
   if (!block.ok()) return std::move(block.status());
   arena_ = arena.value();
   block_ = block.value();
   for (const Reach reach : kTeams) {
-    const Block part = part_of_block(reach);
+    const ArenaBlock part = part_of_block(reach);
     Result<TeamLayout> layout = lay_out(num_ranks, part.num_bytes);
     if (!layout.ok()) return std::move(layout.status());
     if (part.offset < block_.num_bytes) build_team(reach, layout.value());

@@ -133,7 +133,7 @@ class DeviceGroup final : public Companion {
   const int device_;
   const std::chrono::milliseconds timeout_;
   Arena* arena_ = nullptr;        // none: this rank reaches nobody
-  Block block_;                   // none without an arena
+  ArenaBlock block_;              // none without an arena
   Status without_block_;          // why there is none
   std::shared_ptr<Edges> edges_;  // beside the engine, which has its letters under way
 

@@ -12,18 +12,18 @@ namespace axon {
 // answer().
 static constexpr std::chrono::seconds kLongestAnswer{20};
 
-static Reach reach_of(const Block& block) noexcept {
+static Reach reach_of(const ArenaBlock& block) noexcept {
   if (block.num_bytes >= BlockAllocator::kLargeBlock) return Reach::kLarge;
   return block.num_bytes >= BlockAllocator::kSmallBlock ? Reach::kSmall : Reach::kNone;
 }
 
-std::shared_ptr<Edges> Edges::open(Communicator& communicator, Arena* arena, Block block, uint32_t round) {
+std::shared_ptr<Edges> Edges::open(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round) {
   std::shared_ptr<Edges> edges(new Edges(communicator, arena, block, round));
   edges->send_cards();
   return edges;
 }
 
-Edges::Edges(Communicator& communicator, Arena* arena, Block block, uint32_t round)
+Edges::Edges(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round)
     : communicator_(communicator), arena_(arena), block_(block), round_(round) {
   if (communicator.size() > kMaxTeamRanks) return;
   for (int rank = 0; rank < communicator.size(); ++rank) peers_.push_back(std::make_unique<Peer>());

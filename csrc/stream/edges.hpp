@@ -34,7 +34,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
  public:
   // Without an arena (null) this rank reaches nobody, and tells them. `round`: how often the group has given its edges
   // up before, the same on all ranks.
-  static std::shared_ptr<Edges> open(Communicator& communicator, Arena* arena, Block block, uint32_t round = 0);
+  static std::shared_ptr<Edges> open(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round = 0);
 
   // The first call for a peer waits until it has formed its side. The own rank: kNone.
   Result<Reach> agree(int peer, std::chrono::milliseconds timeout);
@@ -66,7 +66,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
     std::chrono::milliseconds timeout;  // what it is called in messages
   };
 
-  Edges(Communicator& communicator, Arena* arena, Block block, uint32_t round);
+  Edges(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round);
   bool is_own(size_t rank) const noexcept { return static_cast<int>(rank) == communicator_.rank(); }
   void send_cards();
   void start(HeldOperation& operation);
@@ -83,7 +83,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
 
   Communicator& communicator_;
   Arena* const arena_;
-  const Block block_;
+  const ArenaBlock block_;
   const uint32_t round_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none where a team cannot be so large
 

@@ -81,6 +81,10 @@ class Transport {
   virtual std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                      Completion& completion) noexcept = 0;
 
+  // The same, but the payload waits at the sender for its fetch or refusal, however short it is: one byte or more.
+  virtual std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                      Completion& completion) noexcept = 0;
+
   // Takes a waiting payload into `into` (exactly its length), or refuses it. A refusal from within on_message fails the
   // sender's transfer; a later one ends it, maybe with success.
   virtual std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept = 0;

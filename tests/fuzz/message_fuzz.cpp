@@ -31,6 +31,9 @@ class FuzzTransport final : public Transport {
   std::optional<Status> send(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept override {
     return Status();
   }
+  std::optional<Status> offer(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept override {
+    return Status();
+  }
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override {
     const auto found = waiting_.find(rendezvous);
     CHECK(found != waiting_.end() && found->second == into.num_bytes);

@@ -14,13 +14,13 @@ PROGRAMS = Path(__file__).with_name("runtime_servers.py")
 class Server:
     """A process that serves, until its input ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAMS), "serves"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env=environment() | settings,
         )
         assert self.process.stdout is not None
         self.address = bytes.fromhex(self.process.stdout.readline())

@@ -65,6 +65,28 @@ def quick_functions(runtime: Runtime) -> None:
     def die() -> None:
         os.kill(os.getpid(), 9)
 
+    kept: list[torch.Tensor] = []
+
+    @runtime.register
+    def keep(tensor: torch.Tensor) -> None:
+        kept.append(tensor)
+
+    @runtime.register
+    def sums_of_kept() -> list[float]:
+        sums = [float(tensor.sum(dtype=torch.float64)) for tensor in kept]
+        kept.clear()
+        return sums
+
+    @runtime.register
+    def gpu_memory() -> int:
+        return torch.cuda.memory_allocated()
+
+    @runtime.register
+    def filled_later(value: float, count: int) -> torch.Tensor:
+        """On the GPU, whose stream makes it some 0.1 s after the answer has been given."""
+        torch.cuda._sleep(200_000_000)
+        return torch.full((count,), value, device="cuda")
+
 
 def slow_functions(runtime: Runtime) -> None:
     entered = threading.Event()

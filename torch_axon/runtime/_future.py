@@ -186,10 +186,10 @@ class Future:
         failure = self._call.failure()
         if failure is None:
             try:
-                self._value = self._call.take_reply(self._policy.device)
+                self._value = self._call.take_reply(self._peer._connection, self._policy.device)
             except Exception as exception:
                 self._exception = exception
         elif failure[0] == "remote":
-            self._exception = _errors.remote_failure(failure[1], self._call.take_reply(None))
+            self._exception = _errors.remote_failure(failure[1], self._call.take_reply(self._peer._connection, None))
         else:
             self._exception = self._call.landing_error() or _errors.failure(*failure)

@@ -25,13 +25,14 @@ from torch_axon.runtime._memory import AnyMemory, policy_of
 from torch_axon.runtime._peer import Peer
 
 if TYPE_CHECKING:
-    from torch_axon._C import RuntimeConnection
+    from torch_axon._C import RuntimeConnection, RuntimeInvocation
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 # What names begin with of functions that runtimes call by themselves.
 _OWN = "axon."
+_LEND = "axon.lend"
 
 # How long the runtime's thread looks for messages itself, after the last one, before it sleeps.
 _PATIENCE_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
@@ -92,6 +93,7 @@ class Runtime:
             (NEXT, self._generators.answer_next),
             (STOP, self._generators.stop),
             (SETTLED, self._mailboxes.settle),
+            (_LEND, _lend),
         ):
             self._core.register(own, function, True, None, None)
         self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
@@ -264,6 +266,13 @@ class Runtime:
     def _check_open(self) -> None:
         if self._closed:
             raise _errors.RuntimeClosedError(f"the runtime '{self.name}' is closed")
+
+
+def _lend(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The peer reads what lies on these GPUs from now on: their UUIDs."""
+    (uuids,) = args
+    invocation.connection.lend_on(uuids)
+    invocation.reply(None)
 
 
 def _weakly(method: Callable[[T], None]) -> Callable[[T], None]:

@@ -18,6 +18,14 @@ def payload(content: numpy.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(content)
 
 
+def device_payload(content: numpy.ndarray[Any, Any]) -> torch.Tensor:
+    return torch.from_numpy(content).cuda()
+
+
+def synchronize() -> None:
+    torch.cuda.current_stream().synchronize()
+
+
 @asynccontextmanager
 async def serving(host: str) -> AsyncIterator[Any]:
     with Runtime("server", secret=SECRET) as runtime:

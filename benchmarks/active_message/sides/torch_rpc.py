@@ -9,15 +9,13 @@ from contextlib import asynccontextmanager
 from threading import Thread
 from typing import Any
 
-import numpy
 import torch
 from torch.distributed import rpc
 
+from sides.axon import device_payload, payload, synchronize
+
 WAITS = True
-
-
-def payload(content: numpy.ndarray[Any, Any]) -> torch.Tensor:
-    return torch.from_numpy(content)
+__all__ = ["connected", "device_payload", "payload", "serving", "synchronize"]
 
 
 def echo(tensor: torch.Tensor) -> torch.Tensor:
@@ -46,4 +44,6 @@ def _join(name: str, rank: int, host: str, port: int) -> None:
     for library in ("TP", "GLOO"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo" if host.startswith("127.") else "eth0")
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://{host}:{port}", rpc_timeout=60)
+    if torch.cuda.is_available():
+        options.set_device_map("client" if name == "server" else "server", {0: 0})
     rpc.init_rpc(name, rank=rank, world_size=2, rpc_backend_options=options)

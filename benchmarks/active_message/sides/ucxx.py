@@ -20,6 +20,12 @@ def payload(content: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
     return content
 
 
+def device_payload(content: numpy.ndarray[Any, Any]) -> Any:
+    import rmm
+
+    return rmm.DeviceBuffer.to_device(content.tobytes())
+
+
 @asynccontextmanager
 async def serving(host: str) -> AsyncIterator[Any]:
     tasks: set[asyncio.Task[None]] = set()

@@ -4,6 +4,6 @@ import os
 
 os.environ["UCXPY_PROGRESS_MODE"] = "polling"
 
-from sides.ucxx import connected, payload, serving
+from sides.ucxx import connected, device_payload, payload, serving
 
-__all__ = ["connected", "payload", "serving"]
+__all__ = ["connected", "device_payload", "payload", "serving"]

@@ -13,7 +13,7 @@ namespace axon {
 struct DevicePeerParts {
   int device;
   const PeerProcess& process;
-  const SegmentTables& tables;
+  SegmentTables& tables;
   SegmentEntry* table;                     // of this peer
   const std::atomic<size_t>& num_retired;  // of all peers
 };
@@ -27,7 +27,9 @@ class DevicePeer final : public SegmentPeer {
   }
   bool has_ended() const noexcept override { return parts_.process.has_ended(); }
   Result<std::unique_ptr<MappedSegment>> map(const SegmentRecord& record) const override;
-  Status enter(uint32_t number, std::byte* base) override { return parts_.tables.enter(parts_.table, number, base); }
+  Status enter(uint32_t number, std::span<std::byte> memory) override {
+    return parts_.tables.enter(parts_.table, number, memory);
+  }
   Status remove(uint32_t number) override { return parts_.tables.remove(parts_.table, number); }
 
  private:

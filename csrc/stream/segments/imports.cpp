@@ -92,7 +92,8 @@ Status Imports::import(const SegmentRecord& record, uint64_t version) {
     if (mapping.ok() && mapping.value()->waits_for_device()) retired_.push_back(std::move(mapping).value());
     return valid.ok() ? Status() : std::move(valid.status());
   }
-  const Status entered = mapping.ok() ? peer_->enter(record.number, mapping.value()->data()) : mapping.status().clone();
+  const Status entered = mapping.ok() ? peer_->enter(record.number, {mapping.value()->data(), record.num_bytes})
+                                      : mapping.status().clone();
   if (entered.ok()) {
     mapped_.emplace(record.number, std::move(mapping).value());
     return Status();

@@ -44,7 +44,7 @@ class SegmentPeer : public PeerMemory {
   virtual bool has_ended() const noexcept = 0;
   virtual Result<std::unique_ptr<MappedSegment>> map(const SegmentRecord& record) const = 0;
   // What kernels find: the segment, or no longer.
-  virtual Status enter(uint32_t number, std::byte* base) = 0;
+  virtual Status enter(uint32_t number, std::span<std::byte> memory) = 0;
   virtual Status remove(uint32_t number) = 0;
 };
 

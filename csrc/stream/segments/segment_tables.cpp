@@ -44,18 +44,31 @@ void SegmentTables::give_back(const SegmentEntry* table) noexcept {
 }
 
 // Copies of one stream follow each other. Eight aligned bytes arrive as one.
-Status SegmentTables::enter(SegmentEntry* table, uint32_t number, std::byte* base) const {
+Status SegmentTables::enter(SegmentEntry* table, uint32_t number, std::span<std::byte> memory) {
   SegmentEntry* const entry = table + number % kSegmentSlots;
-  const SegmentEntry content{.segment = number, .base = base};
+  const SegmentEntry content{.segment = number, .base = memory.data()};
   AXON_TRY(copy_async(&entry->base, &content.base, sizeof content.base, stream_));
   AXON_TRY(copy_async(&entry->segment, &content.segment, sizeof content.segment, stream_));
+  AXON_TRY(stream_.view().synchronize());
+  const std::lock_guard lock(mutex_);
+  entered_[{table, number}] = memory;
+  return Status();
+}
+
+Status SegmentTables::remove(SegmentEntry* table, uint32_t number) {
+  static constexpr uint64_t kNone = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    entered_.erase({table, number});
+  }
+  AXON_TRY(copy_async(&table[number % kSegmentSlots].segment, &kNone, sizeof kNone, stream_));
   return stream_.view().synchronize();
 }
 
-Status SegmentTables::remove(SegmentEntry* table, uint32_t number) const {
-  static constexpr uint64_t kNone = 0;
-  AXON_TRY(copy_async(&table[number % kSegmentSlots].segment, &kNone, sizeof kNone, stream_));
-  return stream_.view().synchronize();
+std::span<std::byte> SegmentTables::find(const SegmentEntry* table, uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entered_.find({table, number});
+  return found == entered_.end() ? std::span<std::byte>() : found->second;
 }
 
 }  // namespace axon

@@ -6,8 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.hpp"
@@ -17,8 +21,8 @@
 
 namespace axon {
 
-// Memory that stays, of a device that is current in each call. One thread takes or gives back at a time, and one
-// writes.
+// Memory that stays, of a device that is current in each call but find(). One thread takes or gives back at a time, and
+// one writes.
 class SegmentTables {
  public:
   static Result<std::unique_ptr<SegmentTables>> create(int device);
@@ -31,8 +35,11 @@ class SegmentTables {
   void give_back(const SegmentEntry* table) noexcept;
 
   // When these return, kernels that start see it.
-  Status enter(SegmentEntry* table, uint32_t number, std::byte* base) const;
-  Status remove(SegmentEntry* table, uint32_t number) const;
+  Status enter(SegmentEntry* table, uint32_t number, std::span<std::byte> memory);
+  Status remove(SegmentEntry* table, uint32_t number);
+
+  // What a kernel that starts now would find; none: nothing. Any thread.
+  std::span<std::byte> find(const SegmentEntry* table, uint32_t number) const;
 
  private:
   SegmentTables(SharedMemory memory, Stream stream) noexcept;
@@ -42,6 +49,9 @@ class SegmentTables {
   const Stream stream_;
   size_t num_used_ = 1;  // the empty one
   std::vector<SegmentEntry*> free_;
+
+  mutable std::mutex mutex_;                                                          // guards what follows
+  std::map<std::pair<const SegmentEntry*, uint32_t>, std::span<std::byte>> entered_;  // by table and number
 };
 
 }  // namespace axon

@@ -144,6 +144,14 @@ bool Segments::unfollow(const SegmentEntry* table) {
   return true;
 }
 
+std::span<std::byte> Segments::find(const SegmentEntry* table, uint32_t number) const {
+  return parts_->tables->find(table, number);
+}
+
+void Segments::look_soon() noexcept {
+  parts_->wake();
+}
+
 uint64_t Segments::board_address() const noexcept {
   return parts_->board.address();
 }

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "base/status.hpp"
 #include "cuda/device_types.hpp"
@@ -48,6 +49,12 @@ class Segments {
   const SegmentEntry* follow(const DeviceCard& card, const PeerProcess* process);
   // Of a process that has ended, once no kernel uses the table. False: not yet, what it had shared is being put away.
   bool unfollow(const SegmentEntry* table);
+
+  // What is mapped of a peer's segment, for the host; none: not yet, or no more. Its owner keeps it there as long as it
+  // keeps a tensor in it.
+  std::span<std::byte> find(const SegmentEntry* table, uint32_t number) const;
+  // Soon looks for what peers have published.
+  void look_soon() noexcept;
 
   // To be told to peers: where the board is in this process.
   uint64_t board_address() const noexcept;

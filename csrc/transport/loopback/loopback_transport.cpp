@@ -55,12 +55,17 @@ bool LoopbackTransport::step() {
 
 std::optional<Status> LoopbackTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                               Completion& completion) noexcept {
+  const bool eager = payload.num_bytes <= fabric_.plan_.largest_eager_num_bytes;
+  return send_by(eager ? Protocol::kEager : Protocol::kRendezvous, peer, header, payload, completion);
+}
+
+std::optional<Status> LoopbackTransport::send_by(Protocol protocol, PeerId peer, const MessageHeader& header,
+                                                 ConstBuffer payload, Completion& completion) noexcept {
   const FaultPlan& plan = fabric_.plan_;
-  const bool eager = payload.num_bytes <= plan.largest_eager_num_bytes;
   {
     const std::lock_guard lock(fabric_.mutex_);
     if (!step()) return std::nullopt;
-    const Outgoing message{peer, header, payload, &completion, ++fabric_.num_sends_};
+    const Outgoing message{protocol, peer, header, payload, &completion, ++fabric_.num_sends_};
     if (message.number == plan.failing_send && !plan.fails_late) return failure("send", message.number);
     if (peers_[peer].dropped) {
       return Status(ErrorCode::kPeerLost, name_of(peers_[peer].process) + " has been given up");
@@ -71,7 +76,7 @@ std::optional<Status> LoopbackTransport::send(PeerId peer, const MessageHeader& 
     }
     // To itself at once, from within send(), as UCX does.
     const bool in_order = plan.delay == 0 && plan.reorder == 0 && plan.holds.empty();
-    const bool at_once = peers_[peer].process == process_ && eager && in_order;
+    const bool at_once = peers_[peer].process == process_ && protocol == Protocol::kEager && in_order;
     if (!at_once) return post(message);
   }
   receiver_->on_message(header, {.bytes = payload.data, .num_bytes = payload.num_bytes});
@@ -82,7 +87,7 @@ std::optional<Status> LoopbackTransport::post(const Outgoing& message) {
   const ConstBuffer& payload = message.payload;
   Mailbox& target = fabric_.mailboxes_[peers_[message.peer].process];
   if (target.closed) return Status(ErrorCode::kPeerLost, name_of(peers_[message.peer].process) + " is gone");
-  const bool eager = payload.num_bytes <= fabric_.plan_.largest_eager_num_bytes;
+  const bool eager = message.protocol == Protocol::kEager;
   if (target.dead) return eager ? std::optional(Status()) : std::nullopt;  // nobody is there to fetch it
   if (target.parcels.size() >= fabric_.plan_.mailbox_capacity) {
     outgoing_.push_back(message);

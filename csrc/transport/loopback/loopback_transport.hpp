@@ -20,6 +20,10 @@ class LoopbackTransport final : public Transport {
   Result<std::vector<Lane>> lanes(PeerId) override { return std::vector{Lane{.name = "loopback", .device = ""}}; }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
+  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                              Completion& completion) noexcept override {
+    return send_by(Protocol::kRendezvous, peer, header, payload, completion);
+  }
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
   void refuse(void* rendezvous) noexcept override;
   void drop_peer(PeerId peer) noexcept override { peers_[peer].dropped = true; }
@@ -33,7 +37,10 @@ class LoopbackTransport final : public Transport {
     uint32_t process;
     bool dropped = false;
   };
+  enum class Protocol : uint8_t { kEager, kRendezvous };
+
   struct Outgoing {
+    Protocol protocol;
     PeerId peer;
     MessageHeader header;
     ConstBuffer payload;
@@ -47,6 +54,9 @@ class LoopbackTransport final : public Transport {
     uint64_t number;
   };
   using Ended = std::vector<EndedTransfer>;
+
+  std::optional<Status> send_by(Protocol protocol, PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                Completion& completion) noexcept;
 
   // All of these: the fabric's mutex is held.
   bool step();

@@ -109,8 +109,19 @@ Result<std::vector<Lane>> UcxTransport::lanes(PeerId id) {
   return lanes;
 }
 
-std::optional<Status> UcxTransport::send(PeerId id, const MessageHeader& header, ConstBuffer payload,
+std::optional<Status> UcxTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                          Completion& completion) noexcept {
+  const auto protocol = payload.num_bytes <= kLargestEager ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  return send_by(protocol, peer, header, payload, completion);
+}
+
+std::optional<Status> UcxTransport::offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                          Completion& completion) noexcept {
+  return send_by(UCP_AM_SEND_FLAG_RNDV, peer, header, payload, completion);
+}
+
+std::optional<Status> UcxTransport::send_by(uint32_t protocol, PeerId id, const MessageHeader& header,
+                                            ConstBuffer payload, Completion& completion) noexcept {
   Peer& peer = peers_[id];
   if (!is_connected(peer)) [[unlikely]] {
     if (Status connected = connect(peer); !connected.ok()) return connected;
@@ -119,8 +130,7 @@ std::optional<Status> UcxTransport::send(PeerId id, const MessageHeader& header,
   ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
                        UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.flags = UCP_AM_SEND_FLAG_COPY_HEADER;
-  param.flags |= payload.num_bytes <= kLargestEager ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  param.flags = UCP_AM_SEND_FLAG_COPY_HEADER | protocol;
   param.cb.send = &UcxTransport::on_sent;
   param.user_data = this;
   param.memory_type = memory_type_of(payload.kind);

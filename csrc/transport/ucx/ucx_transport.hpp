@@ -39,6 +39,8 @@ class UcxTransport final : public Transport {
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
+  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                              Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
   void refuse(void* rendezvous) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
@@ -83,6 +85,8 @@ class UcxTransport final : public Transport {
   static void on_fetched(void* request, ucs_status_t status, size_t num_bytes, void* self) noexcept;
   static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t status) noexcept;
 
+  std::optional<Status> send_by(uint32_t protocol, PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                Completion& completion) noexcept;
   Status register_handler();
   Status connect(Peer& peer);
   static bool is_connected(const Peer& peer) noexcept { return peer.endpoint != nullptr && peer.loss.ok(); }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "transport/ucx/ucx.hpp"
+
 namespace axon {
 
 using namespace std::chrono_literals;
@@ -70,6 +72,12 @@ Engines::Engines(std::vector<std::unique_ptr<Transport>> transports) {
   for (auto& transport : transports) {
     engines_.push_back(std::make_unique<Engine>(std::move(transport), kHost, AlgorithmOverrides()));
   }
+}
+
+std::vector<std::unique_ptr<Transport>> ucx_transports(size_t count) {
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (size_t i = 0; i < count; ++i) transports.push_back(open_ucx_transport().value());
+  return transports;
 }
 
 std::vector<std::unique_ptr<Transport>> loopback_transports(LoopbackFabric& fabric, size_t count) {

@@ -36,6 +36,8 @@ class TestOperation final : public Operation {
   ConstBuffer input_;
 };
 
+// Transports of UCX.
+std::vector<std::unique_ptr<Transport>> ucx_transports(size_t count);
 // Transports of one network in memory.
 std::vector<std::unique_ptr<Transport>> loopback_transports(LoopbackFabric& fabric, size_t count);
 

@@ -16,12 +16,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::vector<std::unique_ptr<Transport>> ucx_transports(size_t count) {
-  std::vector<std::unique_ptr<Transport>> transports;
-  for (size_t i = 0; i < count; ++i) transports.push_back(open_ucx_transport().value());
-  return transports;
-}
-
 class ForkTest : public testing::Test {
  protected:
   // Runs `body`, with its expectations, in a child, which has to come to its end.

@@ -29,6 +29,10 @@ class Recorder final : public Transport {
     sent.emplace_back(payload.data, payload.data + payload.num_bytes);
     return Status();
   }
+  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                              Completion& completion) noexcept override {
+    return send(peer, header, payload, completion);
+  }
   std::optional<Status> fetch(void*, Buffer, Completion&) noexcept override { return Status(); }
   void refuse(void*) noexcept override {}
   void drop_peer(PeerId) noexcept override {}

@@ -4,13 +4,15 @@ namespace axon {
 
 using namespace std::chrono_literals;
 
-TwoRuntimes::TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, RuntimeOptions server_options) {
+TwoRuntimes::TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, RuntimeOptions server_options,
+                         RuntimeOptions client_options) {
   for (auto& transport : transports) {
     engines_.push_back(std::make_unique<Engine>(std::move(transport), 1, AlgorithmOverrides()));
   }
   server_options.name = "server";
   server = std::make_shared<RuntimeCore>(*engines_[0], std::move(server_options));
-  client = std::make_shared<RuntimeCore>(*engines_[1], RuntimeOptions{.name = "client"});
+  client_options.name = "client";
+  client = std::make_shared<RuntimeCore>(*engines_[1], std::move(client_options));
   EXPECT_TRUE(server->open().ok() && client->open().ok());
   const OwnCard server_card = engines_[0]->make_card();
   const OwnCard client_card = engines_[1]->make_card();

@@ -17,7 +17,8 @@ namespace axon {
 // The cores of two runtimes, and what they have of each other.
 class TwoRuntimes {
  public:
-  explicit TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, RuntimeOptions server_options = {});
+  explicit TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, RuntimeOptions server_options = {},
+                       RuntimeOptions client_options = {});
   ~TwoRuntimes();
 
   std::shared_ptr<RuntimeCore> server;

@@ -33,7 +33,7 @@ TEST(BlockAllocator, nothing_comes_of_nothing) {
 TEST(BlockAllocator, blocks_that_came_back_are_handed_out_again) {
   BlockAllocator allocator(kUnit, 64 * kUnit);
   for (int group = 0; group < 1000; ++group) {
-    const std::optional<Block> block = allocator.take();
+    const std::optional<ArenaBlock> block = allocator.take();
     ASSERT_TRUE(block.has_value()) << group;
     EXPECT_EQ(block->num_bytes, BlockAllocator::kLargeBlock) << group;
     allocator.give_back(*block);
@@ -46,7 +46,7 @@ TEST(BlockAllocator, blocks_never_overlap) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   BlockAllocator allocator(kUnit, 64 * kUnit);
-  std::vector<Block> taken;
+  std::vector<ArenaBlock> taken;
   for (int step = 0; step < 10'000; ++step) {
     if (random() % 2 == 0) {
       if (const auto block = allocator.take()) taken.push_back(*block);
@@ -55,10 +55,10 @@ TEST(BlockAllocator, blocks_never_overlap) {
       allocator.give_back(taken.back());
       taken.pop_back();
     }
-    std::ranges::sort(taken, {}, &Block::offset);
+    std::ranges::sort(taken, {}, &ArenaBlock::offset);
     size_t end = kUnit;
     size_t sum = 0;
-    for (const Block& block : taken) {
+    for (const ArenaBlock& block : taken) {
       ASSERT_GE(block.offset, end);
       end = block.offset + block.num_bytes;
       sum += block.num_bytes;

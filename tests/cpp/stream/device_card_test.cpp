@@ -71,8 +71,9 @@ TEST(DeviceCard, foreign_bytes_and_other_versions_are_refused) {
 
 TEST(DeviceCard, blocks_outside_the_arena_are_refused) {
   DeviceCard card = example();
-  for (const Block block : {Block{64 * kMiB, kMiB}, Block{60 * kMiB, 16 * kMiB}, Block{65 * kMiB, 0},
-                            Block{~size_t{0} - kMiB + 1, 2 * kMiB}, Block{17 * kMiB + 8, kMiB}}) {
+  for (const ArenaBlock block :
+       {ArenaBlock{64 * kMiB, kMiB}, ArenaBlock{60 * kMiB, 16 * kMiB}, ArenaBlock{65 * kMiB, 0},
+        ArenaBlock{~size_t{0} - kMiB + 1, 2 * kMiB}, ArenaBlock{17 * kMiB + 8, kMiB}}) {
     card.block = block;
     EXPECT_NE(refusal(encoded(card)).find("none of an arena"), std::string::npos) << block.offset;
   }

@@ -27,6 +27,10 @@ class SilentTransport final : public Transport {
     sent.push_back(header);
     return Status();
   }
+  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                              Completion& completion) noexcept override {
+    return send(peer, header, payload, completion);
+  }
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion&) noexcept override {
     if (fails) return Status(ErrorCode::kTransport, "broken");
     std::memcpy(into.data, rendezvous, into.num_bytes);

@@ -50,8 +50,8 @@ class FakePeer final : public SegmentPeer {
     if (here_.impossible.contains(record.number)) return Status(ErrorCode::kInternal, "already mapped");
     return std::unique_ptr<MappedSegment>(std::make_unique<FakeMapped>(here_, record));
   }
-  Status enter(uint32_t number, std::byte* base) override {
-    here_.table[number] = base;
+  Status enter(uint32_t number, std::span<std::byte> memory) override {
+    here_.table[number] = memory.data();
     return Status();
   }
   Status remove(uint32_t number) override {

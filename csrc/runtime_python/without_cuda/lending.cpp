@@ -1,0 +1,23 @@
+#include "runtime_python/lending.hpp"
+
+#include <stdexcept>
+
+namespace axon {
+
+std::optional<Whereabouts> lend(const at::Tensor&) {
+  return std::nullopt;
+}
+
+void borrow(Inbound::Tensor&, const at::Tensor&) {
+  throw std::runtime_error("a tensor on a GPU is lent, and this torch_axon was built without CUDA");
+}
+
+std::vector<std::string> readable_gpus() {
+  return {};
+}
+
+uint64_t own_gpus_among(const std::vector<std::string>&) {
+  return 0;
+}
+
+}  // namespace axon

@@ -1,0 +1,116 @@
+#include "stream/lending.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "cuda/memory.hpp"
+
+namespace axon {
+
+static constexpr std::chrono::seconds kLongestMapping{2};
+static constexpr std::chrono::microseconds kLookInterval{100};
+
+Result<LentPlace> lend(int device, const void* data, size_t num_bytes) {
+  Result<Arena*> arena = Arena::of(device);
+  if (!arena.ok()) return std::move(arena.status());
+  const Segments& segments = arena.value()->segments();
+  const SegmentPlace place = arena.value()->segments().locate(data, num_bytes);
+  if (place.segment == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
+  return LentPlace{.incarnation = arena.value()->incarnation(),
+                   .board = segments.board_address(),
+                   .offset = place.offset,
+                   .segment = static_cast<uint32_t>(place.segment),
+                   .pid = getpid()};
+}
+
+Result<Borrower*> Borrower::of(int device) {
+  static std::mutex mutex;
+  static auto& borrowers = *new std::map<int, std::unique_ptr<Borrower>>;  // copies may run to the very end
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Borrower>& borrower = borrowers[device];
+  if (borrower) return borrower.get();
+  Result<Arena*> arena = Arena::of(device);
+  if (!arena.ok()) return std::move(arena.status());
+  const DeviceGuard guard(device);
+  Result<Stream> calls = Stream::create();
+  if (!calls.ok()) return std::move(calls.status());
+  Result<Event> order = Event::create_untimed();
+  if (!order.ok()) return std::move(order.status());
+  Result<Event> behind = Event::create_untimed();
+  if (!behind.ok()) return std::move(behind.status());
+  borrower.reset(new Borrower(device, *arena.value(),
+                              {std::move(calls).value(), std::move(order).value(), std::move(behind).value()}));
+  return borrower.get();
+}
+
+// Whoever leads elsewhere than to memory of this length has not told the truth, or the owner's process has ended.
+static bool holds(std::span<std::byte> segment, const LentPlace& place, size_t num_bytes) noexcept {
+  return place.offset <= segment.size() && num_bytes <= segment.size() - place.offset;
+}
+
+static Status unreachable(const LentPlace& place, const std::string& why) {
+  return {ErrorCode::kInternal, "the GPU memory of process " + std::to_string(place.pid) + " cannot be read: " + why};
+}
+
+Status Borrower::read(const LentPlace& place, Buffer target, StreamView stream) {
+  const DeviceGuard guard(device_);
+  Result<bool> captured = is_capturing(stream);
+  if (!captured.ok()) return std::move(captured.status());
+  if (captured.value()) return unreachable(place, "a CUDA graph is being captured on the current stream");
+  Result<const SegmentEntry*> table = meet(place);
+  if (!table.ok()) return std::move(table.status());
+  AXON_TRY(await_mapping(table.value(), place));
+  // What is mapped of an owner that has ended is not unmapped from here on, until the copy has run.
+  const LaunchLedger::Launching launching = arena_.launches().launching();
+  const std::span<std::byte> segment = arena_.segments().find(table.value(), place.segment);
+  if (!holds(segment, place, target.num_bytes)) return unreachable(place, "it is not mapped to that length");
+  AXON_TRY(copy_async(target.data, segment.data() + place.offset, target.num_bytes, stream));
+  return arena_.launches().note(order_, stream);
+}
+
+Status Borrower::call_behind(StreamView stream, void (*function)(void*), void* argument) {
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);
+  AXON_TRY(stream.record(behind_));
+  AXON_TRY(calls_.view().wait(behind_));
+  return calls_.view().call(function, argument);
+}
+
+Result<const SegmentEntry*> Borrower::meet(const LentPlace& place) {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = lenders_.find(place.incarnation); known != lenders_.end()) return known->second->table;
+  forget_ended();
+  Result<PeerProcess> process = PeerProcess::open(place.pid);
+  if (!process.ok()) return unreachable(place, process.status().message());
+  auto lender = std::make_unique<Lender>(Lender{std::move(process).value(), nullptr});
+  DeviceCard card;
+  card.incarnation = place.incarnation;
+  card.segments = place.board;
+  lender->table = arena_.segments().follow(card, &lender->process);
+  return lenders_.emplace(place.incarnation, std::move(lender)).first->second->table;
+}
+
+void Borrower::forget_ended() {
+  std::erase_if(lenders_, [this](const auto& known) {
+    const Lender& lender = *known.second;
+    return lender.process.has_ended() && arena_.segments().unfollow(lender.table);
+  });
+}
+
+Status Borrower::await_mapping(const SegmentEntry* table, const LentPlace& place) {
+  const auto deadline = std::chrono::steady_clock::now() + kLongestMapping;
+  while (arena_.segments().find(table, place.segment).empty()) {
+    if (std::chrono::steady_clock::now() >= deadline) return unreachable(place, "it has not been mapped in time");
+    arena_.segments().look_soon();
+    std::this_thread::sleep_for(kLookInterval);
+  }
+  return Status();
+}
+
+}  // namespace axon

@@ -1,0 +1,83 @@
+// Tensors on a GPU that a process lends another one of its host: read where they lie, instead of through the host.
+//
+//   Result<LentPlace> place = lend(device, data, num_bytes);    // the owner tells its peer, and keeps the memory so
+//   Result<Borrower*> borrower = Borrower::of(device);          // the peer, for a GPU that reaches the owner's
+//   AXON_TRY(borrower.value()->read(place, target, stream));    // enqueued
+//   AXON_TRY(borrower.value()->call_behind(stream, …));         // which tells the owner
+//
+// The owner publishes the tensor's segment as it does for kernels of groups (segments/segments.hpp), and the peer maps
+// it: at the first tensor of a segment that takes some milliseconds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/status.hpp"
+#include "memory/buffer.hpp"
+#include "stream/arena.hpp"
+#include "stream/peer_process.hpp"
+#include "stream/stream_order.hpp"
+
+namespace axon {
+
+// What an owner tells. Its peer believes none of it before it is mapped.
+struct LentPlace {
+  uint64_t incarnation = 0;  // of the owner's arena on that GPU
+  uint64_t board = 0;        // where its list of segments is, in its memory
+  uint64_t offset = 0;       // in the segment
+  uint32_t segment = 0;
+  int32_t pid = 0;
+};
+static_assert(sizeof(LentPlace) == 32);
+
+// Fails where peers cannot map the memory, which is also said once.
+Result<LentPlace> lend(int device, const void* data, size_t num_bytes);
+
+// Lives as long as the process. Any thread.
+class Borrower {
+ public:
+  static Result<Borrower*> of(int device);
+
+  // Copies `target.num_bytes` from there in the order of a stream of this device, which is not captured. Waits for the
+  // mapping, two seconds at the most.
+  Status read(const LentPlace& place, Buffer target, StreamView stream);
+  // Once the stream's work up to here is done a thread of CUDA's calls the function, which must not call CUDA. What is
+  // enqueued later does not wait for that.
+  Status call_behind(StreamView stream, void (*function)(void*), void* argument);
+
+ private:
+  struct Lender {
+    PeerProcess process;
+    const SegmentEntry* table;
+  };
+
+  struct Handles {
+    Stream calls;
+    Event order;
+    Event behind;
+  };
+
+  Borrower(int device, Arena& arena, Handles handles) noexcept
+      : device_(device),
+        arena_(arena),
+        order_(std::move(handles.order)),
+        calls_(std::move(handles.calls)),
+        behind_(std::move(handles.behind)) {}
+
+  Result<const SegmentEntry*> meet(const LentPlace& place);
+  void forget_ended();
+  Status await_mapping(const SegmentEntry* table, const LentPlace& place);
+
+  const int device_;
+  Arena& arena_;
+  const StreamOrder order_;  // by which the ledger of launches knows our copies
+  const Stream calls_;       // holds nothing but calls
+
+  std::mutex mutex_;  // guards what follows
+  const Event behind_;
+  std::map<uint64_t, std::unique_ptr<Lender>> lenders_;  // by their arenas' incarnation
+};
+
+}  // namespace axon
