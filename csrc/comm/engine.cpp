@@ -139,24 +139,30 @@ void Engine::submit_after_delivery(Submission& item) noexcept {
 
 namespace {
 
-class Refusal final : public Submission {
+// By the holder, once.
+class Errand final : public Submission {
  public:
-  explicit Refusal(std::function<void()> refuse) noexcept : refuse_(std::move(refuse)) {}
+  explicit Errand(std::function<void()> run) noexcept : run_(std::move(run)) {}
   void begin() noexcept override {
-    refuse_();
+    run_();
     delete this;
   }
   void deliver() noexcept override {}
 
  private:
-  const std::function<void()> refuse_;
+  const std::function<void()> run_;
 };
 
 }  // namespace
 
+void Engine::submit_when(const std::atomic<uint32_t>& word, Submission& item) noexcept {
+  submitted_.push(*new Errand([this, &word, &item] { watched_.push_back({&word, &item}); }));
+  wake();
+}
+
 void Engine::refuse_later(void* rendezvous) noexcept {
   if (is_forked()) return;
-  submitted_.push(*new Refusal([this, rendezvous] {
+  submitted_.push(*new Errand([this, rendezvous] {
     if (transport_) transport_->refuse(rendezvous);
   }));
   wake();
@@ -186,8 +192,23 @@ size_t Engine::open_gates() noexcept {
   return num_opened;
 }
 
+size_t Engine::begin_watched() noexcept {
+  size_t num_begun = 0;
+  for (size_t i = 0; i < watched_.size();) {
+    if (watched_[i].word->load(std::memory_order_acquire) == 0) {
+      ++i;
+      continue;
+    }
+    Submission& item = *watched_[i].item;
+    watched_.erase(watched_.begin() + static_cast<std::ptrdiff_t>(i));
+    item.begin();
+    ++num_begun;
+  }
+  return num_begun;
+}
+
 unsigned Engine::drive() noexcept {
-  const size_t num_begun = begin_submitted() + open_gates();
+  const size_t num_begun = begin_submitted() + open_gates() + begin_watched();
   if (shut_down_) {  // all communicators are aborted: what begins now is over
     finish_over();
     return 0;
@@ -334,6 +355,7 @@ void Engine::shut_down() noexcept {
       log::info("messages refused, as from no member of a group or repeated: " + std::to_string(refused));
     }
     transport_.reset();
+    for (const Watched& watched : std::exchange(watched_, {})) watched.item->begin();  // nothing leaves any more
     while (Operation* operation = restless_.pop_front()) {  // nobody moves their memory any more
       operation->exchange_.reset();
       operation->released_ = true;

@@ -59,6 +59,8 @@ class Engine final : private ControlHandler, private Driver {
   // The same, but from within a deliver() the item is left to whoever delivers: what is submitted in answer to what has
   // come does not nest, however much comes meanwhile.
   void submit_after_delivery(Submission& item) noexcept;
+  // Once the word is not 0, which a device writes: the holder looks at it.
+  void submit_when(const std::atomic<uint32_t>& word, Submission& item) noexcept;
   // Refuses what waits at its sender, soon: any thread, also the holder and those that must not drive.
   void refuse_later(void* rendezvous) noexcept;
   // True when `finished`, which a deliver() sets; false at the deadline. Drives as long as something has moved within
@@ -103,6 +105,10 @@ class Engine final : private ControlHandler, private Driver {
     std::string loss;  // why it is gone; empty while it is not
   };
   using ProcessId = std::array<uint64_t, 2>;
+  struct Watched {
+    const std::atomic<uint32_t>* word;
+    Submission* item;
+  };
 
   // Another process of this host.
   bool is_neighbour(const PeerCard& card) const noexcept { return card.host == card_.host && card.pid != card_.pid; }
@@ -117,7 +123,7 @@ class Engine final : private ControlHandler, private Driver {
   void tick(Clock::time_point now) noexcept override;
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override;
-  bool has_gated() const noexcept override { return !gated_.empty(); }
+  bool has_gated() const noexcept override { return !gated_.empty() || !watched_.empty(); }
   bool arm() noexcept override { return !shut_down_ && transport_->arm(); }
   void on_process_ended(PeerId peer) noexcept override;
   Deliverable* take_outbox() noexcept override;
@@ -130,6 +136,7 @@ class Engine final : private ControlHandler, private Driver {
 
   size_t begin_submitted() noexcept;
   size_t open_gates() noexcept;
+  size_t begin_watched() noexcept;
   void finish_over() noexcept;
   void release_rested() noexcept;
 
@@ -145,8 +152,9 @@ class Engine final : private ControlHandler, private Driver {
   std::vector<Communicator*> communicators_;
   std::vector<Door*> doors_;
 
-  Submissions submitted_;              // by any thread, taken by the holder
-  std::vector<Operation*> gated_;      // begun, in order, waiting for their inputs
+  Submissions submitted_;          // by any thread, taken by the holder
+  std::vector<Operation*> gated_;  // begun, in order, waiting for their inputs
+  std::vector<Watched> watched_;
   IntrusiveList<Operation> over_;      // run to the end, not yet finished
   IntrusiveList<Operation> restless_;  // finished, but the transport still has their memory
   Deliverable* outbox_ = nullptr;      // in order; outbox_end_ is its last

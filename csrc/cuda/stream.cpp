@@ -33,11 +33,6 @@ Status StreamView::wait(EventView event) const {
   return Status();
 }
 
-Status StreamView::call(void (*function)(void*), void* argument) const {
-  AXON_CUDA_TRY(cudaLaunchHostFunc(stream_, function, argument));
-  return Status();
-}
-
 Status StreamView::synchronize() const {
   AXON_CUDA_TRY(cudaStreamSynchronize(stream_));
   return Status();

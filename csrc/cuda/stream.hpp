@@ -36,8 +36,6 @@ class StreamView {
   Status record(EventView event) const;
   // Later work of this stream waits for what the event has recorded.
   Status wait(EventView event) const;
-  // Once all queued work is done a thread of CUDA's calls it, which must not call CUDA; later work waits for that.
-  Status call(void (*function)(void*), void* argument) const;
   // Blocks the host until all queued work is done.
   Status synchronize() const;
   // Whether it is.

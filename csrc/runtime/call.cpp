@@ -8,7 +8,7 @@ void Call::reset() noexcept {
   request.clear();
   reply_.let_go();
   number_ = 0;
-  begun_ = at_peer_ = answered_ = failed_there_ = given_up_ = over_ = resting_ = false;
+  begun_ = gated_ = at_peer_ = answered_ = failed_there_ = given_up_ = over_ = resting_ = false;
   status_ = Status();
   finished_.store(false, std::memory_order_relaxed);
   released_flag_.store(false, std::memory_order_relaxed);
@@ -29,6 +29,11 @@ void Call::deliver() noexcept {
   connection_.reset();
   released_flag_.store(true);
   release();
+}
+
+void Call::Opening::begin() noexcept {
+  if (!call.over_) call.connection_->open(call);
+  call.release();
 }
 
 void Call::Announcement::deliver() noexcept {

@@ -74,6 +74,14 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
     void deliver() noexcept override;
   };
 
+  // What is sent is there.
+  struct Opening final : Submission {
+    explicit Opening(Call& owner) noexcept : call(owner) {}
+    Call& call;
+    void begin() noexcept override;
+    void deliver() noexcept override {}
+  };
+
   void begin() noexcept override;
   void deliver() noexcept override;
   void on_announced(Inbound&) noexcept override;
@@ -86,8 +94,10 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be gone before
   Inbound reply_;
   Announcement announcement_{*this};
+  Opening opening_{*this};
   uint32_t number_ = 0;
   bool begun_ = false;
+  bool gated_ = false;     // its request is not to leave yet
   bool at_peer_ = false;   // it has a number
   bool answered_ = false;  // at least the envelope has come
   bool failed_there_ = false;

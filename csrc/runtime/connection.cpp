@@ -93,6 +93,20 @@ void Connection::begin(Call& call) noexcept {
   ++num_calls_;
   if (!failure_.ok()) return finish(call, failure_.clone());
   if (call.given_up_) return finish(call, cancelled());
+  if (call.request.gate() == nullptr) return take_place(call);
+  call.gated_ = true;
+  gated_.push_back(call);
+  call.retain();
+  engine_.submit_when(*call.request.gate(), call.opening_);
+}
+
+void Connection::open(Call& call) noexcept {
+  call.unlink();
+  call.gated_ = false;
+  take_place(call);
+}
+
+void Connection::take_place(Call& call) noexcept {
   call.reply_.open(engine_, call, core_.limits());
   if (!free_places_.empty()) return launch(call);
   if (num_waiting_ >= core_.options().max_waiting_calls) {
@@ -165,7 +179,7 @@ void Connection::on_answer_part(const MessageHeader& header, const Payload& payl
 void Connection::finish(Call& call, Status status) noexcept {
   if (call.linked()) {
     call.unlink();
-    --num_waiting_;
+    num_waiting_ -= call.gated_ ? 0 : 1;
   }
   --num_calls_;
   if (!status.ok()) call.reply_.abandon();
@@ -238,10 +252,12 @@ void Connection::tick(Clock::time_point now) noexcept {
   for (Place& place : places_) {
     if (place.call != nullptr) end_if_late(*place.call);
   }
-  for (Call* call = waiting_.front(); call != nullptr;) {
-    Call* next = waiting_.next(*call);
-    end_if_late(*call);
-    call = next;
+  for (IntrusiveList<Call>* list : {&gated_, &waiting_}) {
+    for (Call* call = list->front(); call != nullptr;) {
+      Call* next = list->next(*call);
+      end_if_late(*call);
+      call = next;
+    }
   }
 }
 
@@ -264,7 +280,9 @@ void Connection::fail(const Status& reason) noexcept {
   for (Place& place : places_) {
     if (place.call != nullptr) finish(*place.call, failure_.clone());
   }
-  while (Call* call = waiting_.front()) finish(*call, failure_.clone());
+  for (IntrusiveList<Call>* list : {&gated_, &waiting_}) {
+    while (Call* call = list->front()) finish(*call, failure_.clone());
+  }
   for (PeersPlace& place : peers_places_) {
     if (place.invocation != nullptr) core_.on_caller_lost(*std::exchange(place.invocation, nullptr));
   }

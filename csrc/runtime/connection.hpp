@@ -86,6 +86,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   // Caller
   void begin(Call& call) noexcept;
+  void open(Call& call) noexcept;
+  void take_place(Call& call) noexcept;
   void launch(Call& call) noexcept;
   void launch_waiting() noexcept;
   void on_answer(const MessageHeader& header, const Payload& payload) noexcept;
@@ -123,6 +125,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   std::vector<Place> places_;
   std::vector<uint32_t> free_places_;
+  IntrusiveList<Call> gated_;     // for what they send
   IntrusiveList<Call> waiting_;   // for a place
   IntrusiveList<Call> restless_;  // finished, but the transport still has their memory
   size_t num_waiting_ = 0;

@@ -27,7 +27,9 @@ void Invocation::reply_failure() noexcept {
 void Invocation::submit(OperationKind answer_kind) noexcept {
   answer_kind_ = answer_kind;
   if (!wants_answer()) answer.clear();
-  connection_->engine().submit_after_delivery(*this);
+  Engine& engine = connection_->engine();
+  if (answer.gate() != nullptr) return engine.submit_when(*answer.gate(), *this);
+  engine.submit_after_delivery(*this);
 }
 
 void Invocation::fail(std::string_view class_name, std::string_view message) noexcept {

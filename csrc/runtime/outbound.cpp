@@ -20,6 +20,8 @@ void Outbound::append(const void* data, size_t num_bytes) {
 
 void Outbound::open(std::string_view name) {
   clear();
+  gate_ = nullptr;
+  gate_owner_ = Owner();
   bytes_.resize(sizeof(EnvelopePrefix));
   name_num_bytes_ = static_cast<uint8_t>(name.size());
   append(name.data(), name.size());

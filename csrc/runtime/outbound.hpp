@@ -9,6 +9,7 @@
 // message has left, or owned by an Owner.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -55,8 +56,15 @@ class Outbound : private Completion {
   // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
   // read, and may be of any device. Only for receivers that borrow.
   size_t lend(const TensorView& tensor, const Whereabouts& whereabouts, Owner owner);
+  // It does not leave before the word is not 0, which a device writes; `owner` keeps it.
+  void leave_when(const std::atomic<uint32_t>& word, Owner owner) noexcept {
+    gate_ = &word;
+    gate_owner_ = std::move(owner);
+  }
   void seal();
 
+  // Null: it may leave at once. Until it is opened anew.
+  const std::atomic<uint32_t>* gate() const noexcept { return gate_; }
   std::string_view name() const noexcept {
     return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(EnvelopePrefix), name_num_bytes_};
   }
@@ -107,6 +115,8 @@ class Outbound : private Completion {
   std::vector<Tensor> tensors_;
   std::vector<int64_t> shapes_;
   std::vector<Part> parts_;
+  const std::atomic<uint32_t>* gate_ = nullptr;
+  Owner gate_owner_;
 };
 
 }  // namespace axon

@@ -12,11 +12,12 @@
 
 namespace axon {
 
-// Smaller ones go through the host with the call itself.
-inline constexpr size_t kLeastLentNumBytes = 4097;
-
-// Where a contiguous tensor of this process lies, once its current stream has made it. Nothing if peers cannot map it.
+// Where a contiguous tensor of this process lies. Nothing if peers cannot map it.
 std::optional<Whereabouts> lend(const at::Tensor& tensor);
+// A message that lends tensors of this GPU leaves once its current stream has made them.
+void leave_behind_current_stream(Outbound& outbound, at::Device gpu);
+// Throws std::runtime_error: what a capture has made holds nothing yet.
+void check_not_captured(at::Device gpu);
 
 // Copies a tensor that is lent, in the order of the current stream, and lets go of the loan behind that. A target on
 // the host is waited for. Throws std::runtime_error where it cannot be read.

@@ -1,6 +1,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <bit>
+
 #include "runtime/values.hpp"
+#include "runtime_python/lending.hpp"
 #include "runtime_python/tensors.hpp"
 #include "runtime_python/values.hpp"
 
@@ -30,6 +33,13 @@ class Packer {
     if (PyTuple_Check(value) || PyList_Check(value)) return pack_sequence(value, depth + 1);
     if (PyDict_Check(value)) return pack_dict(value, depth + 1);
     pack_tensor(as_tensor(value));
+  }
+
+  // All values are packed.
+  void finish() {
+    for (uint64_t left = used_ & lendable_; left != 0; left &= left - 1) {
+      leave_behind_current_stream(outbound_, {at::kCUDA, static_cast<c10::DeviceIndex>(std::countr_zero(left))});
+    }
   }
 
  private:
@@ -89,6 +99,7 @@ class Packer {
     }
     ++num_tensors_;
     writer_.tensor(add_tensor(outbound_, tensor, lendable_));
+    if (tensor.is_cuda() && tensor.get_device() < 64) used_ |= uint64_t{1} << tensor.get_device();
   }
 
   // numpy's arrays, bytearrays, whatever speaks DLPack.
@@ -108,14 +119,17 @@ class Packer {
 
   Outbound& outbound_;
   ValueWriter writer_;
-  const uint64_t lendable_;
+  const uint64_t lendable_;  // GPUs, a bit each
+  uint64_t used_ = 0;        // likewise
   size_t num_tensors_ = 0;
 };
 
 }  // namespace
 
 void pack(Outbound& outbound, PyObject* value, const Connection& peer) {
-  Packer(outbound, peer).pack(value, 0);
+  Packer packer(outbound, peer);
+  packer.pack(value, 0);
+  packer.finish();
 }
 
 void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named, const Connection& peer) {
@@ -123,6 +137,7 @@ void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named, c
   Packer packer(outbound, peer);
   packer.pack(positional, 0);
   packer.pack(named == nullptr || PyDict_GET_SIZE(named) == 0 ? Py_None : named, 0);
+  packer.finish();
 }
 
 }  // namespace axon

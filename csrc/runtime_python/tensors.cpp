@@ -78,8 +78,8 @@ static at::Tensor plain(const at::Tensor& tensor) {
 }
 
 static std::optional<Whereabouts> lend_if_allowed(const at::Tensor& tensor, uint64_t lendable) {
-  const bool is_allowed = lendable != 0 && tensor.is_cuda() && tensor.nbytes() >= kLeastLentNumBytes &&
-                          tensor.get_device() < 64 && (lendable >> tensor.get_device() & 1) != 0;
+  const bool is_allowed = lendable != 0 && tensor.is_cuda() && tensor.nbytes() != 0 && tensor.get_device() < 64 &&
+                          (lendable >> tensor.get_device() & 1) != 0;
   if (!is_allowed) return std::nullopt;
   const GilReleased no_gil;
   return lend(tensor);
@@ -91,6 +91,7 @@ size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendabl
     throw pybind11::value_error("a tensor of " + std::to_string(sent.dim()) +
                                 " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
   }
+  if (tensor.is_cuda()) check_not_captured(tensor.device());
   const std::optional<Whereabouts> whereabouts = lend_if_allowed(sent, lendable);
   if (!whereabouts && sent.is_cuda()) sent = from_device(sent);
   const TensorView view{.dtype = dtype_of(sent.scalar_type()),

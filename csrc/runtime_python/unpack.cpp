@@ -110,7 +110,7 @@ class Unpacker {
     const at::Tensor come = taken(received, device);
     const at::Tensor tensor = is_placed || come.device() == device ? come : to(come, device);
     const bool was_on_device = received.kind == MemoryKind::kCuda;
-    if (was_on_device && tensor.is_cuda() && tensor.nbytes() >= kLeastLentNumBytes) say_what_is_readable();
+    if (was_on_device && tensor.is_cuda()) say_what_is_readable();
     return tensor;
   }
 

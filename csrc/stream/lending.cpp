@@ -38,14 +38,9 @@ Result<Borrower*> Borrower::of(int device) {
   Result<Arena*> arena = Arena::of(device);
   if (!arena.ok()) return std::move(arena.status());
   const DeviceGuard guard(device);
-  Result<Stream> calls = Stream::create();
-  if (!calls.ok()) return std::move(calls.status());
   Result<Event> order = Event::create_untimed();
   if (!order.ok()) return std::move(order.status());
-  Result<Event> behind = Event::create_untimed();
-  if (!behind.ok()) return std::move(behind.status());
-  borrower.reset(new Borrower(device, *arena.value(),
-                              {std::move(calls).value(), std::move(order).value(), std::move(behind).value()}));
+  borrower.reset(new Borrower(device, *arena.value(), std::move(order).value()));
   return borrower.get();
 }
 
@@ -72,14 +67,6 @@ Status Borrower::read(const LentPlace& place, Buffer target, StreamView stream) 
   if (!holds(segment, place, target.num_bytes)) return unreachable(place, "it is not mapped to that length");
   AXON_TRY(copy_async(target.data, segment.data() + place.offset, target.num_bytes, stream));
   return arena_.launches().note(order_, stream);
-}
-
-Status Borrower::call_behind(StreamView stream, void (*function)(void*), void* argument) {
-  const DeviceGuard guard(device_);
-  const std::lock_guard lock(mutex_);
-  AXON_TRY(stream.record(behind_));
-  AXON_TRY(calls_.view().wait(behind_));
-  return calls_.view().call(function, argument);
 }
 
 Result<const SegmentEntry*> Borrower::meet(const LentPlace& place) {

@@ -2,8 +2,7 @@
 //
 //   Result<LentPlace> place = lend(device, data, num_bytes);    // the owner tells its peer, and keeps the memory so
 //   Result<Borrower*> borrower = Borrower::of(device);          // the peer, for a GPU that reaches the owner's
-//   AXON_TRY(borrower.value()->read(place, target, stream));    // enqueued
-//   AXON_TRY(borrower.value()->call_behind(stream, …));         // which tells the owner
+//   AXON_TRY(borrower.value()->read(place, target, stream));    // enqueued; the owner is told behind it (mark.hpp)
 //
 // The owner publishes the tensor's segment as it does for kernels of groups (segments/segments.hpp), and the peer maps
 // it: at the first tensor of a segment that takes some milliseconds.
@@ -43,9 +42,6 @@ class Borrower {
   // Copies `target.num_bytes` from there in the order of a stream of this device, which is not captured. Waits for the
   // mapping, two seconds at the most.
   Status read(const LentPlace& place, Buffer target, StreamView stream);
-  // Once the stream's work up to here is done a thread of CUDA's calls the function, which must not call CUDA. What is
-  // enqueued later does not wait for that.
-  Status call_behind(StreamView stream, void (*function)(void*), void* argument);
 
  private:
   struct Lender {
@@ -53,18 +49,7 @@ class Borrower {
     const SegmentEntry* table;
   };
 
-  struct Handles {
-    Stream calls;
-    Event order;
-    Event behind;
-  };
-
-  Borrower(int device, Arena& arena, Handles handles) noexcept
-      : device_(device),
-        arena_(arena),
-        order_(std::move(handles.order)),
-        calls_(std::move(handles.calls)),
-        behind_(std::move(handles.behind)) {}
+  Borrower(int device, Arena& arena, Event order) noexcept : device_(device), arena_(arena), order_(std::move(order)) {}
 
   Result<const SegmentEntry*> meet(const LentPlace& place);
   void forget_ended();
@@ -73,10 +58,8 @@ class Borrower {
   const int device_;
   Arena& arena_;
   const StreamOrder order_;  // by which the ledger of launches knows our copies
-  const Stream calls_;       // holds nothing but calls
 
-  std::mutex mutex_;  // guards what follows
-  const Event behind_;
+  std::mutex mutex_;                                     // guards what follows
   std::map<uint64_t, std::unique_ptr<Lender>> lenders_;  // by their arenas' incarnation
 };
 

@@ -162,10 +162,10 @@ def test_what_is_being_captured_cannot_be_sent(peer: Peer) -> None:
 def _settled(memory: int) -> bool:
     """Whether so much GPU memory is in use, soon: what is lent comes back a moment after its call."""
     deadline = time.monotonic() + DEADLINE_S
-    while torch.cuda.memory_allocated() != memory and time.monotonic() < deadline:
+    while torch.cuda.memory_allocated() > memory and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
-    return torch.cuda.memory_allocated() == memory
+    return torch.cuda.memory_allocated() <= memory
 
 
 def test_what_was_lent_comes_back(peer: Peer) -> None:

@@ -12,6 +12,7 @@
 #include "cuda/device.hpp"
 #include "cuda/stream.hpp"
 #include "stream/lending.hpp"
+#include "stream/mark.hpp"
 
 namespace axon {
 
@@ -32,40 +33,65 @@ static StreamView current_stream(at::Device device) {
       static_cast<cudaStream_t>(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device).native_handle()));
 }
 
-// Memory that a capture has made holds nothing yet.
-static void wait_for(StreamView stream) {
-  if (value_of(is_capturing(stream))) {
+void check_not_captured(at::Device gpu) {
+  if (value_of(is_capturing(current_stream(gpu)))) {
     throw std::runtime_error("a tensor cannot be sent while its stream is captured into a CUDA graph");
   }
-  if (!stream.is_idle()) check(stream.synchronize());
 }
 
 std::optional<Whereabouts> lend(const at::Tensor& tensor) {
-  const c10::DeviceGuard guard(tensor.device());
   Result<LentPlace> place = lend(tensor.get_device(), tensor.const_data_ptr(), tensor.nbytes());
   if (!place.ok()) return std::nullopt;
-  wait_for(current_stream(tensor.device()));
   return std::bit_cast<Whereabouts>(place.value());
 }
 
+static Mark mark_of(StreamView stream) {
+  return value_of(Mark::set(stream));
+}
+
+// What already waits for another GPU waits for this one here: nobody sends tensors of several.
+void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
+  const c10::DeviceGuard guard(gpu);
+  const StreamView stream = current_stream(gpu);
+  if (stream.is_idle()) return;
+  if (outbound.gate() != nullptr) return check(stream.synchronize());
+  auto mark = std::make_shared<Mark>(mark_of(stream));
+  const std::atomic<uint32_t>& word = mark->word();
+  outbound.leave_when(word, Owner::of(std::move(mark)));
+}
+
+namespace {
+
+// Of a tensor that has been copied once the mark is passed.
+class Return final : public Submission {
+ public:
+  Return(Mark read, Loan loan) noexcept : read_(std::move(read)), loan_(std::move(loan)) {}
+  const std::atomic<uint32_t>& word() const noexcept { return read_.word(); }
+
+ private:
+  void begin() noexcept override { delete this; }
+  void deliver() noexcept override {}
+
+  const Mark read_;
+  const Loan loan_;
+};
+
+}  // namespace
+
 void borrow(Inbound::Tensor& lent, const at::Tensor& target) {
-  const int device = target.is_cuda() ? target.get_device() : current_device();
-  const c10::DeviceGuard guard({at::kCUDA, static_cast<c10::DeviceIndex>(device)});
-  const StreamView stream = current_stream({at::kCUDA, static_cast<c10::DeviceIndex>(device)});
-  Borrower& borrower = *value_of(Borrower::of(device));
+  const at::Device gpu =
+      target.is_cuda() ? target.device() : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(current_device()));
+  const c10::DeviceGuard guard(gpu);
+  const StreamView stream = current_stream(gpu);
   const Buffer buffer{static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()};
-  check(borrower.read(std::bit_cast<LentPlace>(lent.whereabouts), buffer, stream));
+  check(value_of(Borrower::of(gpu.index()))->read(std::bit_cast<LentPlace>(lent.whereabouts), buffer, stream));
   if (target.is_cpu()) {
     check(stream.synchronize());
     lent.loan = Loan();
     return;
   }
-  auto* const loan = new Loan(std::move(lent.loan));
-  const Status called = borrower.call_behind(stream, [](void* read) { delete static_cast<Loan*>(read); }, loan);
-  if (called.ok()) return;
-  check(stream.synchronize());
-  delete loan;
-  check(called);
+  auto* const back = new Return(mark_of(stream), std::move(lent.loan));
+  Engine::instance().submit_when(back->word(), *back);
 }
 
 static bool is_allowed() {

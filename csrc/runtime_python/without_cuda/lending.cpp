@@ -8,6 +8,10 @@ std::optional<Whereabouts> lend(const at::Tensor&) {
   return std::nullopt;
 }
 
+void leave_behind_current_stream(Outbound&, at::Device) {}
+
+void check_not_captured(at::Device) {}
+
 void borrow(Inbound::Tensor&, const at::Tensor&) {
   throw std::runtime_error("a tensor on a GPU is lent, and this torch_axon was built without CUDA");
 }
