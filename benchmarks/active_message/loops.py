@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -12,23 +12,6 @@ from typing import Any, Protocol
 
 class Future(Protocol):
     def wait(self) -> Any: ...
-
-
-class Settled:
-    """A future that is done when its tensor is there, where the future itself only puts it into a stream's order."""
-
-    def __init__(self, future: Any, synchronize: Callable[[], None]) -> None:
-        self._future, self._synchronize = future, synchronize
-
-    def wait(self) -> Any:
-        came = self._future.wait()
-        self._synchronize()
-        return came
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        came = yield from self._future.__await__()
-        self._synchronize()
-        return came
 
 
 @dataclass(frozen=True)
@@ -40,13 +23,25 @@ class Sample:
     times_ns: list[int]
 
 
-async def await_calls(call: Callable[[Any], Awaitable[Any]], payload: Any, num_calls: int, in_flight: int) -> Sample:
+def nothing() -> None:
+    pass
+
+
+async def await_calls(
+    call: Callable[[Any], Awaitable[Any]],
+    payload: Any,
+    num_calls: int,
+    in_flight: int,
+    synchronize: Callable[[], None] = nothing,
+) -> Sample:
+    """`synchronize` waits until what has come is there, where that comes in the order of a stream."""
     times: list[int] = []
     began = perf_counter_ns()
     if in_flight == 1:
         for _ in range(num_calls):
             started = perf_counter_ns()
             await call(payload)
+            synchronize()
             times.append(perf_counter_ns() - started)
     else:
         left = num_calls
@@ -58,16 +53,24 @@ async def await_calls(call: Callable[[Any], Awaitable[Any]], payload: Any, num_c
                 await call(payload)
 
         await asyncio.gather(*(keep_calling() for _ in range(in_flight)))
+        synchronize()
     return Sample(num_calls, (perf_counter_ns() - began) / 1e9, times)
 
 
-def wait_for_calls(start: Callable[[Any], Future], payload: Any, num_calls: int, in_flight: int) -> Sample:
+def wait_for_calls(
+    start: Callable[[Any], Future],
+    payload: Any,
+    num_calls: int,
+    in_flight: int,
+    synchronize: Callable[[], None] = nothing,
+) -> Sample:
     times: list[int] = []
     began = perf_counter_ns()
     if in_flight == 1:
         for _ in range(num_calls):
             started = perf_counter_ns()
             start(payload).wait()
+            synchronize()
             times.append(perf_counter_ns() - started)
     else:
         flying: deque[Future] = deque()
@@ -77,4 +80,5 @@ def wait_for_calls(start: Callable[[Any], Future], payload: Any, num_calls: int,
             flying.append(start(payload))
         for future in flying:
             future.wait()
+        synchronize()
     return Sample(num_calls, (perf_counter_ns() - began) / 1e9, times)

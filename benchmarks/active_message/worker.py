@@ -15,7 +15,7 @@ from statistics import quantiles
 from typing import Any
 
 import numpy
-from loops import Sample, Settled, await_calls, wait_for_calls
+from loops import Sample, await_calls, nothing, wait_for_calls
 
 SECONDS_TO_WARM = 0.05
 MOST_CALLS = 200_000
@@ -26,8 +26,8 @@ class Client:
 
     def __init__(self, side: Any, memory: str, start: Callable[[Any], Any]) -> None:
         self._payload_of = side.payload if memory == "host" else side.device_payload
-        synchronize = getattr(side, "synchronize", None) if memory == "cuda" else None
-        self._start = (lambda payload: Settled(start(payload), synchronize)) if synchronize else start
+        self._start = start
+        self._synchronize = getattr(side, "synchronize", nothing) if memory == "cuda" else nothing
         self._waits = getattr(side, "WAITS", False)
         self._payloads: dict[int, Any] = {}
 
@@ -56,8 +56,8 @@ class Client:
 
     async def _run(self, payload: Any, num_calls: int, in_flight: int) -> Sample:
         if self._waits:
-            return wait_for_calls(self._start, payload, num_calls, in_flight)
-        return await await_calls(self._start, payload, num_calls, in_flight)
+            return wait_for_calls(self._start, payload, num_calls, in_flight, self._synchronize)
+        return await await_calls(self._start, payload, num_calls, in_flight, self._synchronize)
 
     def _payload(self, num_bytes: int) -> Any:
         if num_bytes not in self._payloads:

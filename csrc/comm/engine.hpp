@@ -81,6 +81,8 @@ class Engine final : private ControlHandler, private Driver {
   Messenger& messenger() noexcept { return messenger_; }
   void post(Submission& item) noexcept;
   void wake() noexcept { progress_->wake(); }
+  // Another process of this host.
+  bool is_neighbour(const PeerCard& card) const noexcept { return card.host == card_.host && card.pid != card_.pid; }
   // Other processes of this host that have been met and are there.
   int num_neighbours() const noexcept { return num_neighbours_; }
 
@@ -109,9 +111,6 @@ class Engine final : private ControlHandler, private Driver {
     const std::atomic<uint32_t>* word;
     Submission* item;
   };
-
-  // Another process of this host.
-  bool is_neighbour(const PeerCard& card) const noexcept { return card.host == card_.host && card.pid != card_.pid; }
 
   // For communicators.
   void send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept;

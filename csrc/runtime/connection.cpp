@@ -55,11 +55,6 @@ MessageHeader Connection::header_of(OperationKind kind, uint32_t number) const n
   return header;
 }
 
-bool Connection::is_neighbour() const noexcept {
-  const PeerCard& own = engine_.card();
-  return identity_.card.host == own.host && identity_.card.pid != own.pid;
-}
-
 Status Connection::failure() noexcept {
   return engine_.exclusively([&] { return failure_.clone(); });
 }

@@ -55,7 +55,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   // Why nothing can be called any more; ok while it can.
   Status failure() noexcept;
   // The peer's process is another one of this host.
-  bool is_neighbour() const noexcept;
+  bool is_neighbour() const noexcept { return engine_.is_neighbour(identity_.card); }
 
   // What a door that lends notes here: the GPUs of this process that the peer reads, a bit each; and whether the peer
   // has been told which of its GPUs this process reads.
