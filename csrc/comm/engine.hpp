@@ -151,9 +151,9 @@ class Engine final : private ControlHandler, private Driver {
   std::vector<Communicator*> communicators_;
   std::vector<Door*> doors_;
 
-  Submissions submitted_;          // by any thread, taken by the holder
-  std::vector<Operation*> gated_;  // begun, in order, waiting for their inputs
-  std::vector<Watched> watched_;
+  Submissions submitted_;              // by any thread, taken by the holder
+  std::vector<Operation*> gated_;      // begun, in order, waiting for their inputs
+  std::vector<Watched> watched_;       // waiting for their words
   IntrusiveList<Operation> over_;      // run to the end, not yet finished
   IntrusiveList<Operation> restless_;  // finished, but the transport still has their memory
   Deliverable* outbox_ = nullptr;      // in order; outbox_end_ is its last
