@@ -79,14 +79,14 @@ def say(**words: Any) -> None:
     os.write(_STDOUT, (json.dumps(words) + "\n").encode())
 
 
-async def serve(side: Any, host: str) -> None:
-    async with side.serving(host) as address:
+async def serve(side: Any, memory: str, host: str) -> None:
+    async with side.serving(host, memory) as address:
         say(address=address)
         await asyncio.to_thread(sys.stdin.read)
 
 
 async def call(side: Any, memory: str, address: Any) -> None:
-    async with side.connected(address) as start:
+    async with side.connected(address, memory) as start:
         client = Client(side, memory, start)
         for num_bytes in (8, 1 << 20):  # before both ends are stopped: some are connected only after the first calls
             await client.check(num_bytes)
@@ -102,5 +102,5 @@ if __name__ == "__main__":
     os.dup2(2, 1)  # whatever else is printed
     name, memory, role, argument = sys.argv[1:]
     module = importlib.import_module(f"sides.{name}")
-    work = serve(module, argument) if role == "serve" else call(module, memory, json.loads(argument))
+    work = serve(module, memory, argument) if role == "serve" else call(module, memory, json.loads(argument))
     asyncio.run(work)

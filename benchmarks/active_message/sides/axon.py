@@ -27,7 +27,7 @@ def synchronize() -> None:
 
 
 @asynccontextmanager
-async def serving(host: str) -> AsyncIterator[Any]:
+async def serving(host: str, _memory: str) -> AsyncIterator[Any]:
     with Runtime("server", secret=SECRET) as runtime:
 
         @runtime.register("echo")
@@ -38,7 +38,7 @@ async def serving(host: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def connected(address: Any) -> AsyncIterator[Callable[[torch.Tensor], Any]]:
+async def connected(address: Any, _memory: str) -> AsyncIterator[Callable[[torch.Tensor], Any]]:
     with Runtime("client", secret=SECRET) as runtime:
         peer = runtime.connect(tuple(address))
         yield lambda tensor: peer.invoke("echo", tensor)

@@ -26,7 +26,7 @@ class _Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @asynccontextmanager
-async def serving(host: str) -> AsyncIterator[str]:
+async def serving(host: str, _memory: str) -> AsyncIterator[str]:
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers([_Echo()])
     port = server.add_insecure_port(f"{host}:0")
@@ -36,6 +36,6 @@ async def serving(host: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def connected(address: str) -> AsyncIterator[Callable[[bytes], Any]]:
+async def connected(address: str, _memory: str) -> AsyncIterator[Callable[[bytes], Any]]:
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         yield channel.unary_unary(METHOD)

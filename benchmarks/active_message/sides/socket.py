@@ -20,7 +20,7 @@ def payload(content: numpy.ndarray[Any, Any]) -> Any:
 
 
 @asynccontextmanager
-async def serving(host: str) -> AsyncIterator[Any]:
+async def serving(host: str, _memory: str) -> AsyncIterator[Any]:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
@@ -38,7 +38,7 @@ async def serving(host: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def connected(address: Any) -> AsyncIterator[Callable[[Any], Awaitable[bytes]]]:
+async def connected(address: Any, _memory: str) -> AsyncIterator[Callable[[Any], Awaitable[bytes]]]:
     reader, writer = await asyncio.open_connection(*address, limit=BUFFER_NUM_BYTES)
     waiting: dict[int, asyncio.Future[bytes]] = {}
     numbers = itertools.count()

@@ -23,10 +23,10 @@ def echo(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @asynccontextmanager
-async def serving(host: str) -> AsyncIterator[Any]:
+async def serving(host: str, memory: str) -> AsyncIterator[Any]:
     with socket.create_server((host, 0)) as free:
         port = free.getsockname()[1]
-    joining = Thread(target=_join, args=("server", 0, host, port))  # returns when the client has come
+    joining = Thread(target=_join, args=("server", 0, memory, host, port))  # returns when the client has come
     joining.start()
     yield (host, port)
     joining.join()
@@ -34,16 +34,16 @@ async def serving(host: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def connected(address: Any) -> AsyncIterator[Callable[[torch.Tensor], Any]]:
-    _join("client", 1, *address)
+async def connected(address: Any, memory: str) -> AsyncIterator[Callable[[torch.Tensor], Any]]:
+    _join("client", 1, memory, *address)
     yield lambda tensor: rpc.rpc_async("server", echo, args=(tensor,))
     rpc.shutdown(graceful=False)
 
 
-def _join(name: str, rank: int, host: str, port: int) -> None:
+def _join(name: str, rank: int, memory: str, host: str, port: int) -> None:
     for library in ("TP", "GLOO"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo" if host.startswith("127.") else "eth0")
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://{host}:{port}", rpc_timeout=60)
-    if torch.cuda.is_available():
+    if memory == "cuda":
         options.set_device_map("client" if name == "server" else "server", {0: 0})
     rpc.init_rpc(name, rank=rank, world_size=2, rpc_backend_options=options)

@@ -26,14 +26,21 @@ def device_payload(content: numpy.ndarray[Any, Any]) -> Any:
     return rmm.DeviceBuffer.to_device(content.tobytes())
 
 
+def _placed(come: Any, memory: str) -> Any:
+    """Where it is to be: small messages are received on the host, wherever they were sent from."""
+    if memory == "host" or hasattr(come, "__cuda_array_interface__"):
+        return come
+    return device_payload(numpy.asarray(come))
+
+
 @asynccontextmanager
-async def serving(host: str) -> AsyncIterator[Any]:
+async def serving(host: str, memory: str) -> AsyncIterator[Any]:
     tasks: set[asyncio.Task[None]] = set()
 
     async def echo(endpoint: Any) -> None:
         async def repeat() -> None:
             while True:
-                await endpoint.am_send(await endpoint.am_recv())
+                await endpoint.am_send(_placed(await endpoint.am_recv(), memory))
 
         tasks.update(asyncio.create_task(repeat()) for _ in range(ECHOES_AT_A_TIME))
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -46,12 +53,12 @@ async def serving(host: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def connected(address: Any) -> AsyncIterator[Callable[[Any], Awaitable[Any]]]:
+async def connected(address: Any, memory: str) -> AsyncIterator[Callable[[Any], Awaitable[Any]]]:
     endpoint = await ucxx.create_endpoint(*address)
 
     async def call(content: Any) -> Any:
         await endpoint.am_send(content)
-        return await endpoint.am_recv()
+        return _placed(await endpoint.am_recv(), memory)
 
     yield call
     await endpoint.close()
