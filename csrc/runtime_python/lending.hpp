@@ -23,9 +23,11 @@ void check_not_captured(at::Device gpu);
 // the host is waited for. Throws std::runtime_error where it cannot be read.
 void borrow(Inbound::Tensor& lent, const at::Tensor& target);
 
-// The UUIDs of the GPUs whose memory all GPUs of this process can read. None where AXON_TRANSPORTS does not name CUDA,
-// as below.
-std::vector<std::string> readable_gpus();
+// From now on processes of this host may read what this one lends, if anybody may.
+void let_peers_read() noexcept;
+// The UUIDs of the GPUs on which all GPUs of this process can read what that peer lends. None where it may not be read,
+// or AXON_TRANSPORTS does not name CUDA, as below.
+std::vector<std::string> gpus_readable_of(const Connection& peer);
 
 // To a peer of this host: it may lend tensors on these, and no others, from now on.
 void tell_readable_gpus(const std::shared_ptr<Connection>& peer, const std::vector<std::string>& uuids);

@@ -93,7 +93,10 @@ size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendabl
   }
   if (tensor.is_cuda()) check_not_captured(tensor.device());
   const std::optional<Whereabouts> whereabouts = lend_if_allowed(sent, lendable);
-  if (!whereabouts && sent.is_cuda()) sent = from_device(sent);
+  if (!whereabouts && sent.is_cuda()) {
+    let_peers_read();  // before the first of them finds out whether it may
+    sent = from_device(sent);
+  }
   const TensorView view{.dtype = dtype_of(sent.scalar_type()),
                         .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
                         .shape = {sent.sizes().data(), sent.sizes().size()},

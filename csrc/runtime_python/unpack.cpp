@@ -133,7 +133,7 @@ class Unpacker {
   // From now on the peer lends what it has on GPUs that this process reads.
   void say_what_is_readable() const {
     if (!peer_->is_neighbour() || peer_->has_told_gpus.exchange(true)) return;
-    const std::vector<std::string> gpus = readable_gpus();
+    const std::vector<std::string> gpus = gpus_readable_of(*peer_);
     if (!gpus.empty()) tell_readable_gpus(peer_, gpus);
   }
 

@@ -21,6 +21,9 @@ class PeerProcess {
   // All of these bytes of its memory, or an error; the same right.
   Status read(uint64_t address, std::span<std::byte> bytes) const;
 
+  // Whether this process has that right.
+  bool may_be_read() const noexcept;
+
   // Ended, and the kernel has closed all it had, its GPU contexts too.
   bool has_ended() const noexcept;
 

@@ -14,9 +14,9 @@ PROGRAMS = Path(__file__).with_name("runtime_servers.py")
 class Server:
     """A process that serves, until its input ends."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *prefix: str, **settings: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS), "serves"],
+            [*prefix, sys.executable, str(PROGRAMS), "serves"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
+import without_tracing
 from runtime_clients import Server
 
 from torch_axon.runtime import Memory, Peer, PeerLostError, Pool, Runtime
@@ -41,17 +43,23 @@ def lending(runtime: Runtime, **settings: str) -> Iterator[tuple[Server, Peer]]:
     server.close()
 
 
+@contextmanager
+def not_lending(runtime: Runtime, *prefix: str, **settings: str) -> Iterator[Peer]:
+    server = Server(*prefix, **settings)
+    peer = runtime.connect(server.address)
+    yield peer
+    assert peer._connection.gpus_read_by_peer == 0
+    server.close()
+
+
 @pytest.fixture(scope="module", params=["lent", "through the host"])
 def peer(request: pytest.FixtureRequest, runtime: Runtime) -> Iterator[Peer]:
     if request.param == "lent":
         with lending(runtime) as (_, peer):
             yield peer
-        return
-    server = Server(AXON_TRANSPORTS="ucx")
-    peer = runtime.connect(server.address)
-    yield peer
-    assert peer._connection.gpus_read_by_peer == 0
-    server.close()
+    else:
+        with not_lending(runtime, AXON_TRANSPORTS="ucx") as peer:
+            yield peer
 
 
 @pytest.mark.parametrize("size", [0, 16, 512, 513, 5_000, 3_000_000])
@@ -204,6 +212,13 @@ def test_servers_with_other_allocators(runtime: Runtime, allocator: str) -> None
 def _keep_calling(peer: Peer) -> None:
     while True:
         peer.invoke("keep", torch.ones(3_000_000, device="cuda")).result()
+
+
+def test_nothing_is_lent_to_who_may_not_read_it(runtime: Runtime) -> None:
+    with not_lending(runtime, sys.executable, without_tracing.__file__) as peer:
+        for _ in range(5):
+            sent = torch.arange(1_000_000, device="cuda")
+            assert torch.equal(peer.invoke("echo", sent).result(), sent)
 
 
 def test_a_server_that_dies_takes_only_its_own_calls_along(runtime: Runtime) -> None:

@@ -13,6 +13,7 @@
 #include "cuda/stream.hpp"
 #include "stream/lending.hpp"
 #include "stream/mark.hpp"
+#include "stream/peer_process.hpp"
 
 namespace axon {
 
@@ -98,9 +99,15 @@ static bool is_allowed() {
   return config::text("AXON_TRANSPORTS").find("cuda") != std::string::npos;
 }
 
-std::vector<std::string> readable_gpus() {
+void let_peers_read() noexcept {
+  [[maybe_unused]] static const bool once = (PeerProcess::allow_peers(), true);
+}
+
+std::vector<std::string> gpus_readable_of(const Connection& peer) {
   std::vector<std::string> uuids;
   if (!is_allowed()) return uuids;
+  Result<PeerProcess> process = PeerProcess::open(peer.identity().card.pid);
+  if (!process.ok() || !process.value().may_be_read()) return uuids;
   const int count = num_devices();
   for (int gpu = 0; gpu < count; ++gpu) {
     bool by_all = true;

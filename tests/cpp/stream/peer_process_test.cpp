@@ -48,6 +48,19 @@ TEST(PeerProcess, one_that_is_gone_cannot_be_opened) {
   EXPECT_FALSE(PeerProcess::open(pid).ok());
 }
 
+TEST(PeerProcess, knows_whether_it_may_be_read) {
+  PeerProcess::allow_peers();
+  Child child;
+  Result<PeerProcess> process = PeerProcess::open(child.pid());
+  ASSERT_TRUE(process.ok()) << process.status().message();
+  uint32_t word = 7;  // at the same address there
+  const bool reads =
+      process.value().read(reinterpret_cast<uint64_t>(&word), std::as_writable_bytes(std::span(&word, 1))).ok();
+  EXPECT_EQ(process.value().may_be_read(), reads);
+  child.end();
+  EXPECT_FALSE(process.value().may_be_read());
+}
+
 TEST(PeerProcess, descriptors_are_fetched) {
   PeerProcess::allow_peers();
   const FileDescriptor file(memfd_create("shared", MFD_CLOEXEC));
