@@ -116,6 +116,7 @@ def test_what_is_answered_is_what_the_servers_stream_has_made_by_then(peer: Peer
 
 def test_what_has_come_is_there_for_the_receivers_stream(peer: Peer) -> None:
     sent = torch.arange(3_000_000, device="cuda")
+    torch.cuda.synchronize()  # it is sent from other streams than the one that makes it
     for _ in range(5):
         with torch.cuda.stream(torch.cuda.Stream()):
             came = peer.invoke("echo", sent).result()
