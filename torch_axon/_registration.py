@@ -43,7 +43,8 @@ def make_default(devices: Iterable[str] = ("cpu",)) -> None:
 def _mend_shrink_group() -> None:
     """torch.distributed.shrink_group registers what a backend's shrink() returns as Gloo's or NCCL's, for one type of
     device only, so that DDP takes ours for an object of Gloo's class; and it takes the ranks that leave, which are the
-    group's, for the job's. Both are put right while the smaller group is made.
+    group's, for the job's. Both are put right while the smaller group is made. Ranks of a smaller default group are
+    the job's from then on.
     """
     c10d = dist.distributed_c10d
     create = getattr(c10d, "_create_shrunk_process_group", None)
@@ -53,7 +54,7 @@ def _mend_shrink_group() -> None:
     @functools.wraps(create)
     def create_as_ours(backend: Any, ranks: list[int], of: dict[Any, Any], is_default: bool) -> dist.ProcessGroup:
         if backend.name() == "axon":
-            ranks[:] = backend.options.global_ranks_in_group
+            ranks[:] = range(backend.size()) if is_default else backend.options.global_ranks_in_group
         group: dist.ProcessGroup = create(backend, ranks, of, is_default)
         if backend.name() != "axon":
             return group

@@ -14,8 +14,8 @@ void AxonBackend::enableCollectivesTiming() {
 
 void AxonBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   if (onCompletionHook_) throw_value_error("_register_on_completion_hook: the group has one; allowed: one");
-  onCompletionHook_ = std::move(hook);  // never copied, which would take Python's lock
-  owned_completion_hook_ = std::make_unique<CompletionHook>(onCompletionHook_);
+  owned_completion_hook_ = std::make_unique<CompletionHook>(std::move(hook));
+  onCompletionHook_ = [](const auto&) {};  // by which torch knows that there is one
   completion_hook_.store(owned_completion_hook_.get(), std::memory_order_release);
   enableCollectivesTiming();
 }

@@ -7,19 +7,30 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/log.hpp"
+#include "c10d/errors.hpp"
 #include "c10d/signals.hpp"
+#include "python/gil.hpp"
 
 namespace axon {
 
-// Shared with the thread, which stays behind where Python ends.
 struct CompletionHook::State {
-  const Hook& hook;
+  explicit State(Hook given) : hook(std::move(given)) {}
+  // Its destruction takes Python's lock.
+  ~State() {
+    if (has_python()) return;
+    [[maybe_unused]] auto* const left_behind = new Hook(std::move(hook));
+  }
+
+  Hook hook;
   std::mutex mutex;  // guards all below
   std::condition_variable changed;
   std::deque<Call> calls;  // the first one is the thread's
+  uint64_t num_noted = 0;
+  uint64_t num_told = 0;
   bool ends = false;
 };
 
@@ -31,6 +42,7 @@ static std::atomic<int> num_in_hooks{0};
 
 static void tell(const CompletionHook::Hook& hook, const CompletionHook::Call& call) {
   try {
+    call.times->make_device_current();
     const auto ended = call.times->await();
     num_in_hooks.fetch_add(1);
     const auto however_it_ends = c10::make_scope_exit([]() noexcept { num_in_hooks.fetch_sub(1); });
@@ -50,43 +62,57 @@ void CompletionHook::await_those_under_way() noexcept {
   while (num_in_hooks.load() > 0 && Times::Clock::now() < deadline) std::this_thread::sleep_for(kLookInterval);
 }
 
-CompletionHook::CompletionHook(const Hook& hook) : state_(std::make_shared<State>(hook)) {
-  thread_ = std::thread([state = state_] {
+CompletionHook::CompletionHook(Hook hook) : state_(std::make_shared<State>(std::move(hook))) {
+  std::thread thread([state = state_] {
     pthread_setname_np(pthread_self(), "axon-hook");
     std::unique_lock lock(state->mutex);
     while (true) {
       state->changed.wait(lock, [&] { return state->ends || !state->calls.empty(); });
       if (state->calls.empty()) return;
-      const Call& next = state->calls.front();
+      const Call next = state->calls.front();
+      state->calls.pop_front();
       lock.unlock();
       tell(state->hook, next);
       lock.lock();
-      state->calls.pop_front();
+      ++state->num_told;
       state->changed.notify_all();
     }
   });
+  thread_id_ = thread.get_id();
+  thread.detach();
 }
 
 CompletionHook::~CompletionHook() {
+  if (!has_thread()) return;
   {
     const std::lock_guard lock(state_->mutex);
     state_->ends = true;
   }
   state_->changed.notify_all();
-  has_python() ? thread_.join() : thread_.detach();
+  if (!is_own_thread() && has_python()) drain();
 }
 
 void CompletionHook::note(Call call) {
+  if (!has_thread()) return;
   {
     const std::lock_guard lock(state_->mutex);
     state_->calls.push_back(std::move(call));
+    ++state_->num_noted;
   }
   state_->changed.notify_all();
 }
 
 void CompletionHook::drain() {
+  if (!has_thread()) return;
+  if (is_own_thread()) {
+    throw_value_error(
+        "a completion hook waits for its own group's calls, as destroy_process_group() does; allowed: "
+        "other groups");
+  }
+  std::optional<GilReleased> no_gil;  // which hooks take
+  if (has_python() && PyGILState_Check() != 0) no_gil.emplace();
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->calls.empty(); });
+  state_->changed.wait(lock, [&, wanted = state_->num_noted] { return state_->num_told >= wanted; });
 }
 
 }  // namespace axon

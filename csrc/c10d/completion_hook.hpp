@@ -2,11 +2,13 @@
 // its own. What is captured in a graph is not a call. What the hook throws is logged: nobody is there to catch it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "base/forks.hpp"
 #include "c10d/times.hpp"
 
 namespace axon {
@@ -21,9 +23,9 @@ class CompletionHook {
     std::shared_ptr<const Times> times;
   };
 
-  // The hook is the caller's, and outlives this.
-  explicit CompletionHook(const Hook& hook);
-  // Called for all that has been noted first, unless Python ends.
+  explicit CompletionHook(Hook hook);
+  // Called for all that has been noted first, unless Python ends, or it is a hook that destroys its own group: then
+  // later. Any thread, with Python's lock or without.
   ~CompletionHook();
   CompletionHook(const CompletionHook&) = delete;
   CompletionHook& operator=(const CompletionHook&) = delete;
@@ -32,14 +34,20 @@ class CompletionHook {
   // Of all groups, but not for ever: once note_end_of_python() keeps others from beginning. Without Python's lock.
   static void await_those_under_way() noexcept;
 
-  // Until the hook has been called for all that has been noted.
+  // Until the hook has been called for all that has been noted by now. Throws ValueError in the hook itself, which
+  // would wait for its own end.
   void drain();
 
  private:
   struct State;
 
-  const std::shared_ptr<State> state_;
-  std::thread thread_;
+  bool is_own_thread() const noexcept { return std::this_thread::get_id() == thread_id_; }
+  // In a fork there is no thread.
+  bool has_thread() const noexcept { return born_after_ == num_forks(); }
+
+  const std::shared_ptr<State> state_;  // shared with the thread, which may outlive this
+  const uint32_t born_after_ = num_forks();
+  std::thread::id thread_id_;
 };
 
 }  // namespace axon

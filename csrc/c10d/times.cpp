@@ -1,5 +1,7 @@
 #include "c10d/times.hpp"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <thread>
 
 #include "c10d/cuda_side.hpp"
@@ -23,6 +25,12 @@ void Times::begin_on(c10::Stream stream) {
 
 void Times::end_on(c10::Stream stream) {
   on_device_->ended.record(stream);
+}
+
+void Times::make_device_current() const {
+  if (!on_device_) return;
+  const c10::Device device(on_device_->ended.device_type(), on_device_->ended.device_index());
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
 }
 
 bool Times::are_over() const {

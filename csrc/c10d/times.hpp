@@ -24,6 +24,8 @@ class Times {
   void begin_on(c10::Stream stream);
   void end_on(c10::Stream stream);
 
+  // For threads that have none of their own, before they ask: torch makes the current one current again.
+  void make_device_current() const;
   Clock::time_point called() const noexcept { return called_; }
   bool are_over() const;
   // Blocks until they are; returns when that was, or when it was noticed.

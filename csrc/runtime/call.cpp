@@ -33,6 +33,11 @@ void Call::deliver() noexcept {
 
 void Call::Opening::begin() noexcept {
   if (!call.over_) call.connection_->open(call);
+  engine->post(*this);
+}
+
+// Without the token: what goes with the call may be its user's code.
+void Call::Opening::deliver() noexcept {
   call.release();
 }
 

@@ -78,8 +78,9 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   struct Opening final : Submission {
     explicit Opening(Call& owner) noexcept : call(owner) {}
     Call& call;
+    Engine* engine = nullptr;  // the call may have found its end, and forgotten its connection
     void begin() noexcept override;
-    void deliver() noexcept override {}
+    void deliver() noexcept override;
   };
 
   void begin() noexcept override;

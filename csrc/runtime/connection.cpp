@@ -92,6 +92,7 @@ void Connection::begin(Call& call) noexcept {
   call.gated_ = true;
   gated_.push_back(call);
   call.retain();
+  call.opening_.engine = &engine_;
   engine_.submit_when(*call.request.gate(), call.opening_);
 }
 

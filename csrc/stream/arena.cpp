@@ -172,9 +172,9 @@ Result<ArenaBlock> Arena::take() {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
-  forget_ended();
   if (!memory_) AXON_TRY(make_memory());
   Result<std::optional<ArenaBlock>> found = find_room();
+  forget_ended();  // behind the departures that have been collected
   if (!found.ok()) return std::move(found.status());
   const std::optional<ArenaBlock>& block = found.value();
   if (!block) {
@@ -213,12 +213,11 @@ Status Arena::collect_until(Predicate is_enough) {
   }
 }
 
-// Tells of the groups whose graphs are gone, then takes back the blocks that all guests have left. A departure that
-// cannot be told is forgotten: what it would have given back stays taken.
+// Tells of the groups whose graphs are gone, then takes back the blocks that all guests have left.
 Status Arena::collect() {
   const auto told = std::ranges::partition(lingering_, has_graphs);
   for (Departure& departure : told) {
-    if (tell(departure).ok()) left_.push_back(std::move(departure));
+    (tell(departure).ok() ? left_ : lost_).push_back(std::move(departure));
   }
   lingering_.erase(told.begin(), told.end());
   if (left_.empty()) return Status();
@@ -240,9 +239,9 @@ void Arena::leave(Departure departure, std::span<const StreamView> streams) {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
-  if (!follow(streams).ok()) return;
+  if (!follow(streams).ok()) return lost_.push_back(std::move(departure));
   if (has_graphs(departure)) return lingering_.push_back(std::move(departure));
-  if (tell(departure).ok()) left_.push_back(std::move(departure));
+  (tell(departure).ok() ? left_ : lost_).push_back(std::move(departure));
 }
 
 // What is told from here on is told behind what the streams hold. A stream that is being captured holds no more than
@@ -301,7 +300,9 @@ void Arena::forget_ended() {
   if (!departures_->view().is_idle()) return;
   std::erase_if(views_, [this](const auto& known) {
     const std::shared_ptr<ArenaView>& view = known.second;
-    return view.use_count() == 1 && view->is_gone() && segments_->unfollow(view->segments());
+    if (view.use_count() != 1 || !view->is_gone()) return false;
+    view->unmap();
+    return segments_->unfollow(view->segments());
   });
 }
 

@@ -122,6 +122,7 @@ class Arena {
   BlockAllocator blocks_;
   std::vector<Departure> lingering_;                      // wait for their graphs
   std::vector<Departure> left_;                           // wait for their guests
+  std::vector<Departure> lost_;                           // could not be told: all that they use stays
   std::map<uint64_t, std::shared_ptr<ArenaView>> views_;  // by incarnation
   bool has_told_ = false;                                 // that it is full
 };

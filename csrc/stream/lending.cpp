@@ -54,39 +54,43 @@ static Status unreachable(const LentPlace& place, const std::string& why) {
 }
 
 Status Borrower::read(const LentPlace& place, Buffer target, StreamView stream) {
+  const RelaxedCapture beside_captures;
   const DeviceGuard guard(device_);
   Result<bool> captured = is_capturing(stream);
   if (!captured.ok()) return std::move(captured.status());
   if (captured.value()) return unreachable(place, "a CUDA graph is being captured on the current stream");
-  Result<const SegmentEntry*> table = meet(place);
-  if (!table.ok()) return std::move(table.status());
-  AXON_TRY(await_mapping(table.value(), place));
+  Result<std::shared_ptr<const Lender>> lender = meet(place);
+  if (!lender.ok()) return std::move(lender.status());
+  const SegmentEntry* const table = lender.value()->table;
+  AXON_TRY(await_mapping(table, place));
   // What is mapped of an owner that has ended is not unmapped from here on, until the copy has run.
   const LaunchLedger::Launching launching = arena_.launches().launching();
-  const std::span<std::byte> segment = arena_.segments().find(table.value(), place.segment);
+  const std::span<std::byte> segment = arena_.segments().find(table, place.segment);
   if (!holds(segment, place, target.num_bytes)) return unreachable(place, "it is not mapped to that length");
   AXON_TRY(copy_async(target.data, segment.data() + place.offset, target.num_bytes, stream));
   return arena_.launches().note(order_, stream);
 }
 
-Result<const SegmentEntry*> Borrower::meet(const LentPlace& place) {
+Result<std::shared_ptr<const Borrower::Lender>> Borrower::meet(const LentPlace& place) {
   const std::lock_guard lock(mutex_);
-  if (const auto known = lenders_.find(place.incarnation); known != lenders_.end()) return known->second->table;
+  using Known = std::shared_ptr<const Lender>;
+  if (const auto known = lenders_.find(place.incarnation); known != lenders_.end()) return Known(known->second);
   forget_ended();
   Result<PeerProcess> process = PeerProcess::open(place.pid);
   if (!process.ok()) return unreachable(place, process.status().message());
-  auto lender = std::make_unique<Lender>(Lender{std::move(process).value(), nullptr});
+  auto lender = std::make_shared<Lender>(Lender{std::move(process).value(), nullptr});
   DeviceCard card;
   card.incarnation = place.incarnation;
   card.segments = place.board;
   lender->table = arena_.segments().follow(card, &lender->process);
-  return lenders_.emplace(place.incarnation, std::move(lender)).first->second->table;
+  lenders_.emplace(place.incarnation, lender);
+  return Known(std::move(lender));
 }
 
 void Borrower::forget_ended() {
   std::erase_if(lenders_, [this](const auto& known) {
-    const Lender& lender = *known.second;
-    return lender.process.has_ended() && arena_.segments().unfollow(lender.table);
+    const std::shared_ptr<Lender>& lender = known.second;
+    return lender.use_count() == 1 && lender->process.has_ended() && arena_.segments().unfollow(lender->table);
   });
 }
 

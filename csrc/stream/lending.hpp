@@ -51,7 +51,7 @@ class Borrower {
 
   Borrower(int device, Arena& arena, Event order) noexcept : device_(device), arena_(arena), order_(std::move(order)) {}
 
-  Result<const SegmentEntry*> meet(const LentPlace& place);
+  Result<std::shared_ptr<const Lender>> meet(const LentPlace& place);
   void forget_ended();
   Status await_mapping(const SegmentEntry* table, const LentPlace& place);
 
@@ -60,7 +60,7 @@ class Borrower {
   const StreamOrder order_;  // by which the ledger of launches knows our copies
 
   std::mutex mutex_;                                     // guards what follows
-  std::map<uint64_t, std::unique_ptr<Lender>> lenders_;  // by their arenas' incarnation
+  std::map<uint64_t, std::shared_ptr<Lender>> lenders_;  // by their arenas' incarnation; shared with who reads
 };
 
 }  // namespace axon

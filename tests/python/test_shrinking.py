@@ -38,6 +38,7 @@ def _lose_one(lost: int, again: int) -> None:
         group = dist.shrink_group([rank - turn], shrink_flags=SHRINK_ABORT)
         assert (group.size(), group.rank()) == (len(world), world.index(own_rank()))
         assert dist.get_backend() == "axon"
+        assert dist.get_process_group_ranks(group) == list(range(len(world)))
         _sum_of_ranks(group, world)
     model = torch.nn.Linear(3, 1, bias=False)
     torch.nn.init.ones_(model.weight)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from devices import on_cpu_and_gpu
 from pool import RankPool
 from reference import failure, same_bits
+from torch.nn.parallel import DistributedDataParallel
 
 pytestmark = on_cpu_and_gpu
 
@@ -103,6 +104,43 @@ def _hook_that_throws() -> None:
 
 def test_a_hook_that_throws_disturbs_nobody(ranks: RankPool) -> None:
     ranks.run(_hook_that_throws)
+
+
+def _hook_that_destroys_its_group() -> None:
+    group = dist.new_group()
+    told: list[str] = []
+    group._register_on_completion_hook(lambda call: told.append(failure(group._wait_for_pending_works)))
+    dist.all_reduce(torch.ones(5), group=group)
+    group._wait_for_pending_works()
+    assert "waits for its own group's calls" in told[0]
+    dist.destroy_process_group(group)
+
+
+def test_a_hook_cannot_wait_for_its_own_group(ranks: RankPool) -> None:
+    ranks.run(_hook_that_destroys_its_group)
+
+
+def _ends_with_hooks_pending() -> None:
+    """The group goes with DDP's reducer, which holds Python's lock then, and its hooks want that lock."""
+    group = dist.new_group()
+    told: list[int] = []
+
+    def note(call: object) -> None:
+        time.sleep(0.01)
+        told.append(1)
+
+    group._register_on_completion_hook(note)
+    parallel = DistributedDataParallel(torch.nn.Linear(3, 1), process_group=group)
+    for _ in range(3):
+        parallel(torch.ones(2, 3)).sum().backward()
+    dist.distributed_c10d.destroy_process_group(group)
+    dist.barrier()
+    del group, parallel
+    assert told
+
+
+def test_hooks_may_be_pending_where_a_group_goes(ranks: RankPool) -> None:
+    ranks.run(_ends_with_hooks_pending)
 
 
 def _hook_on_failure() -> list[str]:
