@@ -90,6 +90,10 @@ bool is_set(std::string_view name) {
   return look_up(name) != nullptr;
 }
 
+bool has_transport(std::string_view transport) {
+  return text("AXON_TRANSPORTS").find(transport) != std::string::npos;
+}
+
 // How many letters are to be put in, left out, changed, or swapped with their neighbour (optimal string alignment).
 static size_t distance(std::string_view left, std::string_view right) {
   std::vector<size_t> before_last(right.size() + 1);

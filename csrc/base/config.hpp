@@ -1,7 +1,7 @@
 // Every AXON_* environment variable, in one table: the only place of the project that calls getenv.
 //
-//   AXON_TRY(config::check_environment());         // once, at start: bad values are errors, unknown names are warned
-//   of const std::string rules = config::text("AXON_ALGO");
+//   AXON_TRY(config::check_environment());         // once, at start: fails on bad values, warns of unknown names
+//   const std::string rules = config::text("AXON_ALGO");
 //
 // AXON_UCX_* (but AXON_UCX_ROOT) belong to UCX, which reads them itself: AXON_UCX_TLS is its UCX_TLS for this process.
 // `python -m torch_axon.config` prints the table, docs/environment.md is made from it.
@@ -34,6 +34,8 @@ std::span<const Setting> settings() noexcept;
 // The value in the environment, else the table's fallback. The name must be in the table.
 std::string text(std::string_view name);
 bool is_set(std::string_view name);
+// Whether AXON_TRANSPORTS names this one.
+bool has_transport(std::string_view transport);
 
 // Fails on the first value that its setting does not accept; logs names that nobody knows, with the nearest known one.
 Status check_environment();

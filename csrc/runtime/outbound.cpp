@@ -94,20 +94,19 @@ void Outbound::seal() {
 Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {
   AXON_TRY(fits_.clone());
   Transport& transport = messenger.transport();
-  const auto started = [&](std::optional<Status> ended) -> Status {
-    if (!ended) return Status();
+  const auto send_one = [&](const MessageHeader& head, ConstBuffer data, bool is_lent) -> Status {
+    ++num_moving_;
+    auto sent = is_lent ? transport.offer(peer, head, data, *this) : transport.send(peer, head, data, *this);
+    if (!sent) return Status();
     --num_moving_;
-    return std::move(*ended);
+    return std::move(*sent);
   };
-  ++num_moving_;
-  AXON_TRY(started(transport.send(peer, header, {bytes_.data(), bytes_.size()}, *this)));
+  AXON_TRY(send_one(header, {bytes_.data(), bytes_.size()}, false));
   MessageHeader of_part = header;
   of_part.fingerprint.operation = part;
   for (const Part& each : parts_) {
     of_part.slot = each.index;
-    ++num_moving_;
-    AXON_TRY(started(each.is_lent ? transport.offer(peer, of_part, each.data, *this)
-                                  : transport.send(peer, of_part, each.data, *this)));
+    AXON_TRY(send_one(of_part, each.data, each.is_lent));
   }
   return Status();
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,11 @@
 #include "runtime/connection.hpp"
 
 namespace axon {
+
+// GPUs of this process are told apart by a bit each: none for a tensor on the host, nor beyond the 64th.
+inline uint64_t gpu_bit(const at::Tensor& tensor) {
+  return tensor.is_cuda() && tensor.get_device() < 64 ? uint64_t{1} << tensor.get_device() : 0;
+}
 
 // Where a contiguous tensor of this process lies. Nothing if peers cannot map it.
 std::optional<Whereabouts> lend(const at::Tensor& tensor);

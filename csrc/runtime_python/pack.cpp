@@ -99,7 +99,7 @@ class Packer {
     }
     ++num_tensors_;
     writer_.tensor(add_tensor(outbound_, tensor, lendable_));
-    if (tensor.is_cuda() && tensor.get_device() < 64) used_ |= uint64_t{1} << tensor.get_device();
+    used_ |= gpu_bit(tensor);
   }
 
   // numpy's arrays, bytearrays, whatever speaks DLPack.

@@ -78,9 +78,7 @@ static at::Tensor plain(const at::Tensor& tensor) {
 }
 
 static std::optional<Whereabouts> lend_if_allowed(const at::Tensor& tensor, uint64_t lendable) {
-  const bool is_allowed = lendable != 0 && tensor.is_cuda() && tensor.nbytes() != 0 && tensor.get_device() < 64 &&
-                          (lendable >> tensor.get_device() & 1) != 0;
-  if (!is_allowed) return std::nullopt;
+  if ((gpu_bit(tensor) & lendable) == 0 || tensor.nbytes() == 0) return std::nullopt;
   const GilReleased no_gil;
   return lend(tensor);
 }

@@ -2,8 +2,8 @@
 // tensors.
 //
 //   Result<Arena*> arena = Arena::of(device);
-//   Result<ArenaBlock> block = arena.value()->take();           // one a group, all zeros; the first makes
-//   AXON_ARENA_MB DeviceCard card = arena.value()->card(block.value());  // to the peers; theirs:
+//   Result<ArenaBlock> block = arena.value()->take();      // one a group, all zeros; the first makes AXON_ARENA_MB
+//   DeviceCard card = arena.value()->card(block.value());  // to the peers; theirs:
 //   Result<std::shared_ptr<const ArenaView>> view = arena.value()->reach(their_card);   // mapped once, for all groups
 //
 // A block comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind

@@ -59,7 +59,7 @@ Status DeviceGroup::take_block() {
   if (num_ranks < 2 || num_ranks > kMaxTeamRanks) {
     return {ErrorCode::kInvalidArgument, "kernels serve groups of 2 to " + std::to_string(kMaxTeamRanks) + " ranks"};
   }
-  if (config::text("AXON_TRANSPORTS").find("cuda") == std::string::npos) {
+  if (!config::has_transport("cuda")) {
     return {ErrorCode::kInvalidArgument, "AXON_TRANSPORTS does not name cuda"};
   }
   Result<Arena*> arena = Arena::of(device_);

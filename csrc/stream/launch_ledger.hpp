@@ -4,9 +4,9 @@
 // peer might then wait for ever, since the peer may need what this process cannot launch. They are made while nothing
 // of ours runs or is launched.
 //
-//   const LaunchLedger::Launching launching = ledger.launching();   // around each launch; they do not exclude each
-//   other AXON_TRY(ledger.note(order, stream));                           // behind it ledger.run_if_idle([&] {
-//   mappings.clear(); });
+//   const LaunchLedger::Launching launching = ledger.launching();   // around each launch; beside others
+//   AXON_TRY(ledger.note(order, stream));                           // behind it
+//   ledger.run_if_idle([&] { mappings.clear(); });
 #pragma once
 
 #include <functional>

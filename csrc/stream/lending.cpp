@@ -19,8 +19,8 @@ static constexpr std::chrono::microseconds kLookInterval{100};
 Result<LentPlace> lend(int device, const void* data, size_t num_bytes) {
   Result<Arena*> arena = Arena::of(device);
   if (!arena.ok()) return std::move(arena.status());
-  const Segments& segments = arena.value()->segments();
-  const SegmentPlace place = arena.value()->segments().locate(data, num_bytes);
+  Segments& segments = arena.value()->segments();
+  const SegmentPlace place = segments.locate(data, num_bytes);
   if (place.segment == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
   return LentPlace{.incarnation = arena.value()->incarnation(),
                    .board = segments.board_address(),

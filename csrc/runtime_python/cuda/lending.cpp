@@ -46,17 +46,13 @@ std::optional<Whereabouts> lend(const at::Tensor& tensor) {
   return std::bit_cast<Whereabouts>(place.value());
 }
 
-static Mark mark_of(StreamView stream) {
-  return value_of(Mark::set(stream));
-}
-
 // What already waits for another GPU waits for this one here: nobody sends tensors of several.
 void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
   const c10::DeviceGuard guard(gpu);
   const StreamView stream = current_stream(gpu);
   if (stream.is_idle()) return;
   if (outbound.gate() != nullptr) return check(stream.synchronize());
-  auto mark = std::make_shared<Mark>(mark_of(stream));
+  auto mark = std::make_shared<Mark>(value_of(Mark::set(stream)));
   const std::atomic<uint32_t>& word = mark->word();
   outbound.leave_when(word, Owner::of(std::move(mark)));
 }
@@ -91,12 +87,15 @@ void borrow(Inbound::Tensor& lent, const at::Tensor& target) {
     lent.loan = Loan();
     return;
   }
-  auto* const back = new Return(mark_of(stream), std::move(lent.loan));
+  auto* const back = new Return(value_of(Mark::set(stream)), std::move(lent.loan));
   Engine::instance().submit_when(back->word(), *back);
 }
 
-static bool is_allowed() {
-  return config::text("AXON_TRANSPORTS").find("cuda") != std::string::npos;
+// None where the driver does not tell.
+static std::optional<std::string> uuid_text(int gpu) {
+  Result<DeviceUuid> uuid = uuid_of(gpu);
+  if (!uuid.ok()) return std::nullopt;
+  return std::string(uuid.value().begin(), uuid.value().end());
 }
 
 void let_peers_read() noexcept {
@@ -105,27 +104,24 @@ void let_peers_read() noexcept {
 
 std::vector<std::string> gpus_readable_of(const Connection& peer) {
   std::vector<std::string> uuids;
-  if (!is_allowed()) return uuids;
+  if (!config::has_transport("cuda")) return uuids;
   Result<PeerProcess> process = PeerProcess::open(peer.identity().card.pid);
   if (!process.ok() || !process.value().may_be_read()) return uuids;
   const int count = num_devices();
   for (int gpu = 0; gpu < count; ++gpu) {
     bool by_all = true;
     for (int reader = 0; reader < count; ++reader) by_all &= reader == gpu || can_access(reader, gpu);
-    const Result<DeviceUuid> uuid = uuid_of(gpu);
-    if (by_all && uuid.ok()) uuids.emplace_back(uuid.value().begin(), uuid.value().end());
+    const std::optional<std::string> uuid = uuid_text(gpu);
+    if (by_all && uuid) uuids.push_back(*uuid);
   }
   return uuids;
 }
 
 uint64_t own_gpus_among(const std::vector<std::string>& uuids) {
   uint64_t gpus = 0;
-  if (!is_allowed()) return gpus;
+  if (!config::has_transport("cuda")) return gpus;
   for (int gpu = 0; gpu < std::min(num_devices(), 64); ++gpu) {
-    const Result<DeviceUuid> own = uuid_of(gpu);
-    const bool is_among =
-        own.ok() && std::ranges::find(uuids, std::string(own.value().begin(), own.value().end())) != uuids.end();
-    if (is_among) gpus |= uint64_t{1} << gpu;
+    if (std::ranges::find(uuids, uuid_text(gpu)) != uuids.end()) gpus |= uint64_t{1} << gpu;
   }
   return gpus;
 }

@@ -44,14 +44,8 @@ struct Tensor : DeviceBuffer {
   explicit Tensor(const Words& words) : Tensor(words.size()) { upload(bytes_of(words)); }
 };
 
-class DeviceGroupTest : public ::testing::TestWithParam<Layout> {
+class DeviceGroupTest : public ForkedLayoutTest {
  protected:
-  void SetUp() override {
-    const int needed = GetParam().placement == Placement::kGpuEach ? GetParam().num_ranks : 1;
-    static const int found = count_devices();
-    if (found < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << found;
-  }
-
   void on_ranks(const std::function<void(DeviceProcess& self)>& body) { on_devices(GetParam(), body); }
 };
 

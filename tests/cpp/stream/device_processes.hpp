@@ -22,6 +22,16 @@ namespace axon::testing {
 // How many GPUs a child sees.
 int count_devices();
 
+// Runs once a layout, in processes that its tests fork; skips where the machine has too few GPUs.
+class ForkedLayoutTest : public ::testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    const int needed = GetParam().placement == Placement::kGpuEach ? GetParam().num_ranks : 1;
+    static const int found = count_devices();
+    if (found < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << found;
+  }
+};
+
 // A group's two sides; the GPU's goes first.
 struct Party {
   std::unique_ptr<Communicator> communicator;

@@ -16,14 +16,8 @@ namespace {
 constexpr size_t kBytes = 5'000'003;
 
 // Named as the tests that fork before anybody has used CUDA.
-class LentSegmentsTest : public ::testing::TestWithParam<Layout> {
+class LentSegmentsTest : public ForkedLayoutTest {
  protected:
-  void SetUp() override {
-    const int needed = GetParam().placement == Placement::kGpuEach ? 2 : 1;
-    const int found = count_devices();
-    if (found < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << found;
-  }
-
   // Rank 0 lends `bytes`, rank 1 is called with where they lie.
   static void lend_to(const Bytes& bytes,
                       const std::function<void(DeviceProcess& self, const LentPlace& place)>& read) {

@@ -103,14 +103,8 @@ void fill(std::byte* data, size_t num_bytes, int value) {
   require(cudaDeviceSynchronize());
 }
 
-class SegmentsTest : public ::testing::TestWithParam<Layout> {
+class SegmentsTest : public ForkedLayoutTest {
  protected:
-  void SetUp() override {
-    const int needed = GetParam().placement == Placement::kGpuEach ? 2 : 1;
-    const int found = count_devices();
-    if (found < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << found;
-  }
-
   static void on_both_sides(const std::function<void(Side& side, ProcessGroup& processes)>& body) {
     constexpr size_t kNotes = 2 * sizeof(Note);
     void* const page = mmap(nullptr, kNotes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
