@@ -165,9 +165,9 @@ void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, Clock::ti
 
 Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline,
                                Clock::duration patience) noexcept {
-  Clock::time_point looked_at = Clock::now();
-  Clock::time_point busy_at = looked_at;
-  const bool crowded = looked_at < crowded_until_;
+  Clock::time_point looked_at{};  // not yet: what ends soon needs no clock
+  Clock::time_point busy_at{};
+  const bool crowded = crowded_until_ != Clock::time_point{} && Clock::now() < crowded_until_;
   unsigned num_idle = 0;
   for (unsigned round = 1; !finished.load(); ++round) {
     if (drive_and_count()) {
@@ -182,9 +182,11 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
     if (patience == kStandsIn && !background_is_away_.load()) return Pause::kQuiet;
     if (round % kRoundsBetweenClockReads == 0) {
       const Clock::time_point now = Clock::now();
-      const auto took = now - std::exchange(looked_at, now);
+      const bool is_first_look = looked_at == Clock::time_point{};
+      const auto took = is_first_look ? Clock::duration{0} : now - looked_at;
+      looked_at = now;
       const bool idle = num_idle >= kRoundsBetweenClockReads;
-      if (!idle) busy_at = now;
+      if (!idle || is_first_look) busy_at = now;
       driver_.tick(now);
       if (now >= deadline) return Pause::kDeadline;
       if (idle && took > kContended) {

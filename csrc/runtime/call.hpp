@@ -102,9 +102,9 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   bool at_peer_ = false;   // it has a number
   bool answered_ = false;  // at least the envelope has come
   bool failed_there_ = false;
-  bool given_up_ = false;  // before it was begun
-  bool over_ = false;      // its status is final
-  Clock::time_point deadline_{};
+  bool given_up_ = false;         // before it was begun
+  bool over_ = false;             // its status is final
+  Clock::time_point deadline_{};  // as the first tick sets it: quicker calls need no clock
   Status status_;
   bool resting_ = false;  // nothing moves any more; set before the outbox tells it
   sync::atomic<bool> finished_{false};

@@ -32,7 +32,7 @@ Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, Pee
 
 void Connection::start(Call& call) noexcept {
   call.connection_ = shared_from_this();
-  call.deadline_ = Clock::now() + std::min<Clock::duration>(call.timeout, std::chrono::hours(24 * 365));
+  call.deadline_ = {};
   call.retain();
   if (engine_.is_forked()) [[unlikely]] {
     call.status_ = Engine::forked();
@@ -238,6 +238,9 @@ void Connection::tick(Clock::time_point now) noexcept {
   }
   if (num_calls_ == 0) return;
   const auto end_if_late = [&](Call& call) {
+    if (call.deadline_ == Clock::time_point{}) {
+      call.deadline_ = now + std::min<Clock::duration>(call.timeout, std::chrono::hours(24 * 365));
+    }
     if (now < call.deadline_) return;
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(call.timeout);
     expire(call);

@@ -59,16 +59,11 @@ const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& ten
   if (!is_size_of(descriptor, shape)) return "a tensor whose length is not that of its shape";
   if (descriptor.num_bytes > num_left) return "more bytes than a message may have here";
   num_left -= descriptor.num_bytes;
-  tensor = {.dtype = descriptor.dtype,
-            .kind = descriptor.kind,
-            .shape = shape,
-            .data = {.num_bytes = descriptor.num_bytes},
-            .block = {},
-            .owner = {},
-            .loan = {},
-            .whereabouts = {},
-            .place = descriptor.place,
-            .begun = false};
+  tensor.dtype = descriptor.dtype;
+  tensor.kind = descriptor.kind;
+  tensor.shape = shape;
+  tensor.data.num_bytes = descriptor.num_bytes;
+  tensor.place = descriptor.place;
   return nullptr;
 }
 

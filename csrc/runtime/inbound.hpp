@@ -29,16 +29,16 @@ enum class Landing : uint8_t {
 class Inbound : private Completion {
  public:
   struct Tensor {
-    uint8_t dtype;
-    MemoryKind kind;  // of the sender's
+    uint8_t dtype = 0;
+    MemoryKind kind = MemoryKind::kHost;  // of the sender's
     std::span<const int64_t> shape;
     Buffer data;  // valid as long as this Inbound is not used again, unless the block is taken, or it was handed out
     Block block;  // of parts, unless they went where the receiver said
     Owner owner;  // whatever came with that
     Loan loan;    // of one that is lent: to be moved out and kept for as long as it is read, by the whereabouts
-    Whereabouts whereabouts;
-    TensorPlace place;
-    bool begun;  // a part that has come, or is being fetched
+    Whereabouts whereabouts{};
+    TensorPlace place = TensorPlace::kEnvelope;
+    bool begun = false;  // a part that has come, or is being fetched
   };
 
   // Told by the holder of the token, once each at most: of a message with tensors, that their descriptions are there;

@@ -1,5 +1,6 @@
 #include "runtime/outbound.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -13,20 +14,14 @@ static constexpr ConstBuffer kLentPart{.data = &kNothing, .num_bytes = kLentPart
 // More memory than this is not kept for the next message.
 static constexpr size_t kMostKept = size_t{1} << 16;
 
-void Outbound::append(const void* data, size_t num_bytes) {
-  const auto* first = static_cast<const std::byte*>(data);
-  bytes_.insert(bytes_.end(), first, first + num_bytes);
-}
-
 void Outbound::open(std::string_view name) {
   clear();
   gate_ = nullptr;
   gate_owner_ = Owner();
-  bytes_.resize(sizeof(EnvelopePrefix));
   name_num_bytes_ = static_cast<uint8_t>(name.size());
-  append(name.data(), name.size());
-  pad();
-  values_offset_ = bytes_.size();
+  values_offset_ = sizeof(EnvelopePrefix) + padded(name.size());
+  bytes_.resize(values_offset_);
+  std::ranges::copy(std::as_bytes(std::span(name)), bytes_.begin() + sizeof(EnvelopePrefix));
 }
 
 void Outbound::refuse(const std::string& what, size_t count, size_t most) {
@@ -60,16 +55,35 @@ void Outbound::seal() {
   if (num_value_bytes > kMostValueBytes) {
     refuse("bytes of a message's values, beside which tensors are sent:", num_value_bytes, kMostValueBytes);
   }
-  EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes),
-                        .num_tensors = static_cast<uint16_t>(tensors_.size()),
-                        .name_num_bytes = name_num_bytes_};
+  const EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes),
+                              .num_tensors = static_cast<uint16_t>(tensors_.size()),
+                              .name_num_bytes = name_num_bytes_};
   std::memcpy(bytes_.data(), &prefix, sizeof prefix);
-  pad();
-  size_t num_bytes = bytes_.size() + tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);
+  const size_t num_before = padded(bytes_.size());
+  bytes_.resize(num_before + place_tensors(num_before));
+  std::byte* end = bytes_.data() + num_before;
+  const auto append = [&end](const void* data, size_t num_bytes) {
+    if (num_bytes != 0) std::memcpy(end, data, num_bytes);
+    end += padded(num_bytes);
+  };
+  for (const Tensor& tensor : tensors_) {
+    append(&tensor.descriptor, sizeof tensor.descriptor);
+    append(shapes_.data() + tensor.shape_offset, tensor.descriptor.num_dimensions * sizeof(int64_t));
+  }
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.descriptor.place == TensorPlace::kLent) append(&tensor.whereabouts, sizeof(Whereabouts));
+    if (tensor.descriptor.place == TensorPlace::kEnvelope) append(tensor.data.data, tensor.data.num_bytes);
+  }
+  tensors_.clear();
+}
+
+// Which travel by themselves; returns the bytes that all of them take behind the first so many of the envelope.
+size_t Outbound::place_tensors(size_t num_before) {
+  size_t num_bytes = tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
     const size_t num_inline = padded(tensor.data.num_bytes);
-    const bool fits = num_inline <= kLargestInline && num_bytes + num_inline <= kLongestWithTensors;
+    const bool fits = num_inline <= kLargestInline && num_before + num_bytes + num_inline <= kLongestWithTensors;
     if (tensor.descriptor.place == TensorPlace::kLent) {
       num_bytes += sizeof(Whereabouts);
       parts_.push_back({index, kLentPart, std::move(tensor.owner), true});
@@ -79,16 +93,8 @@ void Outbound::seal() {
       tensor.descriptor.place = TensorPlace::kPart;
       parts_.push_back({index, tensor.data, std::move(tensor.owner), false});
     }
-    append(&tensor.descriptor, sizeof tensor.descriptor);
-    append(shapes_.data() + tensor.shape_offset, tensor.descriptor.num_dimensions * sizeof(int64_t));
   }
-  for (const Tensor& tensor : tensors_) {
-    if (tensor.descriptor.place == TensorPlace::kLent) append(&tensor.whereabouts, sizeof(Whereabouts));
-    if (tensor.descriptor.place != TensorPlace::kEnvelope || tensor.data.num_bytes == 0) continue;
-    append(tensor.data.data, tensor.data.num_bytes);
-    pad();
-  }
-  tensors_.clear();
+  return num_bytes;
 }
 
 Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {

@@ -101,8 +101,7 @@ class Outbound : private Completion {
   };
 
   void refuse(const std::string& what, size_t count, size_t most);
-  void append(const void* data, size_t num_bytes);
-  void pad() { bytes_.resize(padded(bytes_.size())); }
+  size_t place_tensors(size_t num_before);
   static void on_done(Completion& self, Status status) noexcept;
 
   Listener& listener_;
