@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/rings/rings.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon {
@@ -154,6 +155,7 @@ enum class Where : uint8_t { kSameHost, kOtherHost };
 
 int run_all(int socket, bool first, Where peer, const std::vector<size_t>& sizes) {
   auto transport = open_ucx_transport();
+  if (transport.ok()) transport = with_rings(std::move(transport).value());
   if (!transport.ok()) {
     std::fprintf(stderr, "%s\n", transport.status().message().c_str());
     return 1;

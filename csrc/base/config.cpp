@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "base/log.hpp"
 
@@ -34,8 +36,18 @@ static bool is_workspace_size(std::string_view value) noexcept {
   return is_number_up_to(65536, value);
 }
 
+// Each at most once, in any order; ucx always.
 static bool is_list_of_transports(std::string_view value) noexcept {
-  return value == "ucx" || value == "ucx,cuda" || value == "cuda,ucx";
+  static constexpr std::string_view kNames[] = {"ucx", "rings", "cuda"};
+  bool named[std::size(kNames)]{};
+  for (bool more = true; more;) {
+    const size_t comma = value.find(',');
+    const auto* const name = std::ranges::find(kNames, value.substr(0, comma));
+    if (name == std::end(kNames) || std::exchange(named[name - kNames], true)) return false;
+    more = comma != std::string_view::npos;
+    value.remove_prefix(more ? comma + 1 : value.size());
+  }
+  return named[0];
 }
 
 static constexpr Setting kSettings[] = {
@@ -50,9 +62,9 @@ static constexpr Setting kSettings[] = {
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
      "Where each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on come before the ending.",
      nullptr},
-    {"AXON_TRANSPORTS", ReadBy::kEngine, "ucx,cuda", "ucx, or ucx,cuda",
-     "How data moves. Without cuda, kernels between GPUs of one host are not used, and CUDA tensors go through host "
-     "memory.",
+    {"AXON_TRANSPORTS", ReadBy::kEngine, "ucx,rings,cuda", "ucx, and any of rings, cuda",
+     "How data moves. Without rings, short messages between processes of one host take UCX, as all others do. Without "
+     "cuda, kernels between GPUs of one host are not used, and CUDA tensors go through host memory.",
      is_list_of_transports},
     {"AXON_WORKSPACE_MB", ReadBy::kEngine, "1024", "0 to 65536",
      "MiB of each GPU that a group may take to move data beside matrix products (torch.ops.axon). What needs more "

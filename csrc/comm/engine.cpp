@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "base/log.hpp"
+#include "base/random.hpp"
 #include "base/trace.hpp"
 
 namespace axon {

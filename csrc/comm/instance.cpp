@@ -1,4 +1,4 @@
-// The process's own engine, over UCX, with what the environment says.
+// The process's own engine, over rings and UCX, with what the environment says.
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -6,6 +6,7 @@
 #include "base/config.hpp"
 #include "base/trace.hpp"
 #include "comm/engine.hpp"
+#include "transport/rings/rings.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon {
@@ -47,7 +48,9 @@ UcxOptions ucx_options() {
 Engine* make_engine() {
   if (Status checked = config::check_environment(); !checked.ok()) throw std::runtime_error(checked.message());
   AlgorithmOverrides overrides = value_or_throw("AXON_ALGO", AlgorithmOverrides::parse(config::text("AXON_ALGO")));
-  return new Engine(value_or_throw("torch_axon", open_ucx_transport(ucx_options())), this_host(), overrides);
+  const RingUse use = config::has_transport("rings") ? RingUse::kShortMessages : RingUse::kNever;
+  auto transport = with_rings(value_or_throw("torch_axon", open_ucx_transport(ucx_options())), use);
+  return new Engine(std::move(transport), this_host(), overrides);
 }
 
 }  // namespace

@@ -1,14 +1,11 @@
 #include "comm/peer_card.hpp"
 
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <string>
-#include <system_error>
 
 #include "transport/message.hpp"
 
@@ -88,14 +85,6 @@ uint64_t this_host() {
     hash = mix(hash, inode_of(space));
   }
   return hash;
-}
-
-uint64_t random_number() {
-  uint64_t number = 0;
-  if (getrandom(&number, sizeof number, 0) != sizeof number) {
-    throw std::system_error(errno, std::generic_category(), "getrandom");
-  }
-  return number;
 }
 
 }  // namespace axon

@@ -25,7 +25,5 @@ struct PeerCard {
 
 // Equal in two processes exactly if they share kernel and pid, network and ipc namespace.
 uint64_t this_host();
-// From the kernel's source of randomness.
-uint64_t random_number();
 
 }  // namespace axon

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/random.hpp"
 #include "runtime/handshake/invitation.hpp"
 #include "runtime/handshake/listener.hpp"
 #include "runtime/runtime_core.hpp"

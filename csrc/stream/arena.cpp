@@ -12,6 +12,7 @@
 
 #include "base/config.hpp"
 #include "base/log.hpp"
+#include "base/random.hpp"
 #include "comm/peer_card.hpp"
 #include "comm/progress.hpp"
 #include "cuda/capture.hpp"

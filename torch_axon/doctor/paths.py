@@ -72,16 +72,17 @@ def _lanes(view: View) -> set[str]:
 
 
 def _host_name(view: View) -> str:
-    """ "shared memory + CMA", "TCP (eth0)"."""
+    """ "rings + shared memory + CMA", "TCP (eth0)"."""
+    rings = ["rings"] if "ring" in _lanes(view) else []
     copies = [title for name, title in _SINGLE_COPY.items() if name in _lanes(view)]
     if _lanes(view) & _SHARED_MEMORY:
-        return " + ".join(["shared memory", *copies])
+        return " + ".join([*rings, "shared memory", *copies])
     networks = {
         f"{name.upper() if name == 'tcp' else name} ({device})"
         for name, device in view.lanes
         if name not in _SINGLE_COPY
     }
-    return " + ".join([*copies, *sorted(networks)]) or "unknown"
+    return " + ".join([*rings, *copies, *sorted(networks)]) or "unknown"
 
 
 def _host_obstacle(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obstacle | None:

@@ -27,7 +27,8 @@ class TransportConformance : public testing::TestWithParam<NetworkKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, TransportConformance,
-                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp),
+                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp, kRings,
+                                         kRingsLoopback),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(TransportConformance, delivers_every_size_exactly) {

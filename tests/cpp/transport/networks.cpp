@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "transport/loopback/loopback.hpp"
+#include "transport/rings/rings.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon {
@@ -36,6 +37,15 @@ class UcxNetwork final : public Network {
   const Over over_;
 };
 
+class RingsAbove final : public Network {
+ public:
+  explicit RingsAbove(std::unique_ptr<Network> network) : network_(std::move(network)) {}
+  std::unique_ptr<Transport> make_transport() override { return with_rings(network_->make_transport()); }
+
+ private:
+  const std::unique_ptr<Network> network_;
+};
+
 }  // namespace
 
 const NetworkKind kLoopback{
@@ -50,5 +60,11 @@ const NetworkKind kUcxSharedMemory{"ucx_shared_memory", []() -> std::unique_ptr<
                                    }};
 const NetworkKind kUcxTcp{
     "ucx_tcp", []() -> std::unique_ptr<Network> { return std::make_unique<UcxNetwork>(UcxNetwork::Over::kTcp); }};
+
+const NetworkKind kRings{
+    "rings", []() -> std::unique_ptr<Network> { return std::make_unique<RingsAbove>(kUcxSharedMemory.make()); }};
+const NetworkKind kRingsLoopback{"rings_loopback_with_faults", []() -> std::unique_ptr<Network> {
+                                   return std::make_unique<RingsAbove>(kLoopbackWithFaults.make());
+                                 }};
 
 }  // namespace axon

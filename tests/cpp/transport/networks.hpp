@@ -28,5 +28,7 @@ extern const NetworkKind kLoopback;
 extern const NetworkKind kLoopbackWithFaults;  // every send pending or late, in any order
 extern const NetworkKind kUcxSharedMemory;
 extern const NetworkKind kUcxTcp;
+extern const NetworkKind kRings;          // above UCX over shared memory
+extern const NetworkKind kRingsLoopback;  // above the loopback with faults
 
 }  // namespace axon

@@ -1,0 +1,51 @@
+#include "memory/shared_pages.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+namespace axon {
+
+static constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+static Status failed(const std::string& call) {
+  return {ErrorCode::kResourceExhausted, call + ": " + std::generic_category().message(errno)};
+}
+
+Result<SharedPages> SharedPages::map(FileDescriptor descriptor, size_t num_bytes) {
+  void* data = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
+  if (data == MAP_FAILED) return failed("mmap of " + std::to_string(num_bytes) + " shared bytes");
+  return SharedPages(std::move(descriptor), static_cast<std::byte*>(data), num_bytes);
+}
+
+Result<SharedPages> SharedPages::make(size_t num_bytes) {
+  FileDescriptor file(memfd_create("axon", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.valid()) return failed("memfd_create");
+  const bool is_there = fallocate(file.get(), 0, 0, static_cast<off_t>(num_bytes)) == 0;
+  if (!is_there) return failed("fallocate of " + std::to_string(num_bytes) + " shared bytes");
+  if (fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return failed("sealing shared memory");
+  return map(std::move(file), num_bytes);
+}
+
+Result<SharedPages> SharedPages::open(int32_t pid, int descriptor, size_t num_bytes) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) return failed("open of " + path);
+  struct stat found{};
+  const bool is_ours = fcntl(file.get(), F_GET_SEALS) == kSeals && fstat(file.get(), &found) == 0 &&
+                       found.st_size == static_cast<off_t>(num_bytes);
+  if (!is_ours) return Status(ErrorCode::kInvalidArgument, path + " is no shared memory of this length");
+  Result<SharedPages> opened = map(std::move(file), num_bytes);
+  if (opened.ok()) opened.value().close();
+  return opened;
+}
+
+SharedPages::~SharedPages() {
+  if (data_ != nullptr) munmap(data_, num_bytes_);
+}
+
+}  // namespace axon

@@ -1,0 +1,76 @@
+#include "transport/rings/ring.hpp"
+
+#include <algorithm>
+
+namespace axon {
+
+Result<RingWriter> RingWriter::make() {
+  Result<SharedPages> pages = SharedPages::make(sizeof(RingMemory));
+  if (!pages.ok()) return std::move(pages.status());
+  return RingWriter(std::move(pages).value());
+}
+
+bool RingWriter::is_read() noexcept {
+  if (is_read_) [[likely]]
+    return true;
+  is_read_ = ring().is_read.load(std::memory_order_acquire) != 0;
+  if (is_read_) pages_.close();
+  return is_read_;
+}
+
+bool RingWriter::has_room(uint32_t num_lines) noexcept {
+  const auto fits = [&] { return num_lines <= RingMemory::kNumLines - (num_written_ - num_taken_); };
+  if (fits()) [[likely]]
+    return true;
+  num_taken_ = ring().num_taken.load(std::memory_order_acquire);
+  return fits();
+}
+
+// The first line last and at one go: its reader looks at it all the time, and takes it away in between. The head is
+// exchanged, not stored: whether the reader sleeps is read behind it, as the reader looks for messages behind saying
+// so.
+RingWriter::Outcome RingWriter::write(const MessageHeader& header, ConstBuffer payload) noexcept {
+  static constexpr size_t kMostInFirst = RingLine::kNumBytes - sizeof header;
+  const uint32_t num_lines = RingMemory::lines_of(payload.num_bytes);
+  const uint32_t num_left = RingMemory::kNumLines - num_written_ % RingMemory::kNumLines;
+  const uint32_t num_skipped = num_lines > num_left ? num_left : 0;
+  if (!has_room(num_skipped + num_lines)) return Outcome::kFull;
+  RingMemory& memory = ring();
+  if (num_skipped != 0) {
+    memory.lines[num_written_ % RingMemory::kNumLines].head.store({.kind = RingHead::Kind::kWrap, .line = num_written_},
+                                                                  std::memory_order_release);
+    num_written_ += num_skipped;
+  }
+  RingLine& first = memory.lines[num_written_ % RingMemory::kNumLines];
+  std::byte* const target = first.begin() + sizeof header;
+  const size_t num_in_first = std::min(payload.num_bytes, kMostInFirst);
+  if (payload.num_bytes > kMostInFirst) {
+    std::memcpy(target + kMostInFirst, payload.data + kMostInFirst, payload.num_bytes - kMostInFirst);
+  }
+  std::memcpy(first.begin(), &header, sizeof header);
+  if (num_in_first != 0) std::memcpy(target, payload.data, num_in_first);
+  first.head.exchange(
+      {.kind = RingHead::Kind::kMessage, .num_bytes = static_cast<uint16_t>(payload.num_bytes), .line = num_written_});
+  num_written_ += num_lines;
+  const bool sleeps = memory.sleeps.load() != 0 && memory.sleeps.exchange(0) != 0;
+  return sleeps ? Outcome::kWrittenToSleeper : Outcome::kWritten;
+}
+
+// Lines that hold a head of theirs keep it: in the next lap it is none.
+void RingReader::give_back() noexcept {
+  for (; num_told_ != num_taken_; ++num_told_) {
+    std::atomic<RingHead>& head = ring().lines[num_told_ % RingMemory::kNumLines].head;
+    if (head.load(std::memory_order_relaxed).line != num_told_) head.store({}, std::memory_order_relaxed);
+  }
+  ring().num_taken.store(num_taken_, std::memory_order_release);
+}
+
+Result<RingReader> RingReader::open(int32_t pid, int descriptor) {
+  Result<SharedPages> pages = SharedPages::open(pid, descriptor, sizeof(RingMemory));
+  if (!pages.ok()) return std::move(pages.status());
+  RingReader reader(std::move(pages).value());
+  reader.ring().is_read.store(1, std::memory_order_release);
+  return reader;
+}
+
+}  // namespace axon

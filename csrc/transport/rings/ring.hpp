@@ -1,0 +1,142 @@
+// A queue of short messages from one process to another, in memory that both map: one writes, one reads, neither waits.
+//
+//   if (writer.write(header, payload) == RingWriter::Outcome::kFull) …   // goes another way
+//   reader.read(most, [](const MessageHeader& header, const Payload& payload) { … });
+//
+// The memory is lines of 64 bytes. A message takes as many as it needs, side by side: a head, the header, the payload,
+// so that up to 16 bytes travel in one line. The head is written last: a writer that dies at any instruction leaves
+// nothing half written to be read, nor can it hold anybody up. A reader believes no head that leads out of the ring.
+//
+// Heads name their line, counted from the start: what is left of the lap before is none. Nor are payloads taken for
+// one: where one has lain on a line's first bytes, the reader clears them before the writer gets the line again.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "memory/shared_pages.hpp"
+#include "transport/transport.hpp"
+
+namespace axon {
+
+inline constexpr size_t kLineBytes = 64;
+
+// A line's number, what begins there, and how many bytes of payload it has.
+struct RingHead {
+  enum class Kind : uint16_t { kNothing, kMessage, kWrap };
+
+  Kind kind = Kind::kNothing;
+  uint16_t num_bytes = 0;
+  uint32_t line = 0;
+};
+
+struct alignas(kLineBytes) RingLine {
+  std::atomic<RingHead> head;
+
+  // Of the header, behind the head; the payload follows, through the lines behind this one.
+  std::byte* begin() noexcept { return reinterpret_cast<std::byte*>(this) + sizeof head; }
+  static constexpr size_t kNumBytes = kLineBytes - sizeof head;
+};
+static_assert(sizeof(RingLine) == kLineBytes && std::atomic<RingHead>::is_always_lock_free);
+
+struct RingMemory {
+  static constexpr uint32_t kNumLines = 1024;
+  // Of a payload: longer ones are as quick through UCX.
+  static constexpr size_t kMostBytes = 1024;
+
+  // Written by the reader. The count is of lines from the start, and wraps.
+  alignas(2 * kLineBytes) std::atomic<uint32_t> num_taken;
+  std::atomic<uint32_t> is_read;  // from now on; before, nothing is written
+  std::atomic<uint32_t> sleeps;   // the reader does, and wants to be woken; cleared by the writer
+  alignas(2 * kLineBytes) RingLine lines[kNumLines];
+
+  static uint32_t lines_of(size_t num_payload_bytes) noexcept {
+    const size_t num_bytes = sizeof(RingLine::head) + sizeof(MessageHeader) + num_payload_bytes;
+    return static_cast<uint32_t>((num_bytes + kLineBytes - 1) / kLineBytes);
+  }
+};
+
+class RingWriter {
+ public:
+  enum class Outcome : uint8_t { kFull, kWritten, kWrittenToSleeper };
+
+  static Result<RingWriter> make();
+
+  // What the reader opens it by, until it has.
+  int descriptor() const noexcept { return pages_.descriptor(); }
+  // Whether somebody reads; nothing may be written before.
+  bool is_read() noexcept;
+  // Never waits. A sleeper is one that must be woken, and of which nobody else has been told.
+  Outcome write(const MessageHeader& header, ConstBuffer payload) noexcept;
+
+ private:
+  explicit RingWriter(SharedPages pages) noexcept : pages_(std::move(pages)) {}
+  RingMemory& ring() const noexcept { return *reinterpret_cast<RingMemory*>(pages_.data()); }
+  bool has_room(uint32_t num_lines) noexcept;
+
+  SharedPages pages_;
+  uint32_t num_written_ = 0;
+  uint32_t num_taken_ = 0;  // as last seen
+  bool is_read_ = false;
+};
+
+class RingReader {
+ public:
+  // By what its writer's process has told; the writer may write from now on.
+  static Result<RingReader> open(int32_t pid, int descriptor);
+
+  // Up to so many messages; returns how many. They are the ring's until `deliver` returns, and may change until then.
+  template <typename Deliver>
+  unsigned read(unsigned most, Deliver deliver) noexcept;
+  bool has_message() const noexcept { return is_next(line().head.load()); }
+  // Something that no writer of ours writes has been found: nothing is read any more.
+  bool is_broken() const noexcept { return is_broken_; }
+  // The writer tells of the next message. Look for messages afterwards.
+  void fall_asleep() noexcept { ring().sleeps.store(1); }
+
+ private:
+  explicit RingReader(SharedPages pages) noexcept : pages_(std::move(pages)) {}
+  RingMemory& ring() const noexcept { return *reinterpret_cast<RingMemory*>(pages_.data()); }
+  RingLine& line() const noexcept { return ring().lines[num_taken_ % RingMemory::kNumLines]; }
+  bool is_next(RingHead head) const noexcept {
+    return head.line == num_taken_ && head.kind != RingHead::Kind::kNothing;
+  }
+  void take(uint32_t num_lines) noexcept {
+    num_taken_ += num_lines;
+    if (num_taken_ - num_told_ >= RingMemory::kNumLines / 32) give_back();
+  }
+  void give_back() noexcept;
+
+  SharedPages pages_;
+  uint32_t num_taken_ = 0;
+  uint32_t num_told_ = 0;  // of these, the writer knows
+  bool is_broken_ = false;
+};
+
+template <typename Deliver>
+unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
+  unsigned num_read = 0;
+  while (num_read < most && !is_broken_) {
+    RingLine& first = line();
+    const RingHead head = first.head.load(std::memory_order_acquire);
+    if (!is_next(head)) break;
+    ++num_read;
+    const uint32_t num_left = RingMemory::kNumLines - num_taken_ % RingMemory::kNumLines;
+    if (head.kind == RingHead::Kind::kWrap) {
+      take(num_left);
+      continue;
+    }
+    is_broken_ = head.kind != RingHead::Kind::kMessage || head.num_bytes > RingMemory::kMostBytes ||
+                 RingMemory::lines_of(head.num_bytes) > num_left;
+    if (is_broken_) break;
+    MessageHeader header;
+    std::memcpy(&header, first.begin(), sizeof header);
+    deliver(header, Payload{.bytes = first.begin() + sizeof header, .num_bytes = head.num_bytes});
+    take(RingMemory::lines_of(head.num_bytes));
+  }
+  return num_read;
+}
+
+}  // namespace axon
