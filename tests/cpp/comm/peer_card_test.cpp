@@ -1,5 +1,5 @@
-#include "base/random.hpp"
 #include "comm/peer_card.hpp"
+#include "base/random.hpp"
 
 #include <gtest/gtest.h>
 
