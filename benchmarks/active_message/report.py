@@ -35,7 +35,7 @@ class Line:
 
     num_bytes: int
     in_flight: int
-    path: str  # "one host", or "two hosts": network namespaces joined by a veth pair
+    path: str  # "one host", "one host, a GPU each", or "two hosts": network namespaces joined by a veth pair
     memory: str
     sides: tuple[Side, ...]
     machine: Machine = field(repr=False)

@@ -41,6 +41,7 @@ from torch_axon.bench.sizes import parse_size
 OTHERS = ("ucxx", "ucxx_polling", "grpc", "socket")  # in an environment of their own
 PACKAGES = {"ucxx": "ucxx-cu13", "ucxx_polling": "ucxx-cu13", "grpc": "grpcio"}
 MOST_BYTES_IN_FLIGHT = 256 << 20
+_OTHER_GPU_FIRST = ("env", "CUDA_VISIBLE_DEVICES=1,0")
 
 
 class Contest:
@@ -101,9 +102,9 @@ def _version(name: str, python: str) -> str:
 
 
 @contextmanager
-def _place(two_hosts: bool) -> Iterator[Place]:
-    if not two_hosts:
-        yield Place()
+def _place(where: str) -> Iterator[Place]:
+    if where != "two hosts":
+        yield Place(prefixes=(_OTHER_GPU_FIRST, ()) if where == "one host, a GPU each" else ((), ()))
         return
     sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
     import two_hosts as network
@@ -135,7 +136,22 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--others", type=Path, default=Path(sys.executable), help="python with active_message.txt")
     parser.add_argument("--echo", type=Path, default=Path("active_message_echo"), help="binary of the side axon_cpp")
     parser.add_argument("--memory", choices=["host", "cuda"], default="host", help="where what is sent lies")
-    parser.add_argument("--two-hosts", action="store_true", help="two network namespaces instead of one host")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--two-hosts",
+        dest="where",
+        action="store_const",
+        const="two hosts",
+        default="one host",
+        help="two network namespaces instead of one host",
+    )
+    where.add_argument(
+        "--gpu-each",
+        dest="where",
+        action="store_const",
+        const="one host, a GPU each",
+        help="with --memory cuda: the callee's GPU is another one than the caller's",
+    )
     parser.add_argument("--commit", help="that is measured, where no repository tells")
     parser.add_argument("--json", type=Path, help="lines are appended")
     parser.add_argument("--plot", type=Path, help="PNG")
@@ -149,15 +165,15 @@ def main() -> None:
         for num_bytes, in_flight in product(map(parse_size, arguments.sizes), map(int, arguments.in_flight))
         if in_flight == 1 or num_bytes * in_flight <= MOST_BYTES_IN_FLIGHT
     ]
-    path, machine = "two hosts" if arguments.two_hosts else "one host", _machine(arguments)
+    machine = _machine(arguments)
     lines = []
     console = Console(width=200)
-    with _place(arguments.two_hosts) as place, Progress(console=console, transient=True) as progress:
+    with _place(arguments.where) as place, Progress(console=console, transient=True) as progress:
         contest = Contest(arguments, place)
         try:
             for num_bytes, in_flight in progress.track(cases, description="echoes"):
                 sides = contest.measure(num_bytes, in_flight, arguments.turns, arguments.seconds)
-                lines.append(Line(num_bytes, in_flight, path, arguments.memory, sides, machine))
+                lines.append(Line(num_bytes, in_flight, arguments.where, arguments.memory, sides, machine))
                 if arguments.json:  # now: a long run may be cut short
                     append_lines(arguments.json, lines[-1:])
         finally:
