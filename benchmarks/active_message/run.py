@@ -41,7 +41,8 @@ from torch_axon.bench.sizes import parse_size
 OTHERS = ("ucxx", "ucxx_polling", "grpc", "socket")  # in an environment of their own
 PACKAGES = {"ucxx": "ucxx-cu13", "ucxx_polling": "ucxx-cu13", "grpc": "grpcio"}
 MOST_BYTES_IN_FLIGHT = 256 << 20
-_OTHER_GPU_FIRST = ("env", "CUDA_VISIBLE_DEVICES=1,0")
+_ONE_HOST, _GPU_EACH, _TWO_HOSTS = "one host", "one host, a GPU each", "two hosts"
+_PLACES = {_ONE_HOST: Place(), _GPU_EACH: Place(prefixes=(("env", "CUDA_VISIBLE_DEVICES=1,0"), ()))}
 
 
 class Contest:
@@ -103,8 +104,8 @@ def _version(name: str, python: str) -> str:
 
 @contextmanager
 def _place(where: str) -> Iterator[Place]:
-    if where != "two hosts":
-        yield Place(prefixes=(_OTHER_GPU_FIRST, ()) if where == "one host, a GPU each" else ((), ()))
+    if where != _TWO_HOSTS:
+        yield _PLACES[where]
         return
     sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
     import two_hosts as network
@@ -141,15 +142,15 @@ def parse(words: list[str]) -> argparse.Namespace:
         "--two-hosts",
         dest="where",
         action="store_const",
-        const="two hosts",
-        default="one host",
+        const=_TWO_HOSTS,
+        default=_ONE_HOST,
         help="two network namespaces instead of one host",
     )
     where.add_argument(
         "--gpu-each",
         dest="where",
         action="store_const",
-        const="one host, a GPU each",
+        const=_GPU_EACH,
         help="with --memory cuda: the callee's GPU is another one than the caller's",
     )
     parser.add_argument("--commit", help="that is measured, where no repository tells")

@@ -1,6 +1,6 @@
-// Two processes over the UCX transport: half a round trip, and one way with 32 messages under way; a JSON line a size.
-// The yardstick is UCX's own: ucx_perftest -t ucp_am_lat and -t ucp_am_bw, of the same library, beside which
-// benchmarks/beside_ucx_perftest.py runs it.
+// Two processes over the engine's transport, rings above UCX: half a round trip, and one way with 32 messages under
+// way; a JSON line a size. The yardstick is UCX's own: ucx_perftest -t ucp_am_lat and -t ucp_am_bw, of the same
+// library, beside which benchmarks/beside_ucx_perftest.py runs it.
 //
 //   transport_speed [num_bytes …]                             two processes of this host
 //   transport_speed --between-hosts RANK SOCKET num_bytes …    one of two, each on its host, which meet over a

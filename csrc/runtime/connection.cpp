@@ -11,9 +11,6 @@ namespace axon {
 
 static constexpr std::chrono::seconds kLookInterval{1};
 
-// What a word over the wire without content completes; nobody waits for it.
-static Completion unattended{[](Completion&, Status) noexcept {}};
-
 Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, PeerId peer)
     : core_(core),
       engine_(engine),

@@ -41,6 +41,9 @@ struct Completion {
   void (*done)(Completion& self, Status status) noexcept = nullptr;
 };
 
+// Of transfers whose end concerns nobody.
+inline Completion unattended{[](Completion&, Status) noexcept {}};
+
 // A message's payload as it arrives. Small ones lie in `bytes`, valid only during on_message. Large ones wait at the
 // sender: `rendezvous` is then non-null, and whoever gets it owes the transport exactly one fetch() or refuse().
 struct Payload {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -249,7 +250,7 @@ def test_two_ranks_of_this_machine_find_each_other() -> None:
     (pair,) = report["pairs"]
     assert pair["ranks"] == [0, 1]
     assert pair["host"]["name"].startswith("rings + shared memory")
-    assert 0.05 < pair["host"]["speed"]["latency_us"] < 1e4
+    assert 0.1 < pair["host"]["speed"]["latency_us"] < 1e4
     assert 0.01 < pair["host"]["speed"]["bandwidth_gbs"] < 1e3
     assert report["ranks"][0]["versions"]["UCX"].startswith("1.")
     assert "libucp" in report["ranks"][0]["places"]["UCX"]
@@ -259,7 +260,7 @@ def test_three_ranks_without_shared_memory_say_so() -> None:
     code, report = _run("--ranks", "3", AXON_UCX_TLS="tcp,self")
     assert code == 0, report["findings"]
     assert [pair["ranks"] for pair in report["pairs"]] == [[0, 1], [0, 2], [1, 2]]
-    assert all(pair["host"]["name"].startswith("rings + TCP") for pair in report["pairs"])
+    assert all(re.fullmatch(r"rings \+ TCP \(\w+\)", pair["host"]["name"]) for pair in report["pairs"])
     assert "AXON_UCX_TLS=tcp,self" in report["pairs"][0]["host"]["obstacle"]["reason"]
 
 

@@ -80,7 +80,7 @@ def _host_name(view: View) -> str:
     networks = {
         f"{name.upper() if name == 'tcp' else name} ({device})"
         for name, device in view.lanes
-        if name not in _SINGLE_COPY
+        if name != "ring" and name not in _SINGLE_COPY
     }
     return " + ".join([*rings, *copies, *sorted(networks)]) or "unknown"
 

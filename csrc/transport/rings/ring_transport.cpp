@@ -15,9 +15,6 @@ static constexpr unsigned kMostAtOnce = 16;
 // Of what a ring may hold.
 static constexpr unsigned kAll = RingMemory::kNumLines;
 
-// What an offer completes; nobody waits for it.
-static Completion unattended{[](Completion&, Status) noexcept {}};
-
 // What is not to overtake what was sent before.
 static bool comes_last(OperationKind kind) noexcept {
   return kind == OperationKind::kClose || kind >= OperationKind::kFailureNotice;
@@ -124,6 +121,7 @@ void RingTransport::on_offer(const Payload& payload) noexcept {
   RingOffer offer;
   if (payload.num_bytes != sizeof offer || readings_.size() >= kMostRings) return;
   std::memcpy(&offer, payload.bytes, sizeof offer);
+  if (offer.key == 0) return;  // of who takes none, and so makes none
   const auto is_of_offerer = [&](const auto& each) { return each.key == offer.key; };
   const auto peer = std::ranges::find_if(peers_, is_of_offerer);
   if ((peer != peers_.end() && peer->is_dropped) || std::ranges::any_of(readings_, is_of_offerer)) return;
@@ -176,17 +174,20 @@ void RingTransport::drop_peer(PeerId id) noexcept {
 // Not while rings are read.
 void RingTransport::tidy() noexcept {
   is_to_tidy_ = false;
-  for (PeerId id = 0; id < peers_.size(); ++id) {
-    Peer& peer = peers_[id];
-    const auto reading = std::ranges::find(readings_, peer.key, &Reading::key);
-    const bool is_broken = reading != readings_.end() && reading->ring.is_broken();
-    if (reading != readings_.end() && (is_broken || peer.is_dropped)) readings_.erase(reading);
-    if (is_broken && !peer.is_dropped) {
-      receiver_->on_peer_lost(id, {ErrorCode::kPeerLost, "what it writes into shared memory makes no sense"});
-    }
-    if (!peer.is_dropped) continue;
-    num_writers_ -= peer.writer ? 1 : 0;
+  for (Peer& peer : peers_) {
+    if (!peer.is_dropped || !peer.writer) continue;
     peer.writer.reset();
+    --num_writers_;
+  }
+  for (auto next = readings_.begin(); next != readings_.end();) {
+    const auto reading = next++;
+    const auto peer = std::ranges::find(peers_, reading->key, &Peer::key);  // none: not met yet
+    const bool is_dropped = peer != peers_.end() && peer->is_dropped;
+    const bool is_broken = reading->ring.is_broken();
+    if (is_broken || is_dropped) readings_.erase(reading);
+    if (!is_broken || is_dropped || peer == peers_.end()) continue;
+    receiver_->on_peer_lost(static_cast<PeerId>(peer - peers_.begin()),
+                            {ErrorCode::kPeerLost, "what it writes into shared memory makes no sense"});
   }
 }
 

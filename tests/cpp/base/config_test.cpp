@@ -45,12 +45,16 @@ TEST(Config, values_of_other_kinds_are_refused) {
   for (const auto& [name, value] :
        {std::pair{"AXON_ARENA_MB", ""}, std::pair{"AXON_ARENA_MB", "64MB"}, std::pair{"AXON_ARENA_MB", "-1"},
         std::pair{"AXON_ARENA_MB", "16385"}, std::pair{"AXON_TRANSPORTS", ""}, std::pair{"AXON_TRANSPORTS", "cuda"},
-        std::pair{"AXON_TRANSPORTS", "ucx,nccl"}}) {
+        std::pair{"AXON_TRANSPORTS", "ucx,nccl"}, std::pair{"AXON_TRANSPORTS", "ucx,"},
+        std::pair{"AXON_TRANSPORTS", "ucx,ucx"}, std::pair{"AXON_TRANSPORTS", "rings,cuda"}}) {
     const ScopedVariable variable(name, value);
     EXPECT_FALSE(config::check_environment().ok()) << name << "=" << value;
   }
-  const ScopedVariable variable("AXON_ARENA_MB", "0");
-  EXPECT_TRUE(config::check_environment().ok());
+  for (const auto& [name, value] : {std::pair{"AXON_ARENA_MB", "0"}, std::pair{"AXON_TRANSPORTS", "cuda,rings,ucx"},
+                                    std::pair{"AXON_TRANSPORTS", "ucx"}}) {
+    const ScopedVariable variable(name, value);
+    EXPECT_TRUE(config::check_environment().ok()) << name << "=" << value;
+  }
 }
 
 TEST(Config, an_unknown_name_is_found_and_no_error) {

@@ -1,9 +1,10 @@
 #include "comm/peer_card.hpp"
-#include "base/random.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "base/random.hpp"
 
 namespace axon {
 namespace {

@@ -193,6 +193,27 @@ class RingTransports : public testing::Test {
     second.arrivals.clear();
     first.sends.clear();
   }
+  static uint64_t key_of(Node& node) {
+    RingAddress end;
+    std::memcpy(&end, node.transport().address().last(sizeof end).data(), sizeof end);
+    return end.key;
+  }
+  // To the second one, as if who has this key had offered it.
+  void offer_broken(uint64_t key) {
+    Node stranger(below->make_transport());
+    const auto address = second.transport().address();
+    const PeerId peer =
+        stranger.transport().add_peer(address.first(address.size() - sizeof(RingAddress)), true).value();
+    RingWriter ring = RingWriter::make().value();
+    const SharedPages pages = SharedPages::open(getpid(), ring.descriptor(), sizeof(RingMemory)).value();
+    auto& memory = *reinterpret_cast<RingMemory*>(pages.data());
+    memory.lines[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = UINT16_MAX, .line = 0});
+    const RingOffer offer{.key = key, .pid = getpid(), .descriptor = ring.descriptor()};
+    const auto bytes = std::as_bytes(std::span(&offer, 1));
+    send_raw(stranger, peer, key_of(second), OperationKind::kRingOffer,
+             {.data = bytes.data(), .num_bytes = bytes.size()});
+    ASSERT_TRUE(run([&] { return ring.is_read(); }));
+  }
   // Of a transport that has no rings itself.
   void send_raw(Node& node, PeerId peer, uint64_t key, OperationKind kind, ConstBuffer payload) {
     MessageHeader header;
@@ -267,48 +288,42 @@ TEST_F(RingTransports, wake_who_sleeps) {
 
 TEST_F(RingTransports, refuse_offers_that_are_not_theirs) {
   Node stranger(below->make_transport());
-  RingAddress end;
+  const uint64_t key = key_of(second);
   const auto address = second.transport().address();
-  std::memcpy(&end, address.last(sizeof end).data(), sizeof end);
-  const PeerId peer = stranger.transport().add_peer(address.first(address.size() - sizeof end), true).value();
+  const PeerId peer = stranger.transport().add_peer(address.first(address.size() - sizeof(RingAddress)), true).value();
   const size_t num_before = num_mapped();
   RingWriter ring = RingWriter::make().value();
   RingOffer offer{.key = 5, .pid = getpid(), .descriptor = ring.descriptor()};
   const auto bytes = std::as_bytes(std::span(&offer, 1));
   const ConstBuffer payload{.data = bytes.data(), .num_bytes = bytes.size()};
-  send_raw(stranger, peer, end.key + 1, OperationKind::kRingOffer, payload);
-  send_raw(stranger, peer, end.key, OperationKind::kRingOffer, {.data = bytes.data(), .num_bytes = 8});
+  send_raw(stranger, peer, key + 1, OperationKind::kRingOffer, payload);
+  send_raw(stranger, peer, key, OperationKind::kRingOffer, {.data = bytes.data(), .num_bytes = 8});
+  offer.key = 0;
+  send_raw(stranger, peer, key, OperationKind::kRingOffer, payload);
+  offer.key = 5;
   offer.descriptor = 1 << 20;
-  send_raw(stranger, peer, end.key, OperationKind::kRingOffer, payload);
+  send_raw(stranger, peer, key, OperationKind::kRingOffer, payload);
   drive({&second}, [] { return false; }, std::chrono::milliseconds(20));
   EXPECT_FALSE(ring.is_read());
   EXPECT_EQ(num_mapped(), num_before + 1);  // the stranger's own
   offer.descriptor = ring.descriptor();
-  for (int time = 0; time < 3; ++time) send_raw(stranger, peer, end.key, OperationKind::kRingOffer, payload);
+  for (int time = 0; time < 3; ++time) send_raw(stranger, peer, key, OperationKind::kRingOffer, payload);
   ASSERT_TRUE(run([&] { return ring.is_read(); }));
   drive({&second}, [] { return false; }, std::chrono::milliseconds(20));
   EXPECT_EQ(num_mapped(), num_before + 2) << "once, however often it is offered";
 }
 
-// As if the first one had offered it.
 TEST_F(RingTransports, lose_a_peer_whose_ring_makes_no_sense) {
-  Node stranger(below->make_transport());
-  RingAddress end_of_second;
-  RingAddress of_first;
-  const auto address = second.transport().address();
-  std::memcpy(&end_of_second, address.last(sizeof end_of_second).data(), sizeof end_of_second);
-  std::memcpy(&of_first, first.transport().address().last(sizeof of_first).data(), sizeof of_first);
-  const PeerId peer = stranger.transport().add_peer(address.first(address.size() - sizeof end_of_second), true).value();
-  const RingWriter ring = RingWriter::make().value();
-  const SharedPages pages = SharedPages::open(getpid(), ring.descriptor(), sizeof(RingMemory)).value();
-  auto& memory = *reinterpret_cast<RingMemory*>(pages.data());
-  memory.lines[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = UINT16_MAX, .line = 0});
-  const RingOffer offer{.key = of_first.key, .pid = getpid(), .descriptor = ring.descriptor()};
-  const auto bytes = std::as_bytes(std::span(&offer, 1));
-  send_raw(stranger, peer, end_of_second.key, OperationKind::kRingOffer,
-           {.data = bytes.data(), .num_bytes = bytes.size()});
+  offer_broken(key_of(first));
   ASSERT_TRUE(run([&] { return !second.lost.empty(); }));
   EXPECT_EQ(second.lost, std::vector{to_first});
+}
+
+TEST_F(RingTransports, let_go_of_a_ring_that_makes_no_sense_of_who_has_not_been_met) {
+  const size_t num_before = num_mapped();
+  offer_broken(5);
+  EXPECT_TRUE(run([&] { return num_mapped() == num_before; }));
+  EXPECT_TRUE(second.lost.empty());
 }
 
 TEST_F(RingTransports, let_go_of_the_memory_of_who_is_dropped) {
