@@ -88,12 +88,12 @@ struct SegmentEntry {
 
 inline constexpr uint32_t kSegmentSlots = 1024;
 
-enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismatch = 3 };
+enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismatch = 3, kGone = 4 };
 
 // The first fault of a team; `code` is written last, with release order.
 struct FaultReport {
   FaultCode code;
-  int32_t peer;             // the rank that was missing or disagreed
+  int32_t peer;             // the rank that was missing, disagreed or has ended
   uint64_t sequence;        // collectives: the epoch; point to point: how many frames the lane had moved
   DeviceDescriptor ours;    // what this rank was doing
   DeviceDescriptor theirs;  // for a mismatch

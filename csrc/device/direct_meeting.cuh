@@ -131,7 +131,7 @@ __device__ __forceinline__ bool hear(const DirectTurn& turn, int peer, Told& tol
   do {
     told = look_at(turn, peer);
     if (told.is_all || (told.has_come && !is_same(turn.ours, told.descriptor))) break;
-    fault = patience.after_poll();
+    fault = patience.after_poll([peer] { return peer; });
   } while (fault == FaultCode::kNone);
   return agrees(turn, peer, fault, told.descriptor);
 }
@@ -201,7 +201,7 @@ __device__ __forceinline__ Heard hear_verdict(const DirectTurn& turn, int rank) 
   Receipt<1> receipt{{turn.verdict(team.rank, rank)}, {}};
   FaultCode fault;
   do {
-    fault = receipt.await(turn);
+    fault = receipt.await(turn, rank);
   } while (fault != FaultCode::kNone && rank == team.rank);
   const auto [word, mark] = receipt.payloads[0];
   if (fault == FaultCode::kNone && (mark & ~kVerdictBlocks) != kVerdictMark) fault = FaultCode::kMismatch;
@@ -307,11 +307,11 @@ __device__ __forceinline__ Course agree(const DirectTurn& turn, const DirectMeet
   return course;
 }
 
-// As if for data that never comes.
-__device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team) {
+// As if for data of a peer that never comes.
+__device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team, int peer) {
   Patience patience(team);
   for (;;) {
-    if (const FaultCode fault = patience.after_poll(); fault != FaultCode::kNone) return fault;
+    if (const FaultCode fault = patience.after_poll([peer] { return peer; }); fault != FaultCode::kNone) return fault;
   }
 }
 
@@ -319,10 +319,10 @@ __device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team) {
 __device__ __forceinline__ bool await_exit(const DirectTurn& turn, const Packet* exit, int peer) {
   const DeviceTeam& team = turn.team;
   Receipt<1> receipt{{exit}, {}};
-  FaultCode fault = receipt.await(turn);
+  FaultCode fault = receipt.await(turn, peer);
   const bool has_come = fault == FaultCode::kNone;
   if (has_come && receipt.payloads[0].low == kPartDone) return true;
-  if (has_come) fault = await_fault(team);
+  if (has_come) fault = await_fault(team, peer);
   report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
   return has_come || guard(turn, exit, peer);
 }

@@ -59,7 +59,7 @@ __device__ __noinline__ inline uint64_t choose_target(const Turn& turn, const Ex
   const DeviceTeam& team = turn.team;
   Rendezvous& own = rendezvous(team, team.rank, peer);
   Receipt<3> offer{{&own.offer[0], &own.offer[1], &own.offer[2]}, {}};
-  FaultCode fault = offer.await(turn);
+  FaultCode fault = offer.await(turn, peer);
   const auto& [place, theirs, tag] = offer.payloads;
   const bool fits = is_same(turn.ours, theirs) && tag.low == block.send_tag;
   if (fault == FaultCode::kNone && !fits) fault = FaultCode::kMismatch;
@@ -71,7 +71,7 @@ __device__ __noinline__ inline uint64_t choose_target(const Turn& turn, const Ex
     if (target == nullptr) return kByLines;
     const bool is_withdrawn = decide(own, turn.epoch, Claim::kClaimed, Claim::kWithdrawn);
     if (!is_withdrawn) return reinterpret_cast<uint64_t>(target);
-    fault = await_fault(team);
+    fault = await_fault(team, peer);
   }
   report_fault(team, {.code = fault,
                       .peer = peer,
@@ -141,7 +141,7 @@ __device__ __forceinline__ bool goes_by_lines(const Site& site, const ExchangeBl
   uint64_t target = kNowhere;
   if (thread_of_warp() == 0) {
     Receipt<1> told{{&own.target}, {}};
-    while (told.await(turn) != FaultCode::kNone) continue;  // the leading warp tells in any case
+    while (told.await(turn, site.team.rank) != FaultCode::kNone) continue;  // the leading warp tells in any case
     target = *reinterpret_cast<const uint64_t*>(&told.payloads[0]);
     (void)load_acquire(&own.target);  // as for the leading warp
   }
@@ -166,7 +166,7 @@ __device__ __forceinline__ void offer(const Turn& turn, int sender, SegmentPlace
 __device__ __noinline__ inline Outcome await_outcome(const Turn& turn, int sender, uint32_t tag) {
   const DeviceTeam& team = turn.team;
   Receipt<1> outcome{{&rendezvous(team, team.rank, sender).outcome}, {}};
-  const FaultCode fault = outcome.await(turn);
+  const FaultCode fault = outcome.await(turn, sender);
   if (fault == FaultCode::kNone) return static_cast<Outcome>(outcome.payloads[0].low);
   report_fault(team, {.code = fault, .peer = sender, .sequence = turn.epoch, .ours = turn.ours, .our_tag = tag});
   return Outcome{};

@@ -56,7 +56,7 @@ struct Site {
 
   // True while there is no reason to give up; the same for the whole warp.
   __device__ __forceinline__ bool may_wait(Patience& patience, int peer, uint64_t frame) const {
-    const auto fault = __shfl_sync(kWholeWarp, static_cast<uint32_t>(patience.after_poll()), 0);
+    const auto fault = __shfl_sync(kWholeWarp, static_cast<uint32_t>(patience.after_poll([peer] { return peer; })), 0);
     if (fault == 0) return true;
     if (thread_of_warp() == 0) {
       report_fault(team, {.code = static_cast<FaultCode>(fault), .peer = peer, .sequence = frame, .ours = ours});

@@ -39,7 +39,7 @@ __device__ __forceinline__ void verify(const Turn& turn) {
   const int peer = threadIdx.x % 32;
   if (peer >= team.num_ranks || peer == team.rank) return;
   Receipt<1> receipt{{turn.descriptors(team.rank) + peer}, {}};
-  const FaultCode fault = receipt.await(turn, 0);
+  const FaultCode fault = receipt.await(turn, peer, 0);
   (void)agrees(turn, peer, fault, receipt.payloads[0]);
 }
 

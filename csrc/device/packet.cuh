@@ -142,13 +142,22 @@ struct Receipt {
   Payload payloads[kCount];
   uint32_t arrived = 0;  // a bit a packet, as last polled
 
-  __device__ __forceinline__ FaultCode await(const Turn& turn, uint64_t grace_ns = Patience::kGraceForData) {
+  // rank_of(k) is who sends packet k.
+  template <typename RankOf>
+  __device__ __forceinline__ FaultCode await_all(const Turn& turn, RankOf rank_of,
+                                                 uint64_t grace_ns = Patience::kGraceForData) {
     Patience patience(turn.team, grace_ns);
+    const auto missing_rank = [&] { return rank_of(missing()); };
     for (;;) {
       poll(turn.epoch);
       if (arrived == kAll) return FaultCode::kNone;
-      if (const FaultCode fault = patience.after_poll(); fault != FaultCode::kNone) return fault;
+      if (const FaultCode fault = patience.after_poll(missing_rank); fault != FaultCode::kNone) return fault;
     }
+  }
+
+  // All from one rank.
+  __device__ __forceinline__ FaultCode await(const Turn& turn, int rank, uint64_t grace_ns = Patience::kGraceForData) {
+    return await_all(turn, [rank](int) { return rank; }, grace_ns);
   }
 
   // After a fault: the first that had not come.

@@ -62,11 +62,11 @@ __device__ __forceinline__ void send_run(const Turn& turn, const Workers& worker
 // Packet k of a receipt is number start + k / kGroup * workers.count of rank first_rank + k % kGroup. True: all came.
 template <int kGroup, int kCount>
 __device__ __forceinline__ bool await_group(const Turn& turn, Receipt<kCount>& receipt, int first_rank) {
-  const FaultCode fault = receipt.await(turn);
+  const auto rank_of = [first_rank](int k) { return first_rank + k % kGroup; };
+  const FaultCode fault = receipt.await_all(turn, rank_of);
   if (fault == FaultCode::kNone) return true;
-  report_fault(
-      turn.team,
-      {.code = fault, .peer = first_rank + receipt.missing() % kGroup, .sequence = turn.epoch, .ours = turn.ours});
+  report_fault(turn.team,
+               {.code = fault, .peer = rank_of(receipt.missing()), .sequence = turn.epoch, .ours = turn.ours});
   return false;
 }
 

@@ -38,8 +38,9 @@ __device__ __noinline__ inline void report_fault(const DeviceTeam& team, const F
 }
 
 // Decides how long a spinning thread goes on. Polls cost nothing extra but a counter: the rank's own fault word is
-// looked at every kPollsPerFaultCheck, the host's abort word (over PCIe, about 1 us) and the clock every
-// kPollsPerHostCheck.
+// looked at every kPollsPerFaultCheck, the host's words (over PCIe, about 1 us) and the clock every kPollsPerHostCheck.
+//
+// A rank whose process has ended has written all that it ever will: it is polled for once more, and then given up.
 //
 // The ranks of a collective meet, and whoever waits there knows who is missing; a wait for data may be for a rank that
 // itself waits. Hence a grace for data: the meeting is the first to give up.
@@ -50,21 +51,26 @@ class Patience {
   __device__ explicit Patience(const DeviceTeam& team, uint64_t grace_ns = kGraceForData)
       : team_(team), grace_ns_(grace_ns) {}
 
-  // To be called after each poll that found nothing; anything but kNone ends the wait.
-  __device__ __forceinline__ FaultCode after_poll() {
+  // To be called after each poll that found nothing; anything but kNone ends the wait. missing() is a rank that is
+  // waited for.
+  template <typename Missing>
+  __device__ __forceinline__ FaultCode after_poll(Missing missing) {
     if (++num_polls_ % kPollsPerFaultCheck != 0) return FaultCode::kNone;
-    return look_around();
+    const uint32_t fault = load_relaxed(&team_.state->fault);
+    if (fault != 0) return static_cast<FaultCode>(fault);
+    if (num_polls_ % kPollsPerHostCheck != 0) return FaultCode::kNone;
+    return look_at_host(missing());
   }
 
  private:
   static constexpr uint32_t kPollsPerFaultCheck = 64;
   static constexpr uint32_t kPollsPerHostCheck = 4096;
 
-  __device__ __forceinline__ FaultCode look_around() {
-    const uint32_t fault = load_relaxed(&team_.state->fault);
-    if (fault != 0) return static_cast<FaultCode>(fault);
-    if (num_polls_ % kPollsPerHostCheck != 0) return FaultCode::kNone;
+  __device__ __forceinline__ FaultCode look_at_host(int missing) {
     if (load_relaxed(&team_.mailbox->abort) != 0) return FaultCode::kAborted;
+    const uint32_t gone = load_relaxed(&team_.mailbox->gone);
+    if ((gone >> missing & was_gone_ >> missing & 1) != 0) return FaultCode::kGone;
+    was_gone_ = gone;
     const uint64_t now = global_timer();
     if (first_look_ == 0) first_look_ = now;
     return now - first_look_ > team_.timeout_ns + grace_ns_ ? FaultCode::kTimeout : FaultCode::kNone;
@@ -73,6 +79,7 @@ class Patience {
   const DeviceTeam& team_;
   const uint64_t grace_ns_;
   uint32_t num_polls_ = 0;
+  uint32_t was_gone_ = 0;  // at the last look
   uint64_t first_look_ = 0;
 };
 

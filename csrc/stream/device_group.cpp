@@ -18,9 +18,9 @@
 
 namespace axon {
 
-// After a rank is gone, what it has sent may still lie unread in its peers' blocks, and other ranks may still be waited
-// for: so long.
-static constexpr std::chrono::seconds kLastWords{2};
+// A kernel that waits for a rank whose process has ended knows it, takes what that had sent, and ends. Other waits for
+// a lost rank end with all of the group, so long after the loss: some are for other ranks.
+static constexpr std::chrono::milliseconds kLastWords{500};
 
 static constexpr Reach kTeams[] = {Reach::kSmall, Reach::kLarge};
 
@@ -232,6 +232,14 @@ std::weak_ptr<void> DeviceGroup::graphs() const {
   return order_.graphs();
 }
 
+// What is sent to a rank that is gone would lie in its block for ever.
+Status DeviceGroup::check_addressee(const Operation& message) {
+  if (message.direction != Direction::kSend) return Status();
+  const std::lock_guard lock(fate_mutex_);
+  const Status& loss = loss_of(message.peer);
+  return loss.ok() ? Status() : Status(loss.code(), message.describe() + ": " + loss.message());
+}
+
 // Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a
 // circle.
 Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_points, StreamView stream) {
@@ -240,6 +248,7 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
   for (const Operation* message : point_to_points) {
     const Reach reach = reach_for(*message);
     if (reach == Reach::kNone) return refused(*message);
+    AXON_TRY(check_addressee(*message));
     batches[index_of(reach)].push_back(message);
   }
   const DeviceGuard guard(device_);
@@ -299,24 +308,29 @@ void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
 
 void DeviceGroup::heed_loss(int rank) noexcept {
   const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
-  const Status& loss = losses_[static_cast<size_t>(rank)];
+  const Status& loss = loss_of(rank);
   if (!is_connected || loss.ok() || !loss_.ok()) return;
   loss_ = loss.clone();
   lost_at_ = Clock::now();
 }
 
-// Of the lost ranks, those whose processes have ended: what they wrote into tensors here has come.
-void DeviceGroup::tell_who_is_gone() noexcept {
+// Of the lost ranks, those whose processes have ended: what they wrote into tensors here has come. Whether these are
+// all.
+bool DeviceGroup::tell_who_is_gone() noexcept {
   uint32_t gone = 0;
+  bool are_all = true;
   for (size_t rank = 0; rank < losses_.size(); ++rank) {
     const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
     if (losses_[rank].ok() || !is_connected) continue;
-    if (edges_->resident(static_cast<int>(rank)).arena->is_gone()) gone |= 1u << rank;
+    const bool is_gone = edges_->resident(static_cast<int>(rank)).arena->is_gone();
+    gone |= is_gone ? 1u << rank : 0;
+    are_all &= is_gone;
   }
   for (const Reach team : kTeams) {
     TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
     std::atomic_ref(mailbox.gone).store(gone, std::memory_order_relaxed);  // publishes nothing else
   }
+  return are_all;
 }
 
 Status DeviceGroup::fault() noexcept {
@@ -324,18 +338,24 @@ Status DeviceGroup::fault() noexcept {
   Status lost;
   {
     const std::lock_guard lock(fate_mutex_);
-    if (!loss_.ok()) tell_who_is_gone();
-    if (!loss_.ok() && Clock::now() > lost_at_ + kLastWords) lost = loss_.clone();
+    const bool is_known = loss_.ok() || (tell_who_is_gone() && watched_.empty());
+    if (!is_known && Clock::now() > lost_at_ + kLastWords) lost = loss_.clone();
   }
   if (!lost.ok()) abort(std::move(lost));
   for (const Reach team : kTeams) {
-    Status found = fault_in(arena_->mailboxes(block_)[index_of(team)], communicator_.rank());
+    const TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
+    Status found = fault_in(mailbox, communicator_.rank());
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);
+    if (found.code() == ErrorCode::kPeerLost) return loss_of(mailbox.report.peer).followed_by(found.message());
     if (found.code() != ErrorCode::kAborted || reason_.ok()) return found;
     return reason_.followed_by(found.message());
   }
   return Status();
+}
+
+const Status& DeviceGroup::loss_of(int rank) const noexcept {
+  return losses_[static_cast<size_t>(rank)];
 }
 
 }  // namespace axon

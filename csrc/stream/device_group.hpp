@@ -122,7 +122,9 @@ class DeviceGroup final : public Companion {
   void build_team(Reach reach, const TeamLayout& layout);
   void connect(int rank, Reach reach);
   void heed_loss(int rank) noexcept;
-  void tell_who_is_gone() noexcept;
+  bool tell_who_is_gone() noexcept;
+  const Status& loss_of(int rank) const noexcept;
+  Status check_addressee(const Operation& message);
   Reach reach_for(const Operation& operation) const noexcept;
   DeviceTeam team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept;
   void abort(Status reason) noexcept;

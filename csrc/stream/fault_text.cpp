@@ -54,6 +54,8 @@ Status fault_in(const TeamMailbox& mailbox, int rank) {
       return {ErrorCode::kMismatch, "mismatched operations: " + peer + " called " +
                                         describe(report.theirs, report.their_tag) + ", rank " + std::to_string(rank) +
                                         " called " + ours};
+    case FaultCode::kGone:
+      return {ErrorCode::kPeerLost, ours + " was waiting for " + peer + " on the GPU, whose process has ended"};
     default:
       return {ErrorCode::kAborted, ours + " was waiting for " + peer + " on the GPU"};
   }

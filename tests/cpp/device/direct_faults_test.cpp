@@ -357,7 +357,7 @@ TEST_F(DirectGuards, a_process_that_has_ended_is_not_waited_for) {
   puppets_[1]->agree();
   launch();
   expect_end_before_the_guard_gives_up();
-  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kGone);
 }
 
 TEST_F(DirectGuards, the_guard_gives_up) {

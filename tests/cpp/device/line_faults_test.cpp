@@ -1,5 +1,6 @@
 // Line kernels without all their peers, aborted, or at odds: they return with a report and the GPU stays usable.
 #include <atomic>
+#include <thread>
 
 #include "device/device_buffer.hpp"
 #include "device/line_collectives.hpp"
@@ -74,6 +75,25 @@ TEST_P(LineFaults, abort_ends_the_wait_and_all_later_launches) {
   }
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kAborted);
+  expect_usable();
+}
+
+// Whoever does not wait for it itself waits for one who does, and is ended by its host.
+TEST_P(LineFaults, a_rank_whose_process_has_ended_is_named) {
+  DeviceRanks ranks = this->ranks(60'000'000'000);
+  const int last = ranks.size() - 1;
+  for (int rank = 0; rank < last; ++rank) all_reduce(ranks, rank);
+  for (int rank = 0; rank < last; ++rank) {
+    std::atomic_ref(ranks.mailbox(rank).gone).store(1u << last, std::memory_order_release);
+  }
+  const auto has_fault = [&](int rank) { return code_of(ranks.mailbox(rank)) != FaultCode::kNone; };
+  while (!has_fault(0)) std::this_thread::yield();
+  EXPECT_EQ(code_of(ranks.mailbox(0)), FaultCode::kGone);
+  EXPECT_EQ(ranks.mailbox(0).report.peer, last);
+  for (int rank = 0; rank < last; ++rank) {
+    std::atomic_ref(ranks.mailbox(rank).abort).store(1, std::memory_order_release);
+  }
+  ranks.synchronize();
   expect_usable();
 }
 

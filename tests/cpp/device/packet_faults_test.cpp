@@ -1,5 +1,7 @@
 // A rank that never comes, an abort, ranks that disagree: kernels return with a code and the GPU stays usable.
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "device/device_ranks.hpp"
 #include "device/packet_collectives.hpp"
@@ -61,6 +63,42 @@ TEST_P(PacketFaults, abort_ends_the_wait_and_all_later_launches) {
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kAborted);
   expect_usable();
+}
+
+// In everybody else's mailbox, by the host that has seen it.
+void say_that_last_has_ended(DeviceRanks& ranks) {
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) {
+    std::atomic_ref(ranks.mailbox(rank).gone).store(1u << (ranks.size() - 1), std::memory_order_release);
+  }
+}
+
+TEST_P(PacketFaults, a_rank_whose_process_has_ended_is_named) {
+  DeviceRanks ranks(GetParam().devices(), {.timeout_ns = 60'000'000'000});
+  enqueue(ranks, ranks.size() - 1);
+  say_that_last_has_ended(ranks);
+  ranks.synchronize();
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) {
+    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kGone);
+    EXPECT_EQ(ranks.mailbox(rank).report.peer, ranks.size() - 1);
+  }
+  expect_usable();
+}
+
+TEST_P(PacketFaults, what_it_had_sent_before_is_taken) {
+  DeviceRanks ranks(GetParam().devices(), {.timeout_ns = 60'000'000'000});
+  const int last = ranks.size() - 1;
+  for (int rank = 0; rank <= last; ++rank) buffers_.push_back(require(DeviceMemory::allocate(8192)));
+  require(load_packet_kernels(ranks.size()));
+  const auto launch = [&](int rank) {
+    const DeviceGuard guard(ranks.device(rank));
+    require(all_reduce_one_shot(ranks.team(rank), call(rank, 1000), ranks.stream(rank)));
+  };
+  launch(last);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  say_that_last_has_ended(ranks);
+  for (int rank = 0; rank < last; ++rank) launch(rank);
+  ranks.synchronize();
+  for (int rank = 0; rank <= last; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kNone);
 }
 
 TEST_P(PacketFaults, mismatch_is_seen_by_both_sides) {

@@ -43,6 +43,17 @@ TEST(FaultText, what_was_aborted_says_what_it_was_and_for_whom_it_waited) {
   EXPECT_EQ(fault.message(), "send or receive (float32, 100 elements, tag 0) was waiting for rank 1 on the GPU");
 }
 
+TEST(FaultText, a_process_that_has_ended_is_said_to_have) {
+  TeamMailbox mailbox{};
+  mailbox.report.code = FaultCode::kGone;
+  mailbox.report.peer = 2;
+  mailbox.report.ours = descriptor(DeviceOperation::kAllReduce, Reduction::kMax, 8);
+  const Status fault = fault_in(mailbox, 0);
+  EXPECT_EQ(fault.code(), ErrorCode::kPeerLost);
+  EXPECT_EQ(fault.message(),
+            "all_reduce (float32, 2 elements, MAX) was waiting for rank 2 on the GPU, whose process has ended");
+}
+
 TEST(FaultText, a_mismatch_names_both_sides) {
   TeamMailbox mailbox{};
   mailbox.report.code = FaultCode::kMismatch;
