@@ -117,6 +117,7 @@ void Communicator::begin(Operation& operation) noexcept {
   operation.task_.emplace(operation.run());
   if (operation.gate == nullptr) return operation.task_->resume();
   engine_.gated_.push_back(&operation);
+  engine_.progress_->wake_to_look();
 }
 
 void Communicator::on_run_over(Operation& operation) noexcept {

@@ -3,12 +3,16 @@
 //   engine.enter(door);                              // from here on it is asked and told
 //   engine.submit(item);                             // any thread: item.begin() by the holder, soon
 //   engine.post(item);                               // holder: item.deliver() once the token is released
+//   engine.watch(item, word);                        // holder: item.on_opened() once a device has written the word
 //   engine.exclusively([&] { … });                   // any thread: as holder of the token
 //   and once it is through, its tick() says so: a door leaves by itself.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 
+#include "base/intrusive_list.hpp"
 #include "comm/progress.hpp"
 #include "comm/submissions.hpp"
 #include "transport/transport.hpp"
@@ -25,6 +29,21 @@ class Submission : public Deliverable {
 
  protected:
   ~Submission() = default;
+};
+
+// What waits for a word in memory that a device writes, unless it is unlinked before. Everything by the holder of the
+// token.
+class Gated : public ListNode<Gated> {
+ public:
+  // The word is not 0 any more; or the transport is gone.
+  virtual void on_opened() noexcept = 0;
+
+ protected:
+  ~Gated() = default;
+
+ private:
+  friend class Engine;
+  const std::atomic<uint32_t>* word_ = nullptr;
 };
 
 // Everything here is called by the holder of the token.

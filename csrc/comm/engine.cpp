@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <new>
 #include <stdexcept>
 
@@ -140,32 +139,26 @@ void Engine::submit_after_delivery(Submission& item) noexcept {
 
 namespace {
 
-// By the holder, once.
-class Errand final : public Submission {
+class Refusal final : public Submission {
  public:
-  explicit Errand(std::function<void()> run) noexcept : run_(std::move(run)) {}
+  Refusal(const std::unique_ptr<Transport>& transport, void* rendezvous) noexcept
+      : transport_(transport), rendezvous_(rendezvous) {}
   void begin() noexcept override {
-    run_();
+    if (transport_) transport_->refuse(rendezvous_);
     delete this;
   }
   void deliver() noexcept override {}
 
  private:
-  const std::function<void()> run_;
+  const std::unique_ptr<Transport>& transport_;
+  void* const rendezvous_;
 };
 
 }  // namespace
 
-void Engine::submit_when(const std::atomic<uint32_t>& word, Submission& item) noexcept {
-  submitted_.push(*new Errand([this, &word, &item] { watched_.push_back({&word, &item}); }));
-  wake();
-}
-
 void Engine::refuse_later(void* rendezvous) noexcept {
   if (is_forked()) return;
-  submitted_.push(*new Errand([this, rendezvous] {
-    if (transport_) transport_->refuse(rendezvous);
-  }));
+  submitted_.push(*new Refusal(transport_, rendezvous));
   wake();
 }
 
@@ -193,23 +186,31 @@ size_t Engine::open_gates() noexcept {
   return num_opened;
 }
 
-size_t Engine::begin_watched() noexcept {
-  size_t num_begun = 0;
-  for (size_t i = 0; i < watched_.size();) {
-    if (watched_[i].word->load(std::memory_order_acquire) == 0) {
-      ++i;
-      continue;
+void Engine::watch(Gated& item, const std::atomic<uint32_t>& word) noexcept {
+  if (!transport_) return item.on_opened();
+  item.word_ = &word;
+  watched_.push_back(item);
+  progress_->wake_to_look();
+}
+
+// What one of them does may unlink others.
+size_t Engine::open_watched() noexcept {
+  IntrusiveList<Gated> opened;
+  for (Gated* item = watched_.front(); item != nullptr;) {
+    Gated* const next = watched_.next(*item);
+    if (item->word_->load(std::memory_order_acquire) != 0) {
+      item->unlink();
+      opened.push_back(*item);
     }
-    Submission& item = *watched_[i].item;
-    watched_.erase(watched_.begin() + static_cast<std::ptrdiff_t>(i));
-    item.begin();
-    ++num_begun;
+    item = next;
   }
-  return num_begun;
+  size_t num_opened = 0;
+  for (; Gated* item = opened.pop_front(); ++num_opened) item->on_opened();
+  return num_opened;
 }
 
 unsigned Engine::drive() noexcept {
-  const size_t num_begun = begin_submitted() + open_gates() + begin_watched();
+  const size_t num_begun = begin_submitted() + open_gates() + open_watched();
   if (shut_down_) {  // all communicators are aborted: what begins now is over
     finish_over();
     return 0;
@@ -356,7 +357,7 @@ void Engine::shut_down() noexcept {
       log::info("messages refused, as from no member of a group or repeated: " + std::to_string(refused));
     }
     transport_.reset();
-    for (const Watched& watched : std::exchange(watched_, {})) watched.item->begin();  // nothing leaves any more
+    while (Gated* item = watched_.pop_front()) item->on_opened();
     while (Operation* operation = restless_.pop_front()) {  // nobody moves their memory any more
       operation->exchange_.reset();
       operation->released_ = true;

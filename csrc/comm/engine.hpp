@@ -59,8 +59,6 @@ class Engine final : private ControlHandler, private Driver {
   // The same, but from within a deliver() the item is left to whoever delivers: what is submitted in answer to what has
   // come does not nest, however much comes meanwhile.
   void submit_after_delivery(Submission& item) noexcept;
-  // Once the word is not 0, which a device writes: the holder looks at it.
-  void submit_when(const std::atomic<uint32_t>& word, Submission& item) noexcept;
   // Refuses what waits at its sender, soon: any thread, also the holder and those that must not drive.
   void refuse_later(void* rendezvous) noexcept;
   // True when `finished`, which a deliver() sets; false at the deadline. Drives as long as something has moved within
@@ -80,6 +78,8 @@ class Engine final : private ControlHandler, private Driver {
   const PeerCard& card() const noexcept { return card_; }
   Messenger& messenger() noexcept { return messenger_; }
   void post(Submission& item) noexcept;
+  // Once the word is not 0, which a device writes.
+  void watch(Gated& item, const std::atomic<uint32_t>& word) noexcept;
   void wake() noexcept { progress_->wake(); }
   // Another process of this host.
   bool is_neighbour(const PeerCard& card) const noexcept { return card.host == card_.host && card.pid != card_.pid; }
@@ -107,10 +107,6 @@ class Engine final : private ControlHandler, private Driver {
     std::string loss;  // why it is gone; empty while it is not
   };
   using ProcessId = std::array<uint64_t, 2>;
-  struct Watched {
-    const std::atomic<uint32_t>* word;
-    Submission* item;
-  };
 
   // For communicators.
   void send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept;
@@ -135,7 +131,7 @@ class Engine final : private ControlHandler, private Driver {
 
   size_t begin_submitted() noexcept;
   size_t open_gates() noexcept;
-  size_t begin_watched() noexcept;
+  size_t open_watched() noexcept;
   void finish_over() noexcept;
   void release_rested() noexcept;
 
@@ -153,7 +149,7 @@ class Engine final : private ControlHandler, private Driver {
 
   Submissions submitted_;              // by any thread, taken by the holder
   std::vector<Operation*> gated_;      // begun, in order, waiting for their inputs
-  std::vector<Watched> watched_;       // waiting for their words
+  IntrusiveList<Gated> watched_;       // waiting for their words
   IntrusiveList<Operation> over_;      // run to the end, not yet finished
   IntrusiveList<Operation> restless_;  // finished, but the transport still has their memory
   Deliverable* outbox_ = nullptr;      // in order; outbox_end_ is its last

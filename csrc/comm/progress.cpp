@@ -85,6 +85,11 @@ void Progress::wake() noexcept {
   if (deeply_asleep_.load() && deeply_asleep_.exchange(false)) doorbell_.ring();
 }
 
+void Progress::wake_to_look() noexcept {
+  if (waiter_listens_.load()) doorbell_.ring_waiter();
+  if (listens_.load()) doorbell_.ring();
+}
+
 bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept {
   bool has_listened = false;
   bool leaves_work = true;
@@ -246,7 +251,8 @@ microseconds Progress::drive_in_background() noexcept {
   const bool moved = drive_and_count();
   const Clock::time_point now = Clock::now();
   driver_.tick(now);
-  const bool running = driver_.has_running();
+  const bool gated = driver_.has_gated();
+  const bool running = gated || driver_.has_running();
   const uint64_t num_busy_rounds = num_busy_rounds_.load(std::memory_order_relaxed);
   if (num_busy_rounds != seen_busy_rounds_) {
     seen_busy_rounds_ = num_busy_rounds;
@@ -255,7 +261,7 @@ microseconds Progress::drive_in_background() noexcept {
   const bool crowded = now < crowded_until_;
   const Clock::duration quiet = crowded ? kWarm : now - busy_at_;
   if ((moved && !crowded) || (running && quiet < kHot)) return microseconds{0};
-  if (quiet < kWarm || driver_.has_gated()) return running ? kShortNap : kLongNap;
+  if (quiet < kWarm || gated) return running ? kShortNap : kLongNap;
   if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortNap;
   listens_.store(true);
   if (crowded) return kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it

@@ -66,6 +66,8 @@ class Progress {
 
   // Makes sure that the background thread looks after what is running.
   void wake() noexcept;
+  // Something is gated from now on: nobody may go on listening. Holder of the token only.
+  void wake_to_look() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which deliver() sets (true), or the deadline (false).
   // Listens once nothing has moved for as long as its patience; who stands in sleeps at once, and drives only while the

@@ -8,7 +8,7 @@ void Call::reset() noexcept {
   request.clear();
   reply_.let_go();
   number_ = 0;
-  begun_ = gated_ = at_peer_ = answered_ = failed_there_ = given_up_ = over_ = resting_ = false;
+  begun_ = at_peer_ = answered_ = failed_there_ = given_up_ = over_ = resting_ = false;
   status_ = Status();
   finished_.store(false, std::memory_order_relaxed);
   released_flag_.store(false, std::memory_order_relaxed);
@@ -31,14 +31,8 @@ void Call::deliver() noexcept {
   release();
 }
 
-void Call::Opening::begin() noexcept {
-  if (!call.over_) call.connection_->open(call);
-  engine->post(*this);
-}
-
-// Without the token: what goes with the call may be its user's code.
-void Call::Opening::deliver() noexcept {
-  call.release();
+void Call::Opening::on_opened() noexcept {
+  call.connection_->open(call);
 }
 
 void Call::Announcement::deliver() noexcept {

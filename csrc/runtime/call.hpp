@@ -75,12 +75,10 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   };
 
   // What is sent is there.
-  struct Opening final : Submission {
+  struct Opening final : Gated {
     explicit Opening(Call& owner) noexcept : call(owner) {}
     Call& call;
-    Engine* engine = nullptr;  // the call may have found its end, and forgotten its connection
-    void begin() noexcept override;
-    void deliver() noexcept override;
+    void on_opened() noexcept override;
   };
 
   void begin() noexcept override;
@@ -98,7 +96,6 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   Opening opening_{*this};
   uint32_t number_ = 0;
   bool begun_ = false;
-  bool gated_ = false;     // its request is not to leave yet
   bool at_peer_ = false;   // it has a number
   bool answered_ = false;  // at least the envelope has come
   bool failed_there_ = false;

@@ -85,29 +85,35 @@ void Connection::begin(Call& call) noexcept {
   ++num_calls_;
   if (!failure_.ok()) return finish(call, failure_.clone());
   if (call.given_up_) return finish(call, cancelled());
-  if (call.request.gate() == nullptr) return take_place(call);
-  call.gated_ = true;
+  const std::atomic<uint32_t>* const gate = call.request.gate();
+  if (gate == nullptr) return take_place(call);
+  if (!has_room(call)) return;
   gated_.push_back(call);
-  call.retain();
-  call.opening_.engine = &engine_;
-  engine_.submit_when(*call.request.gate(), call.opening_);
+  ++num_waiting_;
+  engine_.watch(call.opening_, *gate);
 }
 
 void Connection::open(Call& call) noexcept {
+  if (const std::atomic<uint32_t>* const next = call.request.gate()) return engine_.watch(call.opening_, *next);
   call.unlink();
-  call.gated_ = false;
+  --num_waiting_;
   take_place(call);
+}
+
+// To wait; the call fails if there is none.
+bool Connection::has_room(Call& call) noexcept {
+  if (num_waiting_ < core_.options().max_waiting_calls) return true;
+  finish(call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow - free_places_.size()) + " calls to '" +
+                                                         identity_.name + "' are not answered yet, and " +
+                                                         std::to_string(num_waiting_) +
+                                                         " wait for that, or for what they send, as many as may"));
+  return false;
 }
 
 void Connection::take_place(Call& call) noexcept {
   call.reply_.open(engine_, call, core_.limits());
   if (!free_places_.empty()) return launch(call);
-  if (num_waiting_ >= core_.options().max_waiting_calls) {
-    return finish(
-        call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow) + " calls to '" + identity_.name +
-                                                        "' are not answered yet, and " + std::to_string(num_waiting_) +
-                                                        " wait for that, as many as may"));
-  }
+  if (!has_room(call)) return;
   waiting_.push_back(call);
   ++num_waiting_;
 }
@@ -172,7 +178,8 @@ void Connection::on_answer_part(const MessageHeader& header, const Payload& payl
 void Connection::finish(Call& call, Status status) noexcept {
   if (call.linked()) {
     call.unlink();
-    num_waiting_ -= call.gated_ ? 0 : 1;
+    call.opening_.unlink();
+    --num_waiting_;
   }
   --num_calls_;
   if (!status.ok()) call.reply_.abandon();

@@ -57,10 +57,15 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   // The peer's process is another one of this host.
   bool is_neighbour() const noexcept { return engine_.is_neighbour(identity_.card); }
 
-  // What a door that lends notes here: the GPUs of this process that the peer reads, a bit each; and whether the peer
-  // has been told which of its GPUs this process reads.
-  std::atomic<uint64_t> gpus_read_by_peer{0};
-  std::atomic<bool> has_told_gpus{false};
+  // What a door that lends and borrows notes here.
+  struct Lending {
+    std::atomic<uint64_t> gpus_read_by_peer{0};  // of this process, a bit each
+    // When the peer is to be told which of its GPUs this process reads; max: it has been. And the one of this process
+    // on which tensors had come then; none: it has never been told.
+    std::atomic<Clock::time_point> told_from{Clock::time_point::min()};
+    std::atomic<int> gpu{-1};
+  };
+  Lending lending;
 
  private:
   friend class Call;
@@ -87,6 +92,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   // Caller
   void begin(Call& call) noexcept;
   void open(Call& call) noexcept;
+  bool has_room(Call& call) noexcept;
   void take_place(Call& call) noexcept;
   void launch(Call& call) noexcept;
   void launch_waiting() noexcept;
@@ -128,9 +134,9 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   IntrusiveList<Call> gated_;     // for what they send
   IntrusiveList<Call> waiting_;   // for a place
   IntrusiveList<Call> restless_;  // finished, but the transport still has their memory
-  size_t num_waiting_ = 0;
-  size_t num_calls_ = 0;  // begun, and not finished
-  size_t num_told_ = 0;   // finished, but the peer has not dealt with them
+  size_t num_waiting_ = 0;        // in both
+  size_t num_calls_ = 0;          // begun, and not finished
+  size_t num_told_ = 0;           // finished, but the peer has not dealt with them
 
   std::vector<PeersPlace> peers_places_;
   size_t num_invocations_ = 0;

@@ -27,9 +27,7 @@ void Invocation::reply_failure() noexcept {
 void Invocation::submit(OperationKind answer_kind) noexcept {
   answer_kind_ = answer_kind;
   if (!wants_answer()) answer.clear();
-  Engine& engine = connection_->engine();
-  if (answer.gate() != nullptr) return engine.submit_when(*answer.gate(), *this);
-  engine.submit_after_delivery(*this);
+  connection_->engine().submit_after_delivery(*this);
 }
 
 void Invocation::fail(std::string_view class_name, std::string_view message) noexcept {
@@ -59,6 +57,8 @@ void Invocation::begin() noexcept {
   if (phase_ == Phase::kCleared) return core_->recycle(*this);
   if (phase_ == Phase::kCalled) --core_->num_running_;
   phase_ = Phase::kReplying;
+  const std::atomic<uint32_t>* const gate = answer.gate();
+  if (gate != nullptr && connection_->failure_.ok()) return connection_->engine().watch(opening_, *gate);
   connection_->answer(*this);
 }
 

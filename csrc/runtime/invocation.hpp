@@ -60,6 +60,13 @@ class Invocation final : public ListNode<Invocation>,
 
   enum class Phase : uint8_t { kArriving, kAsking, kCalled, kReplying, kCleared };
 
+  // What it answers with is there.
+  struct Opening final : Gated {
+    explicit Opening(Invocation& owner) noexcept : invocation(owner) {}
+    Invocation& invocation;
+    void on_opened() noexcept override { invocation.begin(); }
+  };
+
   void submit(OperationKind answer_kind) noexcept;
   void describe_failure(std::string_view class_name, std::string_view message);
   void fail_here(std::string_view class_name, const std::string& message) noexcept;
@@ -81,6 +88,7 @@ class Invocation final : public ListNode<Invocation>,
   OperationKind kind_{};
   OperationKind answer_kind_ = OperationKind::kReply;
   Phase phase_ = Phase::kArriving;
+  Opening opening_{*this};
   bool has_envelope_ = false;
   std::string refusal_;  // why it was given up while it was asked where it goes; empty if it was not
   std::atomic<bool> cancelled_{false};

@@ -16,8 +16,6 @@ static constexpr size_t kMostKept = size_t{1} << 16;
 
 void Outbound::open(std::string_view name) {
   clear();
-  gate_ = nullptr;
-  gate_owner_ = Owner();
   name_num_bytes_ = static_cast<uint8_t>(name.size());
   values_offset_ = sizeof(EnvelopePrefix) + padded(name.size());
   bytes_.resize(values_offset_);
@@ -97,6 +95,13 @@ size_t Outbound::place_tensors(size_t num_before) {
   return num_bytes;
 }
 
+const std::atomic<uint32_t>* Outbound::gate() const noexcept {
+  for (const Gate& gate : gates_) {
+    if (gate.word->load(std::memory_order_acquire) == 0) return gate.word;
+  }
+  return nullptr;
+}
+
 Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {
   AXON_TRY(fits_.clone());
   Transport& transport = messenger.transport();
@@ -129,6 +134,7 @@ void Outbound::clear() noexcept {
   tensors_.clear();
   shapes_.clear();
   parts_.clear();
+  gates_.clear();
 }
 
 }  // namespace axon

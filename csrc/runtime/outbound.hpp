@@ -56,15 +56,13 @@ class Outbound : private Completion {
   // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
   // read, and may be of any device. Only for receivers that borrow.
   size_t lend(const TensorView& tensor, const Whereabouts& whereabouts, Owner owner);
-  // It does not leave before the word is not 0, which a device writes; `owner` keeps it.
-  void leave_when(const std::atomic<uint32_t>& word, Owner owner) noexcept {
-    gate_ = &word;
-    gate_owner_ = std::move(owner);
-  }
+  // It does not leave before the word is not 0, which a device writes; nor before those that were given already. Its
+  // owner may go while the device has not written, with a message that never leaves.
+  void leave_when(const std::atomic<uint32_t>& word, Owner owner) { gates_.push_back({&word, std::move(owner)}); }
   void seal();
 
-  // Null: it may leave at once. Until it is opened anew.
-  const std::atomic<uint32_t>* gate() const noexcept { return gate_; }
+  // One of the words that it still waits for; null: it may leave.
+  const std::atomic<uint32_t>* gate() const noexcept;
   std::string_view name() const noexcept {
     return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(EnvelopePrefix), name_num_bytes_};
   }
@@ -80,8 +78,8 @@ class Outbound : private Completion {
   // The transport is gone, and so moves nothing.
   void come_to_rest() noexcept { num_moving_ = 0; }
 
-  // Whether somebody's memory is borrowed.
-  bool has_parts() const noexcept { return !parts_.empty(); }
+  // Whether somebody's memory is borrowed, or a word.
+  bool has_owners() const noexcept { return !parts_.empty() || !gates_.empty(); }
   // Lets go of what it borrowed or owned; at rest only.
   void clear() noexcept;
 
@@ -100,6 +98,11 @@ class Outbound : private Completion {
     bool is_lent;
   };
 
+  struct Gate {
+    const std::atomic<uint32_t>* word;
+    Owner owner;
+  };
+
   void refuse(const std::string& what, size_t count, size_t most);
   size_t place_tensors(size_t num_before);
   static void on_done(Completion& self, Status status) noexcept;
@@ -114,8 +117,7 @@ class Outbound : private Completion {
   std::vector<Tensor> tensors_;
   std::vector<int64_t> shapes_;
   std::vector<Part> parts_;
-  const std::atomic<uint32_t>* gate_ = nullptr;
-  Owner gate_owner_;
+  std::vector<Gate> gates_;
 };
 
 }  // namespace axon

@@ -189,7 +189,7 @@ void RuntimeCore::recycle(Invocation& invocation) noexcept {
     return;
   }
   invocation.unlink();
-  if (invocation.answer.has_parts() || invocation.arguments_.has_owners()) {  // not to be told under the token
+  if (invocation.answer.has_owners() || invocation.arguments_.has_owners()) {  // not to be told under the token
     invocation.phase_ = Invocation::Phase::kCleared;
     return engine_.post(invocation);
   }
@@ -263,6 +263,10 @@ void RuntimeCore::on_lost(Connection& connection) noexcept {
 
 void RuntimeCore::on_caller_lost(Invocation& invocation) noexcept {
   if (invocation.phase_ == Invocation::Phase::kArriving) return recycle(invocation);
+  if (invocation.opening_.linked()) {
+    invocation.opening_.unlink();
+    return invocation.begin();
+  }
   on_cancelled(invocation);
 }
 

@@ -138,7 +138,8 @@ py::object take_reply(PythonCall& call, const std::shared_ptr<Connection>& conne
 
 // What the peer has told: tell_readable_gpus().
 void lend_on(Connection& connection, const std::vector<std::string>& uuids) {
-  connection.gpus_read_by_peer.store(own_gpus_among(uuids));
+  const GilReleased no_gil;
+  connection.lending.gpus_read_by_peer.store(own_gpus_among(uuids));
 }
 
 py::object failure_of(PythonCall& call) {
@@ -228,7 +229,8 @@ void bind_connection(py::module_& module) {
       .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
       .def("invoke", &invoke)
       .def("lend_on", &lend_on)
-      .def_property_readonly("gpus_read_by_peer", [](const Connection& self) { return self.gpus_read_by_peer.load(); })
+      .def_property_readonly("gpus_read_by_peer",
+                             [](const Connection& self) { return self.lending.gpus_read_by_peer.load(); })
       .def(
           "cancel", [](Connection& self, PythonCall& call) { self.cancel(call); }, py::call_guard<GilReleased>())
       .def("failure", [](Connection& self) -> py::object {

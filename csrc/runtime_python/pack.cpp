@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "python/gil.hpp"
 #include "runtime/values.hpp"
 #include "runtime_python/lending.hpp"
 #include "runtime_python/tensors.hpp"
@@ -18,7 +19,7 @@ namespace {
 class Packer {
  public:
   Packer(Outbound& outbound, const Connection& peer)
-      : outbound_(outbound), writer_(outbound.bytes()), lendable_(peer.gpus_read_by_peer.load()) {}
+      : outbound_(outbound), writer_(outbound.bytes()), peer_(peer), lendable_(peer.lending.gpus_read_by_peer.load()) {}
 
   void pack(PyObject* value, int depth) {
     if (THPVariable_Check(value)) return pack_tensor(THPVariable_Unpack(value));
@@ -37,7 +38,10 @@ class Packer {
 
   // All values are packed.
   void finish() {
-    for (uint64_t left = used_ & lendable_; left != 0; left &= left - 1) {
+    const uint64_t lent = used_ & lendable_;
+    if (lent == 0) return;
+    const GilReleased no_gil;
+    for (uint64_t left = lent; left != 0; left &= left - 1) {
       leave_behind_current_stream(outbound_, {at::kCUDA, static_cast<c10::DeviceIndex>(std::countr_zero(left))});
     }
   }
@@ -98,6 +102,8 @@ class Packer {
       throw py::value_error("a message has more than " + std::to_string(kMostTensors) + " tensors");
     }
     ++num_tensors_;
+    if (tensor.is_cuda() && peer_.is_neighbour())
+      let_peers_read();  // before the first of them finds out whether it may
     writer_.tensor(add_tensor(outbound_, tensor, lendable_));
     used_ |= gpu_bit(tensor);
   }
@@ -119,6 +125,7 @@ class Packer {
 
   Outbound& outbound_;
   ValueWriter writer_;
+  const Connection& peer_;
   const uint64_t lendable_;  // GPUs, a bit each
   uint64_t used_ = 0;        // likewise
   size_t num_tensors_ = 0;

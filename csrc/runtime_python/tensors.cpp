@@ -91,10 +91,7 @@ size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendabl
   }
   if (tensor.is_cuda()) check_not_captured(tensor.device());
   const std::optional<Whereabouts> whereabouts = lend_if_allowed(sent, lendable);
-  if (!whereabouts && sent.is_cuda()) {
-    let_peers_read();  // before the first of them finds out whether it may
-    sent = from_device(sent);
-  }
+  if (!whereabouts && sent.is_cuda()) sent = from_device(sent);
   const TensorView view{.dtype = dtype_of(sent.scalar_type()),
                         .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
                         .shape = {sent.sizes().data(), sent.sizes().size()},
@@ -124,7 +121,7 @@ static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
   return tensor;
 }
 
-at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device) {
+at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Connection& peer) {
   const std::optional<at::ScalarType> type = type_of(received.dtype);
   if (!type) throw pybind11::type_error("a tensor has come of a type that this torch does not have");
   const at::IntArrayRef shape(received.shape.data(), received.shape.size());
@@ -137,7 +134,7 @@ at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device) {
     const GilReleased no_gil;
     at::Tensor tensor =
         received.owner.get() != nullptr ? tensor_of(received.owner) : at::empty(shape, options.device(device));
-    borrow(received, tensor);
+    borrow(received, tensor, peer);
     return tensor;
   }
   if (received.owner.get() != nullptr) {

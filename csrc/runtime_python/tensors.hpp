@@ -10,6 +10,8 @@
 
 namespace axon {
 
+class Connection;
+
 // Adds it to a message, which keeps it alive. Makes a copy where it is not contiguous, or neither on the host nor on
 // one of the `lendable` GPUs (a bit each). Throws TypeError for what has no elements of its own in a row: sparse,
 // quantized, meta tensors.
@@ -20,7 +22,7 @@ Owner owner_of(at::Tensor tensor) noexcept;
 
 // A tensor that has come: the one that was handed out for it; else one on the host, which takes the memory that it lies
 // in, or copies what lies in the envelope; or of one that is lent, a copy on `device`.
-at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device);
+at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Connection& peer);
 
 // Of a tensor that is announced; nothing for a type that this torch does not have.
 std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept;

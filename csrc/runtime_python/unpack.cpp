@@ -110,7 +110,7 @@ class Unpacker {
     const at::Tensor come = taken(received, device);
     const at::Tensor tensor = is_placed || come.device() == device ? come : to(come, device);
     const bool was_on_device = received.kind == MemoryKind::kCuda;
-    if (was_on_device && tensor.is_cuda()) say_what_is_readable();
+    if (was_on_device && tensor.is_cuda()) ask_to_lend(peer_, tensor.device());
     return tensor;
   }
 
@@ -120,21 +120,13 @@ class Unpacker {
     return is_like && at::hasCUDA() ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice() : at::kCPU;
   }
 
-  // What is lent and cannot be read is not to be lent again.
   at::Tensor taken(Inbound::Tensor& received, c10::Device device) const {
     try {
-      return take_tensor(received, device);
-    } catch (const std::runtime_error&) {
-      if (received.place == TensorPlace::kLent) tell_readable_gpus(peer_, {});
+      return take_tensor(received, device, *peer_);
+    } catch (const NotReadable&) {
+      ask_not_to_lend(peer_);
       throw;
     }
-  }
-
-  // From now on the peer lends what it has on GPUs that this process reads.
-  void say_what_is_readable() const {
-    if (!peer_->is_neighbour() || peer_->has_told_gpus.exchange(true)) return;
-    const std::vector<std::string> gpus = gpus_readable_of(*peer_);
-    if (!gpus.empty()) tell_readable_gpus(peer_, gpus);
   }
 
   static at::Tensor to(const at::Tensor& tensor, c10::Device device) {

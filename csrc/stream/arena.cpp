@@ -303,7 +303,7 @@ void Arena::forget_ended() {
     const std::shared_ptr<ArenaView>& view = known.second;
     if (view.use_count() != 1 || !view->is_gone()) return false;
     view->unmap();
-    return segments_->unfollow(view->segments());
+    return true;
   });
 }
 

@@ -14,7 +14,7 @@ Status ArenaView::import(const DeviceCard& card, int device) {
   if (!process_) {
     Result<PeerProcess> process = PeerProcess::open(card.pid);
     if (!process.ok()) return std::move(process.status());
-    process_ = std::move(process).value();
+    process_ = std::make_shared<const PeerProcess>(std::move(process).value());
   }
   Result<FileDescriptor> descriptor = process_->fetch(card.descriptor);
   if (!descriptor.ok()) return std::move(descriptor.status());

@@ -1,6 +1,7 @@
 // An arena as the kernels of one device see it: a peer's, imported, or one of this process.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "cuda/shared_memory.hpp"
@@ -23,10 +24,10 @@ class ArenaView {
   bool shows(const DeviceCard& card) const noexcept { return data_ != nullptr && edition_ == card.edition; }
   std::byte* data() const noexcept { return data_; }
   // Where the segments of its device and process are mapped for kernels of ours: device memory.
-  const SegmentEntry* segments() const noexcept { return segments_; }
-  // Looks for them from now on. The view stays where it is.
+  const SegmentEntry* segments() const noexcept { return owner_->table; }
+  // Looks for them from now on.
   void follow(Segments& segments, const DeviceCard& card) {
-    segments_ = segments.follow(card, process_ ? &*process_ : nullptr);
+    owner_ = segments.follow({.address = card.segments, .incarnation = card.incarnation}, process_);
   }
   // Its process has ended, and with it the kernels that it had launched.
   bool is_gone() const noexcept { return process_ && process_->has_ended(); }
@@ -34,9 +35,9 @@ class ArenaView {
  private:
   std::byte* data_ = nullptr;
   uint64_t edition_ = 0;
-  const SegmentEntry* segments_ = nullptr;
-  std::optional<SharedMemory> memory_;  // of another process
-  std::optional<PeerProcess> process_;  // if another one
+  std::shared_ptr<const SegmentOwner> owner_;   // shared with others who read what it has
+  std::optional<SharedMemory> memory_;          // of another process
+  std::shared_ptr<const PeerProcess> process_;  // if another one; shared with those who look for its segments
 };
 
 }  // namespace axon

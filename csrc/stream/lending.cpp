@@ -1,10 +1,7 @@
 #include "stream/lending.hpp"
 
-#include <unistd.h>
-
-#include <chrono>
+#include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "cuda/capture.hpp"
@@ -12,9 +9,6 @@
 #include "cuda/memory.hpp"
 
 namespace axon {
-
-static constexpr std::chrono::seconds kLongestMapping{2};
-static constexpr std::chrono::microseconds kLookInterval{100};
 
 Result<LentPlace> lend(int device, const void* data, size_t num_bytes) {
   Result<Arena*> arena = Arena::of(device);
@@ -25,8 +19,7 @@ Result<LentPlace> lend(int device, const void* data, size_t num_bytes) {
   return LentPlace{.incarnation = arena.value()->incarnation(),
                    .board = segments.board_address(),
                    .offset = place.offset,
-                   .segment = static_cast<uint32_t>(place.segment),
-                   .pid = getpid()};
+                   .segment = static_cast<uint32_t>(place.segment)};
 }
 
 Result<Borrower*> Borrower::of(int device) {
@@ -49,59 +42,54 @@ static bool holds(std::span<std::byte> segment, const LentPlace& place, size_t n
   return place.offset <= segment.size() && num_bytes <= segment.size() - place.offset;
 }
 
-static Status unreachable(const LentPlace& place, const std::string& why) {
-  return {ErrorCode::kInternal, "the GPU memory of process " + std::to_string(place.pid) + " cannot be read: " + why};
+static Status unreachable(int32_t pid, const std::string& why) {
+  return {ErrorCode::kPeerLost, "the GPU memory of process " + std::to_string(pid) + " cannot be read: " + why};
 }
 
-Status Borrower::read(const LentPlace& place, Buffer target, StreamView stream) {
+Status Borrower::read(int32_t pid, const LentPlace& place, Buffer target, StreamView stream) {
   const RelaxedCapture beside_captures;
   const DeviceGuard guard(device_);
   Result<bool> captured = is_capturing(stream);
   if (!captured.ok()) return std::move(captured.status());
-  if (captured.value()) return unreachable(place, "a CUDA graph is being captured on the current stream");
-  Result<std::shared_ptr<const Lender>> lender = meet(place);
+  if (captured.value()) {
+    return {ErrorCode::kInvalidArgument,
+            "a tensor on a GPU cannot be received while the current stream is captured into a CUDA graph"};
+  }
+  Result<std::shared_ptr<const SegmentOwner>> lender = meet(pid, place);
   if (!lender.ok()) return std::move(lender.status());
-  const SegmentEntry* const table = lender.value()->table;
-  AXON_TRY(await_mapping(table, place));
+  Segments& segments = arena_.segments();
+  if (Status mapped = segments.await(*lender.value(), place.segment); !mapped.ok()) {
+    return unreachable(pid, mapped.message());
+  }
   // What is mapped of an owner that has ended is not unmapped from here on, until the copy has run.
   const LaunchLedger::Launching launching = arena_.launches().launching();
-  const std::span<std::byte> segment = arena_.segments().find(table, place.segment);
-  if (!holds(segment, place, target.num_bytes)) return unreachable(place, "it is not mapped to that length");
+  const std::span<std::byte> segment = segments.find(*lender.value(), place.segment);
+  if (!holds(segment, place, target.num_bytes)) return unreachable(pid, "it is not mapped to that length");
   AXON_TRY(copy_async(target.data, segment.data() + place.offset, target.num_bytes, stream));
   return arena_.launches().note(order_, stream);
 }
 
-Result<std::shared_ptr<const Borrower::Lender>> Borrower::meet(const LentPlace& place) {
+Result<std::shared_ptr<const SegmentOwner>> Borrower::meet(int32_t pid, const LentPlace& place) {
   const std::lock_guard lock(mutex_);
-  using Known = std::shared_ptr<const Lender>;
-  if (const auto known = lenders_.find(place.incarnation); known != lenders_.end()) return Known(known->second);
+  if (const auto known = lenders_.find({pid, place.incarnation}); known != lenders_.end()) {
+    return known->second.segments;
+  }
   forget_ended();
-  Result<PeerProcess> process = PeerProcess::open(place.pid);
-  if (!process.ok()) return unreachable(place, process.status().message());
-  auto lender = std::make_shared<Lender>(Lender{std::move(process).value(), nullptr});
-  DeviceCard card;
-  card.incarnation = place.incarnation;
-  card.segments = place.board;
-  lender->table = arena_.segments().follow(card, &lender->process);
-  lenders_.emplace(place.incarnation, lender);
-  return Known(std::move(lender));
+  const auto is_of_process = [pid](const auto& known) { return known.first.first == pid; };
+  const auto num_arenas = static_cast<size_t>(std::ranges::count_if(lenders_, is_of_process));
+  if (num_arenas >= kMostArenas) {
+    return unreachable(pid, "it names memory of more than " + std::to_string(kMostArenas) + " GPUs");
+  }
+  Result<PeerProcess> opened = PeerProcess::open(pid);
+  if (!opened.ok()) return unreachable(pid, opened.status().message());
+  auto process = std::make_shared<const PeerProcess>(std::move(opened).value());
+  auto segments = arena_.segments().follow({.address = place.board, .incarnation = place.incarnation}, process);
+  lenders_.emplace(ArenaOfProcess(pid, place.incarnation), Lender{std::move(process), segments});
+  return segments;
 }
 
 void Borrower::forget_ended() {
-  std::erase_if(lenders_, [this](const auto& known) {
-    const std::shared_ptr<Lender>& lender = known.second;
-    return lender.use_count() == 1 && lender->process.has_ended() && arena_.segments().unfollow(lender->table);
-  });
-}
-
-Status Borrower::await_mapping(const SegmentEntry* table, const LentPlace& place) {
-  const auto deadline = std::chrono::steady_clock::now() + kLongestMapping;
-  while (arena_.segments().find(table, place.segment).empty()) {
-    if (std::chrono::steady_clock::now() >= deadline) return unreachable(place, "it has not been mapped in time");
-    arena_.segments().look_soon();
-    std::this_thread::sleep_for(kLookInterval);
-  }
-  return Status();
+  std::erase_if(lenders_, [](const auto& known) { return known.second.process->has_ended(); });
 }
 
 }  // namespace axon

@@ -25,17 +25,10 @@ class Words {
   }
 
   Result<std::atomic<uint32_t>*> take() {
-    const std::lock_guard lock(mutex_);
-    for (size_t tries = 0; tries < free_.size(); ++tries) {
-      std::atomic<uint32_t>* const word = free_.front();
-      free_.pop_front();
-      if (word->load(std::memory_order_acquire) == kPassed) return word;
-      free_.push_back(word);
+    while (true) {
+      if (std::atomic<uint32_t>* const word = find_passed()) return word;
+      AXON_TRY(add_page());
     }
-    AXON_TRY(add_page());
-    std::atomic<uint32_t>* const word = free_.back();
-    free_.pop_back();
-    return word;
   }
 
   // Perhaps before it has been passed.
@@ -45,10 +38,23 @@ class Words {
   }
 
  private:
+  std::atomic<uint32_t>* find_passed() {
+    const std::lock_guard lock(mutex_);
+    for (size_t tries = 0; tries < free_.size(); ++tries) {
+      std::atomic<uint32_t>* const word = free_.front();
+      free_.pop_front();
+      if (word->load(std::memory_order_acquire) == kPassed) return word;
+      free_.push_back(word);
+    }
+    return nullptr;
+  }
+
+  // The driver may take its time: nobody waits for that who only gives back.
   Status add_page() {
     const RelaxedCapture beside_captures;
     Result<PinnedMemory> page = PinnedMemory::allocate(kPageBytes);
     if (!page.ok()) return std::move(page.status());
+    const std::lock_guard lock(mutex_);
     auto* const words = reinterpret_cast<std::atomic<uint32_t>*>(page.value().data());
     for (size_t i = 0; i < kPageBytes / sizeof *words; ++i) {
       words[i].store(kPassed, std::memory_order_relaxed);

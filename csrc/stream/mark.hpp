@@ -1,7 +1,7 @@
 // A point in a stream's work. Whether it has been passed is seen by looking at a word, without a call of CUDA's.
 //
 //   Result<Mark> mark = Mark::set(stream);
-//   engine.submit_when(mark.value().word(), item);      // begun once all has run that the stream held
+//   engine.watch(item, mark.value().word());            // opened once all has run that the stream held
 //
 // Any thread.
 #pragma once

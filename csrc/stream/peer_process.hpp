@@ -15,6 +15,8 @@ class PeerProcess {
   // By its id in our pid namespace. Later questions are about this process, whoever gets the id afterwards.
   static Result<PeerProcess> open(int32_t pid);
 
+  int32_t pid() const noexcept { return pid_; }
+
   // A descriptor of ours for what `number` is over there. Needs the right to trace it, which allow_peers() gives.
   Result<FileDescriptor> fetch(int number) const;
 

@@ -12,7 +12,7 @@
 namespace axon {
 
 // Bumped by any change to this file; compared when peers meet.
-inline constexpr uint32_t kWireVersion = 7;
+inline constexpr uint32_t kWireVersion = 8;
 
 enum class OperationKind : uint8_t {
   kBroadcast = 1,

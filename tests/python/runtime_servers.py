@@ -169,6 +169,17 @@ def serves() -> None:
         sys.stdin.read()
 
 
+def lends() -> None:
+    """Calls `take` of the runtime with the address that its input names, many times, with tensors that stay here."""
+    with Runtime("lender") as runtime:
+        peer = runtime.connect(bytes.fromhex(sys.stdin.readline()))
+        while peer._connection.gpus_read_by_peer == 0:
+            peer.invoke("echo", torch.zeros(10_000, device="cuda")).result()
+        calls = [peer.invoke("take", torch.zeros(1_000_000, device="cuda")) for _ in range(100)]
+        print("lent", flush=True)
+        calls[-1].result()
+
+
 def ends_with_calls_in_flight() -> None:
     """Its exit has to end what is under way in every direction."""
     other = Runtime("other")
@@ -315,6 +326,7 @@ def forks() -> None:
 
 PROGRAMS: list[Callable[[], None]] = [
     serves,
+    lends,
     ends_with_calls_in_flight,
     ends_in_a_function,
     ends_within_a_loop,

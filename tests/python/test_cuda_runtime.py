@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 import without_tracing
-from runtime_clients import Server
+from runtime_clients import PROGRAMS, Server
 
 from torch_axon.runtime import Memory, Peer, PeerLostError, Pool, Runtime
 
@@ -168,6 +170,45 @@ def test_what_is_being_captured_cannot_be_sent(peer: Peer) -> None:
     assert torch.equal(peer.invoke("echo", tensor).result(), tensor)
 
 
+def test_what_is_lent_is_not_received_while_a_graph_is_captured(runtime: Runtime) -> None:
+    """That ends the call, and neither the capture nor the lending."""
+    with lending(runtime) as (_, peer):
+        sent, stream = torch.arange(100_000, device="cuda"), torch.cuda.Stream()
+        call = peer.invoke("echo", sent)
+        call._call.wait(peer._connection, DEADLINE_S)
+        made, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            with pytest.raises(RuntimeError, match="captured into a CUDA graph"):
+                call.result()
+            made += 1
+        graph.replay()
+        assert made.item() == 1
+        assert torch.equal(peer.invoke("echo", sent).result(), sent)
+
+
+needs_two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@needs_two_gpus
+def test_tensors_of_two_gpus_that_are_still_being_made(peer: Peer) -> None:
+    sent = []
+    for gpu in (0, 1, 0):
+        with torch.cuda.device(gpu):
+            torch.cuda._sleep(100_000_000)
+            sent.append(torch.full((1_000_000,), gpu + 3, device="cuda"))
+    came = peer.invoke("echo", *sent).result()
+    assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(came, sent, strict=True))
+
+
+@needs_two_gpus
+def test_tensors_may_arrive_on_another_gpu(peer: Peer) -> None:
+    for gpu in (0, 1):
+        sent = torch.arange(3_000_000, device=f"cuda:{gpu}")
+        came = peer.invoke("echo", sent, memory=f"cuda:{1 - gpu}").result()
+        assert came.device.index == 1 - gpu
+        assert torch.equal(came.cpu(), sent.cpu())
+
+
 def _settled(memory: int) -> bool:
     """Whether so much GPU memory is in use, soon: what is lent comes back a moment after its call."""
     deadline = time.monotonic() + DEADLINE_S
@@ -234,6 +275,31 @@ def test_a_server_that_dies_takes_only_its_own_calls_along(runtime: Runtime) -> 
             assert torch.equal(kept, torch.arange(3_000_000, device="cuda"))
             del kept
     assert _settled(before)
+
+
+def test_a_caller_that_dies_holds_nobody_up(runtime: Runtime) -> None:
+    """Its calls wait in the server, with tensors that are gone."""
+    is_called, go_on = threading.Event(), threading.Event()
+    with Runtime("server") as server:
+
+        @server.register
+        def take(tensor: torch.Tensor) -> None:
+            is_called.set()
+            go_on.wait(DEADLINE_S)
+
+        server.register("echo")(lambda value: value)
+        lender = subprocess.Popen(
+            [sys.executable, str(PROGRAMS), "lends"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert lender.stdin is not None
+        assert lender.stdout is not None
+        print(server.address.hex(), file=lender.stdin, flush=True)
+        assert lender.stdout.readline() == "lent\n"
+        assert is_called.wait(DEADLINE_S)
+        lender.kill()
+        lender.communicate(timeout=DEADLINE_S)
+        go_on.set()
+        assert runtime.connect(server.address).invoke("echo", 1).result() == 1
 
 
 def test_lending_takes_nothing_that_stays(runtime: Runtime) -> None:

@@ -46,12 +46,11 @@ std::optional<Whereabouts> lend(const at::Tensor& tensor) {
   return std::bit_cast<Whereabouts>(place.value());
 }
 
-// What already waits for another GPU waits for this one here: nobody sends tensors of several.
 void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
+  const RelaxedCapture beside_captures;
   const c10::DeviceGuard guard(gpu);
   const StreamView stream = current_stream(gpu);
   if (stream.is_idle()) return;
-  if (outbound.gate() != nullptr) return check(stream.synchronize());
   auto mark = std::make_shared<Mark>(value_of(Mark::set(stream)));
   const std::atomic<uint32_t>& word = mark->word();
   outbound.leave_when(word, Owner::of(std::move(mark)));
@@ -60,13 +59,13 @@ void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
 namespace {
 
 // Of a tensor that has been copied once the mark is passed.
-class Return final : public Submission {
+class Return final : public Submission, private Gated {
  public:
   Return(Mark read, Loan loan) noexcept : read_(std::move(read)), loan_(std::move(loan)) {}
-  const std::atomic<uint32_t>& word() const noexcept { return read_.word(); }
 
  private:
-  void begin() noexcept override { delete this; }
+  void begin() noexcept override { Engine::instance().watch(*this, read_.word()); }
+  void on_opened() noexcept override { delete this; }
   void deliver() noexcept override {}
 
   const Mark read_;
@@ -75,20 +74,27 @@ class Return final : public Submission {
 
 }  // namespace
 
-void borrow(Inbound::Tensor& lent, const at::Tensor& target) {
+void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& peer) {
+  const int known = peer.lending.gpu.load();
+  if (known < 0 || !peer.is_neighbour())
+    throw NotReadable("a tensor on a GPU is lent, which nobody here has asked for");
   const at::Device gpu =
-      target.is_cuda() ? target.device() : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(current_device()));
+      target.is_cuda() ? target.device() : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(known));
+  const RelaxedCapture beside_captures;
   const c10::DeviceGuard guard(gpu);
   const StreamView stream = current_stream(gpu);
   const Buffer buffer{static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()};
-  check(value_of(Borrower::of(gpu.index()))->read(std::bit_cast<LentPlace>(lent.whereabouts), buffer, stream));
+  const auto place = std::bit_cast<LentPlace>(lent.whereabouts);
+  const Status read = value_of(Borrower::of(gpu.index()))->read(peer.identity().card.pid, place, buffer, stream);
+  if (!read.ok() && read.code() == ErrorCode::kPeerLost) throw NotReadable(read.message());
+  check(read);
   if (target.is_cpu()) {
     check(stream.synchronize());
     lent.loan = Loan();
     return;
   }
   auto* const back = new Return(value_of(Mark::set(stream)), std::move(lent.loan));
-  Engine::instance().submit_when(back->word(), *back);
+  Engine::instance().submit(*back);
 }
 
 // None where the driver does not tell.
@@ -99,7 +105,10 @@ static std::optional<std::string> uuid_text(int gpu) {
 }
 
 void let_peers_read() noexcept {
-  [[maybe_unused]] static const bool once = (PeerProcess::allow_peers(), true);
+  [[maybe_unused]] static const bool once = [] {
+    if (config::has_transport("cuda")) PeerProcess::allow_peers();
+    return true;
+  }();
 }
 
 std::vector<std::string> gpus_readable_of(const Connection& peer) {

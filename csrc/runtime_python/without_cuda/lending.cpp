@@ -12,8 +12,8 @@ void leave_behind_current_stream(Outbound&, at::Device) {}
 
 void check_not_captured(at::Device) {}
 
-void borrow(Inbound::Tensor&, const at::Tensor&) {
-  throw std::runtime_error("a tensor on a GPU is lent, and this torch_axon was built without CUDA");
+void borrow(Inbound::Tensor&, const at::Tensor&, const Connection&) {
+  throw NotReadable("a tensor on a GPU is lent, and this torch_axon was built without CUDA");
 }
 
 void let_peers_read() noexcept {}

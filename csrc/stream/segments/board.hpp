@@ -58,6 +58,8 @@ class SegmentBoard {
 struct BoardPlace {
   uint64_t address = 0;
   uint64_t incarnation = 0;
+
+  bool operator==(const BoardPlace&) const noexcept = default;
 };
 
 struct BoardContent {

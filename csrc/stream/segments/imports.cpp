@@ -14,16 +14,17 @@ static constexpr int kMostReadings = 4;
 Imports::Imports(std::unique_ptr<SegmentPeer> peer, BoardPlace board, Clock::duration linger) noexcept
     : peer_(std::move(peer)), board_(board), linger_(linger) {}
 
-void Imports::look() {
-  if (is_over_) return;
+bool Imports::look() {
+  if (is_over_) return true;
   if (peer_->has_ended()) return end();
   let_go();
   for (int reading = 0; reading < kMostReadings; ++reading) {
     Result<bool> done = catch_up();
     if (peer_->has_ended()) return end();  // what was read may have been of a stranger with its process id
-    if (!done.ok()) return note("a peer's list of segments cannot be read", done.status());
-    if (done.value()) return;
+    if (!done.ok()) note("a peer's list of segments cannot be read", done.status());
+    if (!done.ok() || done.value()) return true;
   }
+  return false;
 }
 
 // None while the board is being written.
@@ -115,7 +116,8 @@ Result<bool> Imports::is_published(const SegmentRecord& record, uint64_t version
 }
 
 void Imports::note(const std::string& what, const Status& status) {
-  if (!std::exchange(has_told_, true)) log::info(what + ", its tensors go through the arena: " + status.message());
+  if (obstacle_.empty()) log::info(what + ", its tensors go through the arena: " + status.message());
+  obstacle_ = what + ": " + status.message();
 }
 
 void Imports::retry() noexcept {
@@ -124,11 +126,13 @@ void Imports::retry() noexcept {
   seen_.reset();
 }
 
-void Imports::end() {
+bool Imports::end() {
   is_over_ = true;
+  obstacle_ = "its process has ended";
   while (!mapped_.empty()) drop(mapped_.begin());
   for (Leaving& segment : leaving_) retired_.push_back(std::move(segment.mapping));
   leaving_.clear();
+  return true;
 }
 
 }  // namespace axon

@@ -56,8 +56,9 @@ class Imports {
 
   Imports(std::unique_ptr<SegmentPeer> peer, BoardPlace board, Clock::duration linger = kLinger) noexcept;
 
-  // Takes no longer than the calls of CUDA's; what it does not finish it does the next time.
-  void look();
+  // Takes no longer than the calls of CUDA's. False: the board has changed meanwhile, and there may be more the next
+  // time.
+  bool look();
 
   std::vector<std::unique_ptr<MappedSegment>> take_retired() noexcept { return std::exchange(retired_, {}); }
   // Something that may have been in the way of a mapping is gone.
@@ -66,6 +67,8 @@ class Imports {
   size_t num_mapped() const noexcept { return mapped_.size() + leaving_.size(); }
   // The peer has ended: nothing more will come.
   bool is_over() const noexcept { return is_over_; }
+  // What has failed last, if anything has.
+  const std::string& obstacle() const noexcept { return obstacle_; }
 
  private:
   using Mapping = std::unique_ptr<MappedSegment>;
@@ -88,7 +91,7 @@ class Imports {
   Result<bool> is_published(const SegmentRecord& record, uint64_t version) const;
   void note(const std::string& what, const Status& status);
   void let_go();
-  void end();
+  bool end();
 
   const std::unique_ptr<SegmentPeer> peer_;
   const BoardPlace board_;
@@ -99,7 +102,7 @@ class Imports {
   std::vector<Leaving> leaving_;
   std::vector<Mapping> retired_;
   bool is_over_ = false;
-  bool has_told_ = false;  // that something fails
+  std::string obstacle_;  // the first has been told
 };
 
 }  // namespace axon

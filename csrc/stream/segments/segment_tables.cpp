@@ -36,11 +36,9 @@ std::optional<SegmentEntry*> SegmentTables::take() noexcept {
   return entries() + kSegmentSlots * num_used_++;
 }
 
-// One that cannot be cleared is lost.
-void SegmentTables::give_back(const SegmentEntry* table) noexcept {
-  SegmentEntry* const own = entries() + (table - entries());
-  if (cudaMemsetAsync(own, 0, kTableBytes, stream_.view().get()) != cudaSuccess) return;
-  if (stream_.view().synchronize().ok()) free_.push_back(own);
+Status SegmentTables::clear(SegmentEntry* table) {
+  AXON_CUDA_TRY(cudaMemsetAsync(table, 0, kTableBytes, stream_.view().get()));
+  return stream_.view().synchronize();
 }
 
 // Copies of one stream follow each other. Eight aligned bytes arrive as one.

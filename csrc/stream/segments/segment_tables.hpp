@@ -31,10 +31,11 @@ class SegmentTables {
   const SegmentEntry* empty() const noexcept { return entries(); }
   // None are left: there are more peers than anybody has.
   std::optional<SegmentEntry*> take() noexcept;
-  // No kernel uses it any more.
-  void give_back(const SegmentEntry* table) noexcept;
+  // No kernel uses it any more, and it has been cleared.
+  void give_back(SegmentEntry* table) noexcept { free_.push_back(table); }
 
   // When these return, kernels that start see it.
+  Status clear(SegmentEntry* table);
   Status enter(SegmentEntry* table, uint32_t number, std::span<std::byte> memory);
   Status remove(SegmentEntry* table, uint32_t number);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <iterator>
 #include <mutex>
 #include <string>
@@ -25,10 +26,15 @@ namespace axon {
 
 namespace {
 
-// A peer, and where what it publishes is entered.
-struct Followed {
-  SegmentEntry* table;
+// Its content belongs to the keeper's thread, but for what Parts::mutex guards.
+struct Followed : SegmentOwner {
+  SegmentEntry* entries;  // the table
+  BoardPlace board;
+  std::shared_ptr<const PeerProcess> process;
   std::unique_ptr<Imports> imports;
+  // As of the latest look, guarded:
+  bool is_behind = false;  // there may be more on its board
+  std::string obstacle{};
 };
 
 using Clock = Keeper::Clock;
@@ -36,6 +42,7 @@ using Clock = Keeper::Clock;
 constexpr std::chrono::milliseconds kSweepInterval{100};
 // What could not be mapped is tried again: memory or descriptors may have been short.
 constexpr std::chrono::seconds kRetryInterval{10};
+constexpr std::chrono::seconds kLongestLook{2};
 
 // Each piece of a run keeps a descriptor open. This is what a process can do without, of those that it may open.
 constexpr size_t kMostDescriptors = 4096;
@@ -63,6 +70,7 @@ struct Segments::Parts {
       : device(device),
         launches(launches),
         tables(std::move(tables)),
+        nobody(std::make_shared<SegmentOwner>(this->tables->empty())),
         board(incarnation),
         exports(memory, board, {.device = device, .num_descriptors = num_descriptors()}) {}
 
@@ -70,11 +78,13 @@ struct Segments::Parts {
   Liveliness tend();
   void sweep();
   size_t look_at_peers();
+  void put_away(const std::vector<std::shared_ptr<Followed>>& forgotten);
   bool close_retired();
 
   const int device;
   LaunchLedger& launches;
   const std::unique_ptr<SegmentTables> tables;
+  const std::shared_ptr<const SegmentOwner> nobody;
   const DriversMemory memory;
   SegmentBoard board;
   Exports exports;
@@ -86,8 +96,11 @@ struct Segments::Parts {
   Clock::time_point retried_at{};
   bool has_closed = false;
 
-  mutable std::mutex mutex;  // guards all below; the imports' content belongs to the keeper's thread
-  std::vector<Followed> followed;
+  mutable std::mutex mutex;  // guards all below
+  std::condition_variable has_looked;
+  uint64_t num_looks_begun = 0;
+  uint64_t num_looks_done = 0;
+  std::vector<std::shared_ptr<Followed>> followed;  // shared with those who use their tables
   std::vector<std::unique_ptr<MappedSegment>> retired;
   size_t num_imported = 0;
 };
@@ -112,44 +125,51 @@ SegmentPlace Segments::locate(const void* data, size_t num_bytes) {
   return located.place;
 }
 
-const SegmentEntry* Segments::follow(const DeviceCard& card, const PeerProcess* process) {
-  if (process == nullptr || card.segments == 0) return parts_->tables->empty();
+std::shared_ptr<const SegmentOwner> Segments::follow(BoardPlace board, std::shared_ptr<const PeerProcess> process) {
+  if (process == nullptr || board.address == 0) return parts_->nobody;
   const std::lock_guard lock(parts_->mutex);
+  const auto is_same = [&](const std::shared_ptr<Followed>& peer) {
+    return peer->board == board && peer->process->pid() == process->pid() && !peer->process->has_ended();
+  };
+  if (const auto known = std::ranges::find_if(parts_->followed, is_same); known != parts_->followed.end())
+    return *known;
   const std::optional<SegmentEntry*> table = parts_->tables->take();
   if (!table) {
     log::info("too many processes have been peers of GPU " + std::to_string(parts_->device) +
               ": tensors of further ones go through the arena");
-    return parts_->tables->empty();
+    return parts_->nobody;
   }
   auto peer = std::make_unique<DevicePeer>(DevicePeerParts{.device = parts_->device,
                                                            .process = *process,
                                                            .tables = *parts_->tables,
                                                            .table = *table,
                                                            .num_retired = parts_->num_retired});
-  const BoardPlace board{.address = card.segments, .incarnation = card.incarnation};
-  parts_->followed.push_back({.table = *table, .imports = std::make_unique<Imports>(std::move(peer), board)});
+  auto imports = std::make_unique<Imports>(std::move(peer), board);
+  parts_->followed.push_back(
+      std::make_shared<Followed>(Followed{{*table}, *table, board, std::move(process), std::move(imports)}));
   parts_->wake();
-  return *table;
+  return parts_->followed.back();
 }
 
-bool Segments::unfollow(const SegmentEntry* table) {
-  if (table == parts_->tables->empty()) return true;
-  const std::lock_guard lock(parts_->mutex);
-  const auto has_table = [table](const Followed& peer) { return peer.table == table; };
-  if (std::ranges::any_of(parts_->followed, has_table)) {
+std::span<std::byte> Segments::find(const SegmentOwner& owner, uint32_t number) const {
+  return parts_->tables->find(owner.table, number);
+}
+
+Status Segments::await(const SegmentOwner& owner, uint32_t number) {
+  if (&owner == parts_->nobody.get()) return {ErrorCode::kResourceExhausted, "there are too many such processes"};
+  const auto& peer = static_cast<const Followed&>(owner);
+  const Clock::time_point deadline = Clock::now() + kLongestLook;
+  std::unique_lock lock(parts_->mutex);
+  while (find(owner, number).empty()) {
+    const uint64_t next_look = parts_->num_looks_begun + 1;
     parts_->wake();
-    return false;
+    if (!parts_->has_looked.wait_until(lock, deadline, [&] { return parts_->num_looks_done >= next_look; })) {
+      return {ErrorCode::kTimeout, "the driver has not mapped it in time"};
+    }
+    if (peer.is_behind || !find(owner, number).empty()) continue;
+    return {ErrorCode::kInternal, peer.obstacle.empty() ? "it is not among what that process shares" : peer.obstacle};
   }
-  parts_->tables->give_back(table);
-  return true;
-}
-
-std::span<std::byte> Segments::find(const SegmentEntry* table, uint32_t number) const {
-  return parts_->tables->find(table, number);
-}
-
-void Segments::look_soon() noexcept {
-  parts_->wake();
+  return Status();
 }
 
 uint64_t Segments::board_address() const noexcept {
@@ -197,27 +217,51 @@ void Segments::Parts::sweep() {
 
 // The lock is not held while something is mapped: whoever follows another peer may hold up the engine.
 size_t Segments::Parts::look_at_peers() {
-  std::vector<Imports*> peers;
+  std::vector<std::shared_ptr<Followed>> peers;
+  std::vector<std::shared_ptr<Followed>> forgotten;
+  uint64_t look = 0;
   {
     const std::lock_guard lock(mutex);
-    for (const Followed& peer : followed) peers.push_back(peer.imports.get());
+    look = ++num_looks_begun;
+    const auto needed = std::ranges::stable_partition(followed, [](const std::shared_ptr<Followed>& peer) {
+      return peer.use_count() > 1 || !peer->imports->is_over();
+    });
+    std::ranges::move(needed, std::back_inserter(forgotten));
+    followed.erase(needed.begin(), needed.end());
+    peers = followed;
   }
+  put_away(forgotten);
   std::vector<std::unique_ptr<MappedSegment>> dropped;
+  std::vector<bool> caught_up;
   size_t num_mapped = 0;
   const bool retries = has_closed || Clock::now() - retried_at > kRetryInterval;
   if (retries) retried_at = Clock::now();
-  for (Imports* peer : peers) {
-    if (retries) peer->retry();
-    peer->look();
-    num_mapped += peer->num_mapped();
-    std::ranges::move(peer->take_retired(), std::back_inserter(dropped));
+  for (const std::shared_ptr<Followed>& peer : peers) {
+    if (retries) peer->imports->retry();
+    caught_up.push_back(peer->imports->look());
+    num_mapped += peer->imports->num_mapped();
+    std::ranges::move(peer->imports->take_retired(), std::back_inserter(dropped));
   }
   const std::lock_guard lock(mutex);
+  for (size_t i = 0; i < peers.size(); ++i) {
+    peers[i]->is_behind = !caught_up[i];
+    peers[i]->obstacle = peers[i]->imports->obstacle();
+  }
   std::ranges::move(dropped, std::back_inserter(retired));
   num_retired.store(retired.size(), std::memory_order_relaxed);
-  std::erase_if(followed, [](const Followed& peer) { return peer.imports->is_over(); });
   num_imported = num_mapped;
+  num_looks_done = look;
+  has_looked.notify_all();
   return num_mapped;
+}
+
+// A table that cannot be cleared is lost.
+void Segments::Parts::put_away(const std::vector<std::shared_ptr<Followed>>& forgotten) {
+  for (const std::shared_ptr<Followed>& peer : forgotten) {
+    if (!tables->clear(peer->entries).ok()) continue;
+    const std::lock_guard lock(mutex);
+    tables->give_back(peer->entries);
+  }
 }
 
 }  // namespace axon

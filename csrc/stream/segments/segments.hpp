@@ -22,9 +22,9 @@
 
 #include "base/status.hpp"
 #include "cuda/device_types.hpp"
-#include "stream/device_card.hpp"
 #include "stream/launch_ledger.hpp"
 #include "stream/peer_process.hpp"
+#include "stream/segments/board.hpp"
 
 namespace axon {
 
@@ -32,6 +32,11 @@ struct SegmentCounts {
   size_t num_exported = 0;
   size_t num_imported = 0;
   size_t num_retired = 0;  // dropped by their owners, and still mapped
+};
+
+// A peer process that is followed.
+struct SegmentOwner {
+  const SegmentEntry* table;  // in device memory: what is mapped of it
 };
 
 class Segments {
@@ -44,17 +49,16 @@ class Segments {
   // first tensor of a segment: then up to a millisecond.
   SegmentPlace locate(const void* data, size_t num_bytes);
 
-  // From now on maps what the peer publishes, as long as it lives. The table, in device memory, and `process` stay
-  // until unfollow(). No process: a rank of this one, whose tensors are not looked for.
-  const SegmentEntry* follow(const DeviceCard& card, const PeerProcess* process);
-  // Of a process that has ended, once no kernel uses the table. False: not yet, what it had shared is being put away.
-  bool unfollow(const SegmentEntry* table);
+  // From now on maps what the peer publishes on that board, as long as it lives; what several follow is mapped once. To
+  // be kept as long as kernels use the table. No process: a rank of this one, whose tensors are not looked for.
+  std::shared_ptr<const SegmentOwner> follow(BoardPlace board, std::shared_ptr<const PeerProcess> process);
 
   // What is mapped of a peer's segment, for the host; none: not yet, or no more. Its owner keeps it there as long as it
   // keeps a tensor in it.
-  std::span<std::byte> find(const SegmentEntry* table, uint32_t number) const;
-  // Soon looks for what peers have published.
-  void look_soon() noexcept;
+  std::span<std::byte> find(const SegmentOwner& owner, uint32_t number) const;
+  // Waits until what the peer has published by now is mapped. Fails if this segment is not, saying why, and after two
+  // seconds: the driver may wait for a GPU that is busy.
+  Status await(const SegmentOwner& owner, uint32_t number);
 
   // To be told to peers: where the board is in this process.
   uint64_t board_address() const noexcept;

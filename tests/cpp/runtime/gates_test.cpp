@@ -1,6 +1,8 @@
 // Messages that leave when a word says so, as a device writes it: nobody waits for that, and deadlines hold meanwhile.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "runtime/runtimes.hpp"
 #include "transport/node.hpp"
 
@@ -36,11 +38,20 @@ class GatesTest : public testing::Test {
 
   CallPointer start_gated(std::chrono::milliseconds timeout = 30s) {
     CallPointer call = CallPointer::adopt(*new Call);
-    fill(call->request, "count", pattern(100, 1));
-    call->request.leave_when(word_, owner());
     call->timeout = timeout;
-    pair_.to_server->start(*call);
+    start_gated(*call);
     return call;
+  }
+  void start_gated(Call& call) {
+    fill(call.request, "count", pattern(100, 1));
+    call.request.leave_when(word_, owner());
+    pair_.to_server->start(call);
+  }
+
+  static bool comes_true(const std::function<bool()>& condition) {
+    const Clock::time_point deadline = Clock::now() + 30s;
+    while (!condition() && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+    return condition();
   }
 
   std::atomic<uint32_t> word_{0};
@@ -64,10 +75,23 @@ TEST_F(GatesTest, although_nobody_waits_for_it) {
   const CallPointer call = start_gated();
   std::this_thread::sleep_for(50ms);
   word_.store(1);
-  const Clock::time_point deadline = Clock::now() + 30s;
-  while (!call->released() && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
-  EXPECT_TRUE(call->released());
+  EXPECT_TRUE(comes_true([&] { return call->released(); }));
   EXPECT_EQ(num_called_.load(), 1);
+}
+
+TEST_F(GatesTest, of_several_words_all_have_to_say_so) {
+  std::atomic<uint32_t> second{0};
+  const CallPointer call = CallPointer::adopt(*new Call);
+  fill(call->request, "count", pattern(100, 1));
+  call->request.leave_when(word_, owner());
+  call->request.leave_when(second, owner());
+  pair_.to_server->start(*call);
+  EXPECT_FALSE(pair_.to_server->wait(*call, Clock::now() + 50ms));
+  word_.store(1);
+  EXPECT_FALSE(pair_.to_server->wait(*call, Clock::now() + 50ms));
+  second.store(1);
+  wait_for(*pair_.to_server, *call);
+  EXPECT_TRUE(call->status().ok()) << call->status().message();
 }
 
 TEST_F(GatesTest, others_do_not_wait_for_it) {
@@ -86,20 +110,48 @@ TEST_F(GatesTest, so_does_an_answer) {
   EXPECT_TRUE(call->status().ok()) << call->status().message();
 }
 
-// What is gated is kept until the word is there, whatever becomes of the call.
 TEST_F(GatesTest, a_call_that_does_not_leave_in_time_is_over) {
-  {
-    const CallPointer call = start_gated(100ms);
-    ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
-    EXPECT_EQ(call->status().code(), ErrorCode::kTimeout);
-  }
-  EXPECT_EQ(num_released_.load(), 0);
-  word_.store(1);
-  const Clock::time_point deadline = Clock::now() + 30s;
-  while (num_released_.load() == 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  const CallPointer call = start_gated(100ms);
+  wait_for(*pair_.to_server, *call);
+  EXPECT_EQ(call->status().code(), ErrorCode::kTimeout);
   EXPECT_EQ(num_released_.load(), 1);
+  word_.store(1);
   EXPECT_TRUE(invoke(*pair_.to_server, "count", pattern(10, 2))->status().ok());
   EXPECT_EQ(num_called_.load(), 1);
+}
+
+TEST_F(GatesTest, one_that_was_given_up_may_be_used_again) {
+  const CallPointer call = start_gated();
+  for (int round = 1; round <= 3; ++round) {
+    pair_.to_server->cancel(*call);
+    wait_for(*pair_.to_server, *call);
+    EXPECT_EQ(call->status().code(), ErrorCode::kCancelled);
+    EXPECT_EQ(num_released_.load(), round);
+    call->reset();
+    start_gated(*call);
+  }
+  word_.store(1);
+  wait_for(*pair_.to_server, *call);
+  EXPECT_TRUE(call->status().ok()) << call->status().message();
+  EXPECT_EQ(num_called_.load(), 1);
+}
+
+TEST_F(GatesTest, not_more_may_wait_than_may_for_a_place) {
+  TwoRuntimes pair(loopback_transports(fabric_, 2), {}, {.name = "client", .max_waiting_calls = 2});
+  const auto start_at = [&](Connection& connection) {
+    CallPointer call = CallPointer::adopt(*new Call);
+    fill(call->request, "nothing", pattern(100, 1));
+    call->request.leave_when(word_, owner());
+    connection.start(*call);
+    return call;
+  };
+  const CallPointer calls[] = {start_at(*pair.to_server), start_at(*pair.to_server), start_at(*pair.to_server)};
+  wait_for(*pair.to_server, *calls[2]);
+  EXPECT_EQ(calls[2]->status().code(), ErrorCode::kResourceExhausted);
+  word_.store(1);
+  for (const CallPointer& call : calls) wait_for(*pair.to_server, *call);
+  EXPECT_EQ(calls[0]->status().code(), ErrorCode::kRemote);
+  wait_for(*pair.to_server, *start_at(*pair.to_server));
 }
 
 TEST_F(GatesTest, so_is_one_that_is_cancelled_or_whose_runtime_closes) {
@@ -110,14 +162,27 @@ TEST_F(GatesTest, so_is_one_that_is_cancelled_or_whose_runtime_closes) {
   for (const CallPointer& call : {cancelled, closed}) ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
   EXPECT_EQ(cancelled->status().code(), ErrorCode::kCancelled);
   EXPECT_EQ(closed->status().code(), ErrorCode::kAborted);
+  EXPECT_TRUE(comes_true([&] { return num_released_.load() == 2; }));
+  word_.store(1);
+  EXPECT_EQ(num_called_.load(), 0);
 }
 
 TEST_F(GatesTest, an_answer_whose_caller_has_gone_is_dropped) {
   const CallPointer call = start(*pair_.to_server, "later", {}, 100ms);
   ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
   EXPECT_EQ(call->status().code(), ErrorCode::kTimeout);
+  EXPECT_EQ(num_released_.load(), 0);
   pair_.client->close();
-  word_.store(1);
+  EXPECT_TRUE(comes_true([&] { return num_released_.load() == 1; }));
+}
+
+TEST_F(GatesTest, so_is_one_whose_runtime_closes) {
+  const CallPointer call = start(*pair_.to_server, "later", {});
+  EXPECT_FALSE(pair_.to_server->wait(*call, Clock::now() + 50ms));
+  pair_.server->close();
+  ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
+  EXPECT_EQ(call->status().code(), ErrorCode::kPeerLost);
+  EXPECT_TRUE(comes_true([&] { return num_released_.load() == 1; }));
 }
 
 }  // namespace

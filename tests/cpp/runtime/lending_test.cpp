@@ -7,6 +7,7 @@
 
 #include "runtime/runtimes.hpp"
 #include "transport/node.hpp"
+#include "transport/rings/rings.hpp"
 
 namespace axon {
 namespace {
@@ -38,7 +39,10 @@ class LendingTest : public testing::TestWithParam<std::string> {
 
   static std::vector<std::unique_ptr<Transport>> transports(LoopbackFabric& fabric) {
     if (GetParam() == "loopback") return loopback_transports(fabric, 2);
-    return ucx_transports(2);
+    std::vector<std::unique_ptr<Transport>> transports = ucx_transports(2);
+    if (GetParam() == "ucx") return transports;
+    for (std::unique_ptr<Transport>& transport : transports) transport = with_rings(std::move(transport));
+    return transports;
   }
 
   static void echo_nothing(Invocation& invocation) {
@@ -155,7 +159,7 @@ TEST_P(LendingTest, a_loan_outlives_its_runtime) {
   EXPECT_TRUE(is_released_within(30s));
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, LendingTest, testing::Values("loopback", "ucx"),
+INSTANTIATE_TEST_SUITE_P(Over, LendingTest, testing::Values("loopback", "ucx", "rings"),
                          [](const auto& info) { return info.param; });
 
 TEST(Lending, is_refused_by_who_does_not_borrow) {

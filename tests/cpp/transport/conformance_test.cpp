@@ -176,6 +176,34 @@ TEST_P(TransportConformance, refusing_later_ends_the_send) {
   ASSERT_TRUE(run([&] { return refused.finished(); }));
 }
 
+// However short it is.
+TEST_P(TransportConformance, what_is_offered_stays_with_its_sender_until_it_is_refused) {
+  const PeerId peer = to_second();
+  second.policy = Node::Policy::kHold;
+  for (const size_t num_bytes : {size_t{1}, size_t{100}, size_t{4000}}) {
+    const Transfer& offered = first.offer(peer, pattern(num_bytes, 1));
+    first.send(peer, pattern(8, 2));
+    ASSERT_TRUE(run([&] { return second.arrivals.size() == 2; })) << num_bytes;
+    const auto is_offer = [](const Arrival& arrival) { return arrival.rendezvous != nullptr; };
+    const auto arrival = std::ranges::find_if(second.arrivals, is_offer);
+    ASSERT_NE(arrival, second.arrivals.end()) << num_bytes;
+    EXPECT_EQ(arrival->num_bytes, num_bytes);
+    EXPECT_FALSE(offered.finished());
+    second.transport().refuse(arrival->rendezvous);
+    ASSERT_TRUE(run([&] { return first.all_sends_finished(); })) << num_bytes;
+    second.arrivals.clear();
+    first.sends.clear();
+  }
+}
+
+TEST_P(TransportConformance, what_is_offered_may_be_fetched) {
+  const PeerId peer = to_second();
+  const Transfer& offered = first.offer(peer, pattern(10, 1));
+  ASSERT_TRUE(run([&] { return offered.finished() && second.num_complete() == 1; }));
+  EXPECT_TRUE(offered.status.ok()) << offered.status.message();
+  EXPECT_EQ(second.arrivals.front().bytes(), pattern(10, 1));
+}
+
 TEST_P(TransportConformance, event_descriptor_wakes_a_sleeper) {
   const PeerId peer = to_second();
   first.send(peer, pattern(8, 0));  // connects

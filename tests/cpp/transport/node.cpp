@@ -43,10 +43,18 @@ PeerId Node::meet(Node& other, bool same_host) {
 }
 
 Transfer& Node::send(PeerId peer, Bytes bytes, uint32_t sequence) {
+  return start(&Transport::send, peer, std::move(bytes), sequence);
+}
+
+Transfer& Node::offer(PeerId peer, Bytes bytes) {
+  return start(&Transport::offer, peer, std::move(bytes), 0);
+}
+
+Transfer& Node::start(Sending sending, PeerId peer, Bytes bytes, uint32_t sequence) {
   Transfer& transfer = sends.emplace_back();
   transfer.bytes = std::move(bytes);
   const MessageHeader header{.key = 7, .source = 1, .destination = 2, .sequence = sequence, .fingerprint = {}};
-  auto sent = transport_->send(peer, header, {transfer.bytes.data(), transfer.bytes.size()}, transfer);
+  auto sent = (*transport_.*sending)(peer, header, {transfer.bytes.data(), transfer.bytes.size()}, transfer);
   if (sent) transfer.tell(std::move(*sent));
   return transfer;
 }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ class Node final : public Receiver {
   PeerId meet(Node& other, bool same_host);
 
   Transfer& send(PeerId peer, Bytes bytes, uint32_t sequence = 0);
+  Transfer& offer(PeerId peer, Bytes bytes);
   void fetch(Arrival& arrival);
 
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
@@ -66,6 +68,9 @@ class Node final : public Receiver {
   std::vector<PeerId> lost;
 
  private:
+  using Sending = std::optional<Status> (Transport::*)(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept;
+  Transfer& start(Sending sending, PeerId peer, Bytes bytes, uint32_t sequence);
+
   std::unique_ptr<Transport> transport_;
 };
 

@@ -26,7 +26,7 @@ TEST(Wire, message_header_bytes) {
                                        15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   2,    12,  1,  0x1C,
                                        0xFF, 0xFF, 0xFF, 0xFF, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::memcmp(&header, golden.data(), golden.size()), 0);
-  EXPECT_EQ(kWireVersion, 7u);
+  EXPECT_EQ(kWireVersion, 8u);
 }
 
 TEST(Wire, enumerations_keep_their_values) {
