@@ -143,18 +143,26 @@ class Unpacker {
 
 }  // namespace
 
-py::object unpack(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
+// All values of a message, or an exception: then nobody will read what it lends.
+template <typename Read>
+static auto read_all(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer, Read read) {
   Unpacker unpacker(inbound, placement, peer);
-  py::object value = unpacker.unpack(0);
-  unpacker.check_end();
-  return value;
+  try {
+    auto values = read(unpacker);
+    unpacker.check_end();
+    return values;
+  } catch (...) {
+    for (Inbound::Tensor& tensor : inbound.tensors()) tensor.loan = Loan();
+    throw;
+  }
+}
+
+py::object unpack(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
+  return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.unpack(0); });
 }
 
 Arguments unpack_arguments(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
-  Unpacker unpacker(inbound, placement, peer);
-  Arguments arguments = unpacker.arguments();
-  unpacker.check_end();
-  return arguments;
+  return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.arguments(); });
 }
 
 }  // namespace axon

@@ -6,13 +6,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupTest,
+class DeviceGroupLifeTest : public DeviceGroupTest {};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupLifeTest,
                          ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2},
                                            Layout{Placement::kGpuEach, 4}),
                          name_of);
 
 // Without a word from the host in between, on streams that take turns: their kernels share rings and epochs.
-TEST_P(DeviceGroupTest, a_thousand_small_operations_on_changing_streams) {
+TEST_P(DeviceGroupLifeTest, a_thousand_small_operations_on_changing_streams) {
   on_ranks([](DeviceProcess& self) {
     const std::vector<Stream> streams = [] {
       std::vector<Stream> made;
@@ -37,7 +39,7 @@ TEST_P(DeviceGroupTest, a_thousand_small_operations_on_changing_streams) {
   });
 }
 
-TEST_P(DeviceGroupTest, graphs_are_replayed_between_eager_operations) {
+TEST_P(DeviceGroupLifeTest, graphs_are_replayed_between_eager_operations) {
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("graph");
     meet_all(party);
@@ -59,7 +61,7 @@ TEST_P(DeviceGroupTest, graphs_are_replayed_between_eager_operations) {
 
 // An arena has room for 33 groups at a time: blocks must come back, without anybody having to wait for it, and graphs
 // must not keep them longer than they live.
-TEST_P(DeviceGroupTest, a_hundred_groups_come_and_go) {
+TEST_P(DeviceGroupLifeTest, a_hundred_groups_come_and_go) {
   on_ranks([](DeviceProcess& self) {
     std::optional<Graph> graph;
     auto barrier = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
@@ -77,7 +79,7 @@ TEST_P(DeviceGroupTest, a_hundred_groups_come_and_go) {
 }
 
 // Every group that finds the arena full works, through the host; once others are gone, new ones have room again.
-TEST_P(DeviceGroupTest, a_full_arena_is_no_error) {
+TEST_P(DeviceGroupLifeTest, a_full_arena_is_no_error) {
   on_ranks([](DeviceProcess& self) {
     constexpr int kRoom = 33;
     std::vector<Party> parties;
@@ -101,7 +103,7 @@ TEST_P(DeviceGroupTest, a_full_arena_is_no_error) {
 
 // The next group gets other memory, which its peers map in the place of the former: whether they have given back theirs
 // or not.
-TEST_P(DeviceGroupTest, an_unused_arena_is_given_back_and_made_anew) {
+TEST_P(DeviceGroupLifeTest, an_unused_arena_is_given_back_and_made_anew) {
   on_ranks([](DeviceProcess& self) {
     for (int i = 0; i < 6; ++i) {
       {
@@ -154,7 +156,7 @@ void expect_abort(DeviceProcess& self, Party& party) {
 }
 
 // Each ends its own group; the device and the next group are as good as new.
-TEST_P(DeviceGroupTest, what_goes_wrong_is_named_and_the_next_group_works) {
+TEST_P(DeviceGroupLifeTest, what_goes_wrong_is_named_and_the_next_group_works) {
   on_ranks([](DeviceProcess& self) {
     for (const auto expect : {expect_mismatch, expect_timeout, expect_abort}) {
       Party party = self.form("unlucky");

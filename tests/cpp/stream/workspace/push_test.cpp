@@ -6,7 +6,9 @@
 namespace axon::testing {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupTest,
+class DeviceGroupPushTest : public DeviceGroupTest {};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupPushTest,
                          ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2},
                                            Layout{Placement::kGpuEach, 4}),
                          name_of);
@@ -44,7 +46,7 @@ void push(DeviceProcess& self, const Workspace& workspace, const Tensor& data, S
 }
 
 // Each round changes what is pushed; what a rank has read of the last one is safe behind the meeting.
-TEST_P(DeviceGroupTest, what_all_ranks_have_told_of_is_there) {
+TEST_P(DeviceGroupPushTest, what_all_ranks_have_told_of_is_there) {
   on_ranks([](DeviceProcess& self) {
     const Stream side = require(Stream::create());  // outlives the group
     Party party = self.form("pushing");
@@ -75,7 +77,7 @@ TEST_P(DeviceGroupTest, what_all_ranks_have_told_of_is_there) {
 }
 
 // Several operations, of which nobody tells anything: each takes the words of the one before.
-TEST_P(DeviceGroupTest, a_group_that_ends_lets_its_streams_go_on) {
+TEST_P(DeviceGroupPushTest, a_group_that_ends_lets_its_streams_go_on) {
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("ending");
     meet_all(party);
@@ -95,7 +97,7 @@ TEST_P(DeviceGroupTest, a_group_that_ends_lets_its_streams_go_on) {
   });
 }
 
-TEST_P(DeviceGroupTest, ranks_that_meet_for_other_sizes_are_told_and_wait_for_nothing) {
+TEST_P(DeviceGroupPushTest, ranks_that_meet_for_other_sizes_are_told_and_wait_for_nothing) {
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("unlike");
     meet_all(party);
