@@ -132,6 +132,8 @@ TEST_F(GateTest, a_companions_fault_ends_the_collectives_of_all_ranks) {
   EXPECT_TRUE(wait(1, *running));
   EXPECT_NE(running->status().message().find("the device disagrees"), std::string::npos);
   for (Recorder& recorder : recorders) {
+    const Clock::time_point deadline = Clock::now() + 10s;  // the other rank may have heard of it first
+    while (recorder.num_failures.load() == 0 && Clock::now() < deadline) std::this_thread::yield();
     EXPECT_EQ(recorder.num_failures.load(), 1);
     EXPECT_NE(recorder.message.find("the device disagrees"), std::string::npos);
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,10 @@ class LendingTest : public testing::TestWithParam<std::string> {
     EXPECT_TRUE(pair_.server
                     ->add("take",
                           [this](Invocation& invocation) {
-                            took_.push_back(take(invocation.arguments()));
+                            {
+                              const std::lock_guard lock(mutex_);
+                              took_.push_back(take(invocation.arguments()));
+                            }
                             echo_nothing(invocation);
                           })
                     .ok());
@@ -89,6 +93,11 @@ class LendingTest : public testing::TestWithParam<std::string> {
     return call;
   }
 
+  void give_back() {
+    const std::lock_guard lock(mutex_);
+    took_.clear();
+  }
+
   bool is_released_within(Clock::duration patience) {
     const Clock::time_point deadline = Clock::now() + patience;
     while (num_released_.load() == 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
@@ -97,7 +106,8 @@ class LendingTest : public testing::TestWithParam<std::string> {
 
   LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
   std::atomic<int> num_released_{0};
-  std::vector<Loan> took_;
+  std::mutex mutex_;
+  std::vector<Loan> took_;  // guarded by it
   TwoRuntimes pair_{transports(fabric_), {.name = "server", .borrows = true}, {.name = "client", .borrows = true}};
 };
 
@@ -107,7 +117,7 @@ TEST_P(LendingTest, arguments_are_their_senders_again_once_they_have_been_read) 
   ASSERT_TRUE(call->status().ok()) << call->status().message();
   EXPECT_FALSE(is_released_within(50ms));
   EXPECT_FALSE(call->released());
-  took_.clear();
+  give_back();
   EXPECT_TRUE(is_released_within(30s));
 }
 
@@ -155,7 +165,7 @@ TEST_P(LendingTest, a_loan_outlives_its_runtime) {
   ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
   pair_.server->close();
   EXPECT_FALSE(is_released_within(50ms));
-  took_.clear();
+  give_back();
   EXPECT_TRUE(is_released_within(30s));
 }
 
