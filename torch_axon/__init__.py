@@ -7,6 +7,8 @@ loaded and started by the first process group, not by the import.
     import torch_axon                       # not needed where torch's autoload is on
 
     dist.init_process_group("axon")         # also "cpu:axon", pg_options=torch_axon.Options(...)
+
+`torch_axon.Runtime` is the same engine without a process group: functions that other processes invoke with tensors.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
     from torch_axon.fused import scaled_all_gather_matmul as scaled_all_gather_matmul
     from torch_axon.fused import scaled_matmul_reduce_scatter as scaled_matmul_reduce_scatter
     from torch_axon.options import Options as Options
+    from torch_axon.runtime import Runtime as Runtime
 
 __all__ = [
     "Options",
+    "Runtime",
     "all_gather_matmul",
     "make_default",
     "matmul_reduce_scatter",
@@ -43,6 +47,7 @@ __all__ = [
 # What stands on the extension, which is loaded only when somebody asks.
 _LAZY = {
     "Options": "options",
+    "Runtime": "runtime",
     "all_gather_matmul": "fused",
     "matmul_reduce_scatter": "fused",
     "scaled_all_gather_matmul": "fused",

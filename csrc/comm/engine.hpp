@@ -119,6 +119,7 @@ class Engine final : private ControlHandler, private Driver {
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override;
   bool has_gated() const noexcept override { return !gated_.empty() || !watched_.empty(); }
+  bool has_neighbours() const noexcept override { return num_neighbours_ != 0; }
   bool arm() noexcept override { return !shut_down_ && transport_->arm(); }
   void on_process_ended(PeerId peer) noexcept override;
   Deliverable* take_outbox() noexcept override;

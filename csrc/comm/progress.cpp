@@ -261,9 +261,11 @@ microseconds Progress::drive_in_background() noexcept {
   const bool crowded = now < crowded_until_;
   const Clock::duration quiet = crowded ? kWarm : now - busy_at_;
   if ((moved && !crowded) || (running && quiet < kHot)) return microseconds{0};
-  if (quiet < kWarm || gated) return running ? kShortNap : kLongNap;
+  const microseconds a_nap = running ? kShortNap : kLongNap;
+  if (gated || (quiet < kWarm && driver_.has_neighbours())) return a_nap;
   if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortNap;
   listens_.store(true);
+  if (quiet < kWarm) return a_nap;
   if (crowded) return kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
   deeply_asleep_.store(true);             // before the token is released: whoever starts something next sees it
   return running ? kDeepSleepRunning : kDeepSleepIdle;

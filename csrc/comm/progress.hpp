@@ -4,7 +4,8 @@
 //   waiter      takes the token and drives until its own operation is finished; cannot get it: sleeps until it can.
 //               Once nothing has moved for a while it listens: sleeps in the transport's event descriptor
 //   background  one thread, for what nobody waits for. Never competes with a waiter, and stands by while one listens;
-//               naps while traffic is hot, and listens once it has been quiet for a while
+//               naps while traffic is hot, and listens once it has been quiet for a while; to the network, if nobody
+//               else sends, in its naps, too
 //
 // Lost wake-ups are the risk here. Two rules prevent them:
 //   1. whoever releases the token looks for submissions afterwards, and takes it again if there are any;
@@ -36,6 +37,8 @@ class Driver {
   virtual bool has_running() const noexcept = 0;
   // Something is awaited that can only be seen by looking: a word in memory that a device writes.
   virtual bool has_gated() const noexcept = 0;
+  // Processes of this host may send, which costs them a system call where one listens. The network's costs nobody.
+  virtual bool has_neighbours() const noexcept = 0;
   // Before sleeping in the transport's event descriptor. False: there is more to drive, or nothing ever will be.
   virtual bool arm() noexcept = 0;
   virtual void on_process_ended(PeerId peer) noexcept = 0;

@@ -31,7 +31,7 @@ struct Job : Deliverable {
 
 class JobDriver final : public Driver {
  public:
-  explicit JobDriver(Doorbell& doorbell) : doorbell_(doorbell) {}
+  JobDriver(Doorbell& doorbell, bool has_neighbours) : doorbell_(doorbell), has_neighbours_(has_neighbours) {}
 
   void submit(Job& job) { submitted_.push(job); }
 
@@ -68,6 +68,7 @@ class JobDriver final : public Driver {
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override { return !running_.empty(); }
   bool has_gated() const noexcept override { return false; }
+  bool has_neighbours() const noexcept override { return has_neighbours_; }
   bool arm() noexcept override {
     doorbell_.hush();
     const auto is_on_its_way = [](const Job* job) { return job->ends == Ends::kInTwoRounds; };
@@ -97,6 +98,7 @@ class JobDriver final : public Driver {
   }
 
   Doorbell& doorbell_;
+  const bool has_neighbours_;
   Submissions submitted_;
   std::vector<Job*> running_;
   Deliverable* outbox_ = nullptr;
@@ -108,8 +110,10 @@ class JobDriver final : public Driver {
 };
 
 struct World {
+  explicit World(bool has_neighbours = true) : driver(doorbell, has_neighbours) {}
+
   Doorbell doorbell;
-  JobDriver driver{doorbell};
+  JobDriver driver;
   Progress progress{driver, doorbell};
 
   // As Engine::submit does.
@@ -146,9 +150,9 @@ void one_waits_for_a_message() {
 }
 
 // At all stages of the waiter's patience.
-template <int kMicroseconds>
+template <int kMicroseconds, bool kHasNeighbours = true>
 void message_comes_after() {
-  World world;
+  World world(kHasNeighbours);
   sync::thread network([&] {
     model::block_until([] { return false; }, model::now() + std::chrono::microseconds(kMicroseconds));
     world.driver.bring_message();
@@ -196,8 +200,9 @@ void one_of_two_stands_in() {
   network.join();
 }
 
+template <bool kHasNeighbours>
 void nobody_waits() {
-  World world;
+  World world(kHasNeighbours);
   sync::thread network([&] { world.driver.bring_message(); });
   world.start_only(Ends::kByMessage);
   network.join();
@@ -248,9 +253,9 @@ void ended_beside_a_listener() {
 }
 
 // And somebody else starts what needs driving.
-template <Ends kHow>
+template <Ends kHow, bool kHasNeighbours = true>
 void started_beside_a_listener() {
-  World world;
+  World world(kHasNeighbours);
   sync::thread other([&] {
     world.driver.block_until_armed();
     world.start_only(kHow);
@@ -305,10 +310,13 @@ constexpr Program kPrograms[] = {
     {"message_comes_after_15_us", message_comes_after<15>, kThree},
     {"message_comes_after_40_us", message_comes_after<40>, kThree},
     {"message_comes_to_a_crowd", message_comes_to_a_crowd, kThree},
+    {"network_brings_a_message_after_8_us", message_comes_after<8, false>, kThree},
+    {"network_brings_a_message_after_15_us", message_comes_after<15, false>, kThree},
     {"two_wait_for_a_message", two_wait_for_a_message, kThree},
     {"one_stands_in", one_stands_in, kFour},
     {"one_of_two_stands_in", one_of_two_stands_in, kThree},
-    {"nobody_waits", nobody_waits, kFour},
+    {"nobody_waits", nobody_waits<true>, kFour},
+    {"nobody_waits_for_the_network", nobody_waits<false>, kFour},
     {"started_as_the_background_sleeps", started_as_the_background_sleeps, kFour},
     {"two_started_as_the_background_sleeps", two_started_as_the_background_sleeps, kThree},
     {"deadline_of_what_starts_as_the_background_sleeps", deadline_of_what_starts_as_the_background_sleeps,
@@ -317,6 +325,7 @@ constexpr Program kPrograms[] = {
     {"ended_beside_a_listener", ended_beside_a_listener, kThree},
     {"started_at_once_beside_a_listener", started_beside_a_listener<Ends::kAtOnce>, kThree},
     {"started_in_two_rounds_beside_a_listener", started_beside_a_listener<Ends::kInTwoRounds>, kThree},
+    {"started_in_two_rounds_beside_one_of_the_network", started_beside_a_listener<Ends::kInTwoRounds, false>, kThree},
     {"started_in_two_rounds_after_a_listener", started_after_a_listener, kThree},
     {"deadline_of_what_starts_after_a_crowds_listener", deadline_of_what_starts_after_a_crowds_listener,
      kThreeWithSleeps},

@@ -19,7 +19,8 @@ from pool import RankPool
 from processes import environment
 from runtime_clients import PROGRAMS, Server
 
-from torch_axon.runtime import Future, Peer, PeerLostError, RemoteError, Runtime, RuntimeClosedError
+from torch_axon import Runtime
+from torch_axon.runtime import Future, Peer, PeerLostError, RemoteError, RuntimeClosedError
 
 
 def test_plain_values_come_back(peer: Peer) -> None:

@@ -15,6 +15,9 @@ from torch.distributed import rpc
 from sides.axon import device_payload, payload, synchronize
 
 WAITS = True
+
+_NETWORK_CHANNELS = {"host": ["mpt_uv", "basic"], "cuda": ["mpt_uv", "basic", "cuda_basic"]}
+
 __all__ = ["connected", "device_payload", "payload", "serving", "synchronize"]
 
 
@@ -41,9 +44,12 @@ async def connected(address: Any, memory: str) -> AsyncIterator[Callable[[torch.
 
 
 def _join(name: str, rank: int, memory: str, host: str, port: int) -> None:
+    one_host = host.startswith("127.")
     for library in ("TP", "GLOO"):
-        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo" if host.startswith("127.") else "eth0")
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://{host}:{port}", rpc_timeout=60)
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo" if one_host else "eth0")
+    # Two namespaces are one host to its channels: they would read each other's memory.
+    network = {} if one_host else {"_transports": ["uv"], "_channels": _NETWORK_CHANNELS[memory]}
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://{host}:{port}", rpc_timeout=60, **network)
     if memory == "cuda":
         options.set_device_map("client" if name == "server" else "server", {0: 0})
     rpc.init_rpc(name, rank=rank, world_size=2, rpc_backend_options=options)
