@@ -41,9 +41,13 @@ const char* name_of(ErrorCode code) noexcept {
   return "";
 }
 
+py::module_ errors() {
+  return py::module_::import("torch_axon.runtime._errors");
+}
+
 // Raises what Python knows such a failure as.
 [[noreturn]] void raise(const Status& failure) {
-  py::module_::import("torch_axon.runtime._errors").attr("raise_failure")(name_of(failure.code()), failure.message());
+  errors().attr("raise_failure")(name_of(failure.code()), failure.message());
   throw std::logic_error("raise_failure has returned");
 }
 
@@ -94,15 +98,15 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object on_cancelled, p
       PythonRuntime::Listeners{.on_cancelled = std::move(on_cancelled), .on_lost = std::move(on_lost)});
 }
 
-Counted<PythonCall> packed(const Connection& connection, std::string_view function, const py::tuple& positional,
-                           const py::dict& named, double timeout_s) {
+Counted<PythonCall> packed(const std::shared_ptr<Connection>& connection, std::string_view function,
+                           const py::tuple& positional, const py::dict& named, double timeout_s) {
   if (function.empty() || function.size() > kLongestName) {
     throw py::value_error("invoke: function's name is " + std::to_string(function.size()) +
                           " bytes long; allowed: 1 to " + std::to_string(kLongestName));
   }
-  auto call = Counted<PythonCall>::adopt(*new PythonCall);
+  auto call = Counted<PythonCall>::adopt(*new PythonCall(connection));
   call->request.open(function);
-  pack_arguments(call->request, positional.ptr(), named.ptr(), connection);
+  pack_arguments(call->request, positional.ptr(), named.ptr(), *connection);
   call->request.seal();
   call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
   return call;
@@ -111,18 +115,18 @@ Counted<PythonCall> packed(const Connection& connection, std::string_view functi
 // With Python's lock held: it neither waits nor takes a lock that those who hold it take Python's for.
 Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::string_view function,
                            const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
-  Counted<PythonCall> call = packed(*connection, function, positional, named, timeout_s);
+  Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
   if (!is_awaited) call->answer = Call::Answer::kNone;
   connection->start(*call);
   return call;
 }
 
-bool wait(const std::shared_ptr<Connection>& connection, PythonCall& call, double timeout_s) {
+bool wait(PythonCall& call, double timeout_s) {
   const Clock::time_point deadline = deadline_in(timeout_s);
   while (!call.finished()) {
     {
       const GilReleased no_gil;
-      connection->wait(call, std::min(deadline, Clock::now() + kSignalInterval));
+      call.connection()->wait(call, std::min(deadline, Clock::now() + kSignalInterval));
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (Clock::now() >= deadline) break;
@@ -130,10 +134,18 @@ bool wait(const std::shared_ptr<Connection>& connection, PythonCall& call, doubl
   return call.finished();
 }
 
-// The answer; or what a function has answered with, if it has failed.
-py::object take_reply(PythonCall& call, const std::shared_ptr<Connection>& connection, const py::object& device) {
+// Once: it empties the message. Raises what the function has raised, or what has gone wrong on the way.
+py::object take_answer(PythonCall& call, const py::object& device) {
+  const Status& status = call.status();
+  if (!status.ok() && status.code() != ErrorCode::kRemote) {
+    if (!call.landing_error()) raise(status);
+    PyErr_SetObject(py::type::of(call.landing_error()).ptr(), call.landing_error().ptr());
+    throw py::error_already_set();
+  }
   if (call.answer == Call::Answer::kNone) return py::none();
-  return unpack(call.reply(), placement_of(device), connection);
+  if (status.ok()) return unpack(call.reply(), placement_of(device), call.connection());
+  errors().attr("raise_remote_failure")(status.message(), unpack(call.reply(), {}, call.connection()));
+  throw std::logic_error("raise_remote_failure has returned");
 }
 
 // What the peer has told: tell_readable_gpus().
@@ -142,9 +154,8 @@ void lend_on(Connection& connection, const std::vector<std::string>& uuids) {
   connection.lending.gpus_read_by_peer.store(own_gpus_among(uuids));
 }
 
-py::object failure_of(PythonCall& call) {
-  if (call.status().ok()) return py::none();
-  return py::make_tuple(name_of(call.status().code()), call.status().message());
+bool is_cancelled(const PythonCall& call) {
+  return call.finished() && call.status().code() == ErrorCode::kCancelled;
 }
 
 py::list waiters_of(const CompletionQueue::Calls& calls) {
@@ -157,8 +168,8 @@ py::list waiters_of(const CompletionQueue::Calls& calls) {
 Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<Connection>& connection,
                                 std::string_view function, const py::tuple& positional, const py::dict& named,
                                 double timeout_s, py::object where) {
-  Counted<PythonCall> call = packed(*connection, function, positional, named, timeout_s);
-  call->land_by(self.landings(), connection, std::move(where));
+  Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
+  call->land_by(self.landings(), std::move(where));
   connection->start(*call);
   return call;
 }
@@ -213,11 +224,11 @@ bool drain(PythonRuntime& self, double timeout_s) {
 void bind_connection(py::module_& module) {
   py::class_<PythonCall, Counted<PythonCall>>(module, "RuntimeCall")
       .def_property_readonly("finished", [](const PythonCall& self) { return self.finished(); })
-      .def("wait", [](PythonCall& self, const std::shared_ptr<Connection>& connection,
-                      double timeout) { return wait(connection, self, timeout); })
-      .def("failure", &failure_of)
-      .def("landing_error", [](PythonCall& self) { return self.landing_error() ? self.landing_error() : py::none(); })
-      .def("take_reply", &take_reply)
+      .def_property_readonly("cancelled", &is_cancelled)
+      .def("wait", &wait)
+      .def("take_answer", &take_answer)
+      .def(
+          "cancel", [](PythonCall& self) { self.connection()->cancel(self); }, py::call_guard<GilReleased>())
       .def("unwatch", &PythonCall::unwatch)
       .def("watch", [](PythonCall& self, const std::shared_ptr<CompletionQueue>& queue,
                        py::object waiter) { return self.watch(queue, std::move(waiter)); })
@@ -231,8 +242,6 @@ void bind_connection(py::module_& module) {
       .def("lend_on", &lend_on)
       .def_property_readonly("gpus_read_by_peer",
                              [](const Connection& self) { return self.lending.gpus_read_by_peer.load(); })
-      .def(
-          "cancel", [](Connection& self, PythonCall& call) { self.cancel(call); }, py::call_guard<GilReleased>())
       .def("failure", [](Connection& self) -> py::object {
         const Status failure = [&] {
           const GilReleased no_gil;

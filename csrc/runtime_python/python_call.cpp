@@ -90,11 +90,9 @@ bool PythonCall::unwatch() {
   return state_.compare_exchange_strong(expected, State::kUnwatched);
 }
 
-void PythonCall::land_by(std::shared_ptr<LandingSink> sink, std::shared_ptr<Connection> connection,
-                         pybind11::object where) {
+void PythonCall::land_by(std::shared_ptr<LandingSink> sink, pybind11::object where) {
   landing = Landing::kAsked;
   landing_sink_ = std::move(sink);
-  announced_by_ = std::move(connection);
   where_ = std::move(where);
 }
 

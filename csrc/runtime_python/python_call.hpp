@@ -69,7 +69,9 @@ class CompletionQueue final : public CompletionSink {
 
 class PythonCall final : public Call {
  public:
-  PythonCall() = default;
+  explicit PythonCall(std::shared_ptr<Connection> connection) noexcept : connection_(std::move(connection)) {}
+
+  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
 
   // Once: the sink gets the call when it is finished, and whoever takes it from there the waiter. False if it is
   // finished already. With Python's lock, as take_waiter().
@@ -79,8 +81,7 @@ class PythonCall final : public Call {
   bool unwatch();
 
   // Before it is started: `sink` is told when its answer is announced, and has Connection::accept or decline called.
-  void land_by(std::shared_ptr<LandingSink> sink, std::shared_ptr<Connection> connection, pybind11::object where);
-  Connection& connection() const noexcept { return *announced_by_; }
+  void land_by(std::shared_ptr<LandingSink> sink, pybind11::object where);
   const pybind11::object& where() const noexcept { return where_; }
   // Why it was declined: an exception; or null.
   void set_landing_error(pybind11::object exception) { landing_error_ = std::move(exception); }
@@ -93,11 +94,11 @@ class PythonCall final : public Call {
   void on_announced() noexcept override;
   void on_finished() noexcept override;
 
+  const std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be gone before
   std::atomic<State> state_{State::kUnwatched};
   std::shared_ptr<CompletionSink> sink_;  // owned with the loop or runtime, which may end before the call
   pybind11::object waiter_;
-  std::shared_ptr<LandingSink> landing_sink_;  // likewise, as the connection
-  std::shared_ptr<Connection> announced_by_;
+  std::shared_ptr<LandingSink> landing_sink_;  // likewise
   pybind11::object where_;
   pybind11::object landing_error_;
 };

@@ -298,12 +298,12 @@ void PythonRuntime::land_answer(PythonCall& call) {
   const auto run = [&] {
     Destinations to = ask_where(call.where(), call.reply());
     const GilReleased no_gil;
-    call.connection().accept(call, to.buffers, to.owners);
+    call.connection()->accept(call, to.buffers, to.owners);
   };
   guarded(run, [&](const py::object& exception) {
     call.set_landing_error(exception);
     const GilReleased no_gil;
-    call.connection().decline(call, Status(ErrorCode::kInvalidArgument, "its answer has found no memory"));
+    call.connection()->decline(call, Status(ErrorCode::kInvalidArgument, "its answer has found no memory"));
   });
 }
 

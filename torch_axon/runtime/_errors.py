@@ -46,13 +46,9 @@ _CLASSES: dict[str, type[BaseException]] = {
 }
 
 
-def failure(code: str, message: str) -> BaseException:
-    """What a failure of the engine's is for Python."""
-    return _CLASSES.get(code, ConnectionError)(message)
-
-
 def raise_failure(code: str, message: str) -> NoReturn:
-    raise failure(code, message)
+    """Raises what a failure of the engine's is for Python."""
+    raise _CLASSES.get(code, ConnectionError)(message)
 
 
 def describe(exception: BaseException) -> tuple[str, str, str, list[object]]:
@@ -63,13 +59,13 @@ def describe(exception: BaseException) -> tuple[str, str, str, list[object]]:
     return name, str(exception), text, list(exception.args)
 
 
-def remote_failure(class_name: str, described: object) -> BaseException:
-    """The exception that a function has raised elsewhere, of the same class where this process has it loaded."""
+def raise_remote_failure(class_name: str, described: object) -> NoReturn:
+    """Raises what a function has raised elsewhere, as the same class where this process has it loaded."""
     message, text, *arguments = described if isinstance(described, list) else [str(described), ""]
     exception = _rebuild(class_name, str(message), arguments[0] if arguments else [str(message)])
     if text:
         exception.__cause__ = RemoteTraceback(str(text))
-    return exception
+    raise exception
 
 
 # What a function raises must not end those who have called it as if it had come to them.

@@ -7,11 +7,12 @@ import logging
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_axon.runtime import _errors, _wakeups
+from torch_axon.runtime import _wakeups
 from torch_axon.runtime._memory import Policy
 
 if TYPE_CHECKING:
@@ -69,9 +70,7 @@ class Future:
                 f"'{self._peer.name}' is waited for on the runtime's thread, which has to say where its answer goes: "
                 "give the function that waits an executor, or make it asynchronous"
             )
-        if not self._call.finished and not self._call.wait(
-            self._peer._connection, _FOREVER_S if timeout is None else timeout
-        ):
+        if not self._call.finished and not self._call.wait(_FOREVER_S if timeout is None else timeout):
             raise TimeoutError(f"no answer from '{self._peer.name}' within the {timeout} s that were waited")
         return self._outcome()
 
@@ -90,16 +89,15 @@ class Future:
         """Ends the call with CancelledError, unless it has ended; the function is told. Returns whether it did."""
         if self._call.finished:
             return False
-        self._peer._connection.cancel(self._call)
-        failure = self._call.failure() if self._call.wait(self._peer._connection, _FOREVER_S) else None
-        return failure is not None and failure[0] == "cancelled"
+        self._call.cancel()
+        return self._call.wait(_FOREVER_S) and self._call.cancelled
 
     def cancelled(self) -> bool:
         return self._call.finished and isinstance(self.exception(), CancelledError)
 
     def add_done_callback(self, callback: Callable[[Future], object]) -> None:
         """Calls it with this future once it is done: on the runtime's thread, or at once."""
-        if not self._when_done(lambda: callback(self), None):
+        if not self._when_done(partial(callback, self), None):
             callback(self)
 
     def torch_future(self) -> torch.futures.Future[Any]:
@@ -120,10 +118,9 @@ class Future:
         if not self._call.finished:
             loop = asyncio.get_running_loop()
             wakeups = _wakeups.of(loop)
-            drives = self._peer._runtime._drives
-            if not (drives and wakeups.has_come_at_once(self._call, self._peer._connection)):
+            if not (self._peer._runtime._drives and wakeups.has_come_at_once(self._call)):
                 arrived = loop.create_future()
-                if self._when_done(lambda: _wakeups.tell(loop, arrived), wakeups):
+                if self._when_done(partial(_wakeups.tell, loop, arrived), wakeups):
                     try:
                         yield from arrived
                     except asyncio.CancelledError:
@@ -136,8 +133,9 @@ class Future:
         with _watching:
             if self._is_told:
                 return False
-            first = self._callbacks is None
-            self._callbacks = [*(self._callbacks or ()), callback]
+            others = self._callbacks
+            first = others is None
+            self._callbacks = [callback] if others is None else [*others, callback]
             if first and queue is not None:
                 watched = self._call.watch(queue.completions, self)
                 if watched:
@@ -172,24 +170,16 @@ class Future:
                 _log.exception("a callback of a call to '%s' has raised", self._peer.name)
 
     def _outcome(self) -> Any:
-        if self._exception is not None:
-            raise self._exception
-        with _taking:
-            if self._value is _UNSET and self._exception is None:
-                self._take()
+        if self._value is _UNSET:
+            with _taking:
+                if self._value is _UNSET and self._exception is None:
+                    self._take()
         if self._exception is not None:
             raise self._exception
         return self._value
 
     def _take(self) -> None:
-        """Once: it empties the message."""
-        failure = self._call.failure()
-        if failure is None:
-            try:
-                self._value = self._call.take_reply(self._peer._connection, self._policy.device)
-            except Exception as exception:
-                self._exception = exception
-        elif failure[0] == "remote":
-            self._exception = _errors.remote_failure(failure[1], self._call.take_reply(self._peer._connection, None))
-        else:
-            self._exception = self._call.landing_error() or _errors.failure(*failure)
+        try:
+            self._value = self._call.take_answer(self._policy.device)
+        except Exception as exception:
+            self._exception = exception.with_traceback(None)

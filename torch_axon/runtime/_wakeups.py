@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torch_axon import _native
 
 if TYPE_CHECKING:
-    from torch_axon._C import RuntimeCall, RuntimeConnection
+    from torch_axon._C import RuntimeCall
     from torch_axon.runtime._future import Future
 
 _AT_ONCE_S = 10e-6  # less than a loop takes to go around and hear of an answer
@@ -34,7 +34,7 @@ class Wakeups:
         self._comes_at_once = True  # the latest answer
         self._stays_since = 0
 
-    def has_come_at_once(self, call: RuntimeCall, connection: RuntimeConnection) -> bool:
+    def has_come_at_once(self, call: RuntimeCall) -> bool:
         """Waits for a call that is awaited alone, before the loop goes around. On the loop's thread."""
         if self._num_awaited > 0 or not self._comes_at_once:
             return False
@@ -44,7 +44,7 @@ class Wakeups:
         elif now - self._stays_since > _LONGEST_STAY_NS:
             self._stays_since = 0
             return False
-        self._comes_at_once = call.wait(connection, _AT_ONCE_S)
+        self._comes_at_once = call.wait(_AT_ONCE_S)
         return self._comes_at_once
 
     def expect(self, drives: bool) -> None:
@@ -93,12 +93,17 @@ class Wakeups:
 
 
 _of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Wakeups] = weakref.WeakKeyDictionary()
+_latest: weakref.ref[Wakeups] | None = None  # a process with one loop always asks for the same
 
 
 def of(loop: asyncio.AbstractEventLoop) -> Wakeups:
-    wakeups = _of_loop.get(loop)
-    if wakeups is None:
-        wakeups = _of_loop[loop] = Wakeups(loop)
+    global _latest
+    wakeups = None if _latest is None else _latest()
+    if wakeups is None or wakeups._loop() is not loop:
+        wakeups = _of_loop.get(loop)
+        if wakeups is None:
+            wakeups = _of_loop[loop] = Wakeups(loop)
+        _latest = weakref.ref(wakeups)
     return wakeups
 
 
