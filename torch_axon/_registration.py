@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
-from torch_axon import _native
+from torch_axon import _mends, _native
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import _DistributedBackendOptions
@@ -29,7 +28,7 @@ def register() -> None:
         warnings.warn(reason, stacklevel=2)
     if dist.is_available() and not hasattr(dist.Backend, "AXON"):
         dist.Backend.register_backend("axon", _create, extended_api=True, devices=list(DEVICES))
-        _mend_shrink_group()
+        _mends.apply()
 
 
 def make_default(devices: Iterable[str] = ("cpu",)) -> None:
@@ -38,32 +37,6 @@ def make_default(devices: Iterable[str] = ("cpu",)) -> None:
         if device not in DEVICES:
             raise ValueError(f"make_default: device is {device!r}; allowed: {', '.join(DEVICES)}")
         dist.Backend.default_device_backend_map[device] = "axon"
-
-
-def _mend_shrink_group() -> None:
-    """torch.distributed.shrink_group registers what a backend's shrink() returns as Gloo's or NCCL's, for one type of
-    device only, so that DDP takes ours for an object of Gloo's class; and it takes the ranks that leave, which are the
-    group's, for the job's. Both are put right while the smaller group is made. Ranks of a smaller default group are
-    the job's from then on.
-    """
-    c10d = dist.distributed_c10d
-    create = getattr(c10d, "_create_shrunk_process_group", None)
-    if create is None:
-        return
-
-    @functools.wraps(create)
-    def create_as_ours(backend: Any, ranks: list[int], of: dict[Any, Any], is_default: bool) -> dist.ProcessGroup:
-        if backend.name() == "axon":
-            ranks[:] = range(backend.size()) if is_default else backend.options.global_ranks_in_group
-        group: dist.ProcessGroup = create(backend, ranks, of, is_default)
-        if backend.name() != "axon":
-            return group
-        for device in DEVICES:
-            group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, backend)
-        group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-        return group
-
-    c10d._create_shrunk_process_group = create_as_ours  # type: ignore[assignment]
 
 
 def _create(group: _DistributedBackendOptions, pg_options: object | None) -> AxonBackend:

@@ -205,8 +205,6 @@ def test_barrier_waits_for_the_last(ranks: RankPool) -> None:
 
 
 def _monitored_barrier() -> str:
-    if not _torch_admits_monitored_barrier():
-        return failure(lambda: dist.monitored_barrier())
     dist.monitored_barrier()
     group = dist.new_group()
     if dist.get_rank() == 0:
@@ -215,17 +213,8 @@ def _monitored_barrier() -> str:
     return ""
 
 
-def _torch_admits_monitored_barrier() -> bool:
-    """From 2.14 Python lets every backend with a CPU device through; before, only gloo's."""
-    return BACKEND == "gloo" or tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
-
-
-def test_monitored_barrier_names_the_missing_where_torch_admits_it(two_ranks: RankPool) -> None:
-    message = two_ranks.run(_monitored_barrier)[0]
-    if _torch_admits_monitored_barrier():
-        assert "1" in message
-    else:
-        assert "only implemented for GLOO" in message
+def test_monitored_barrier_names_the_missing(two_ranks: RankPool) -> None:
+    assert "1" in two_ranks.run(_monitored_barrier)[0]
 
 
 def _objects() -> None:

@@ -128,9 +128,11 @@ def _call_with_timeout(way: str) -> tuple[str, float]:
     message, seconds = "", 0.0
     if way == "set":
         group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=TIMEOUT_S))
+    elif way == "set by torch":
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT_S), group)
     if dist.get_rank() == 0:
         started = time.monotonic()
-        if way == "set":
+        if way != "option":
             message = failure(lambda: dist.all_reduce(torch.ones(3), group=group))
         else:
             options = dist.AllreduceOptions()
@@ -142,7 +144,7 @@ def _call_with_timeout(way: str) -> tuple[str, float]:
     return message, seconds
 
 
-@pytest.mark.parametrize("way", ["option", "set"])
+@pytest.mark.parametrize("way", ["option", "set", "set by torch"])
 def test_timeouts_of_a_call_and_set_later_hold(way: str, two_ranks: RankPool) -> None:
     message, seconds = two_ranks.run(_call_with_timeout, way)[0]
     assert TIMEOUT_S - 0.1 < seconds < TIMEOUT_S + 1
