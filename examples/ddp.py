@@ -1,26 +1,31 @@
 """DistributedDataParallel with what people switch on: layers that a step leaves out, compressed gradients, uneven data.
 
-    torchrun --nproc-per-node=2 examples/ddp.py
+    torchrun --nproc-per-node=2 examples/ddp.py [--gradients exact|fp16|bf16|powersgd]
 
-Layers are dropped at random (stochastic depth), so some parameters have no gradient. Gradients travel as bfloat16.
-Rank 0 has more batches than the others, which go on taking part in its reductions until it is through.
+Layers are dropped at random (stochastic depth), so some parameters have no gradient. Gradients travel as bfloat16, or
+as is said. Rank 0 has more batches than the others, which go on taking part in its reductions until it is through.
+With PowerSGD no layer is dropped: its second all_reduce starts when its first is over, on CPUs in no order with DDP's
+own of which parameters were used.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 
 import torch
 import torch.distributed as dist
 from shared import conclude, digits, join
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 
 class StochasticDepth(nn.Module):
-    def __init__(self, num_layers: int = 3) -> None:
+    def __init__(self, kept: float, num_layers: int = 3) -> None:
         super().__init__()
+        self.kept = kept
         self.embed = nn.Linear(64, 128)
         self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(num_layers))
         self.head = nn.Linear(128, 10)
@@ -28,20 +33,32 @@ class StochasticDepth(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.embed(images)
         for layer in self.layers:
-            if not self.training or random.random() < 0.8:
+            if not self.training or random.random() < self.kept:
                 hidden = hidden + layer(hidden).relu()
         logits: Tensor = self.head(hidden)
         return logits
 
 
+def compress(model: DistributedDataParallel, gradients: str) -> None:
+    if gradients == "powersgd":
+        state = PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=10)
+        model.register_comm_hook(state, powerSGD_hook)
+    elif gradients != "exact":
+        model.register_comm_hook(None, {"fp16": fp16_compress_hook, "bf16": bf16_compress_hook}[gradients])
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gradients", choices=("exact", "fp16", "bf16", "powersgd"), default="bf16")
+    arguments = parser.parse_args()
     device = join()
     random.seed(dist.get_rank())
     data = digits(device)
+    kept = 1.0 if arguments.gradients == "powersgd" else 0.8
     model = DistributedDataParallel(
-        StochasticDepth().to(device), find_unused_parameters=True, gradient_as_bucket_view=True
+        StochasticDepth(kept).to(device), find_unused_parameters=kept < 1, gradient_as_bucket_view=True
     )
-    model.register_comm_hook(None, bf16_compress_hook)
+    compress(model, arguments.gradients)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     with model.join():
         for step in range(100 if dist.get_rank() == 0 else 90):

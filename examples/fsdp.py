@@ -1,6 +1,7 @@
 """FSDP2 with mixed precision; a checkpoint that is written from shards and read by whoever serves the model.
 
     torchrun --nproc-per-node=2 examples/fsdp.py        # with 4 processes: two replicas of two shards each (HSDP)
+    torchrun --nproc-per-node=2 examples/fsdp.py --cpu-offload      # shards, gradients and optimizer wait on the host
 
 Parameters are gathered as bfloat16, gradients are reduced as float32. The checkpoint is loaded into a model that is not
 sharded at all, which reads the held-out digits.
@@ -8,6 +9,7 @@ sharded at all, which reads the held-out digits.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 
 import torch
@@ -17,7 +19,7 @@ from shared import conclude, digits, join
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 PRECISION = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
@@ -36,12 +38,16 @@ def mesh_of(device: torch.device) -> DeviceMesh:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cpu-offload", action="store_true")
+    arguments = parser.parse_args()
     device = join()
+    offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if arguments.cpu_offload else OffloadPolicy()
     data, mesh, model = digits(device), mesh_of(device), build(device)
     for layer in model:
         if isinstance(layer, nn.Linear):
-            fully_shard(layer, mesh=mesh, mp_policy=PRECISION)
-    fully_shard(model, mesh=mesh, mp_policy=PRECISION)
+            fully_shard(layer, mesh=mesh, mp_policy=PRECISION, offload_policy=offload)
+    fully_shard(model, mesh=mesh, mp_policy=PRECISION, offload_policy=offload)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(100):
         images, labels = data.share(step)

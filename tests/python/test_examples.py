@@ -61,7 +61,7 @@ def processes() -> Iterator[Callable[[str], RankPool]]:
         pool.close()
 
 
-def _run(example: str, device: str, backend: str, port: int) -> str:
+def _run(example: str, device: str, backend: str, port: int, *arguments: str) -> str:
     """As torchrun would, but without importing torch anew."""
     rank = str(own_rank())
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
@@ -69,6 +69,7 @@ def _run(example: str, device: str, backend: str, port: int) -> str:
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     sys.path.insert(0, str(EXAMPLES))
+    sys.argv = [example, *arguments]
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output):
@@ -125,3 +126,26 @@ def test_examples_learn(example: str, device: str, processes: Callable[[str], Ra
     ]
     assert re.fullmatch(_LEARNED[example], outputs[0])
     assert len(set(outputs)) == 1  # of two ranks' sums no order differs
+
+
+@on_cpu_and_gpu
+@pytest.mark.parametrize(
+    ("example", "switch"),
+    [
+        ("ddp", "--gradients=exact"),
+        ("ddp", "--gradients=fp16"),
+        ("ddp", "--gradients=powersgd"),
+        ("fsdp", "--cpu-offload"),
+    ],
+)
+def test_examples_learn_as_switched(
+    example: str, switch: str, device: str, processes: Callable[[str], RankPool]
+) -> None:
+    _skip_without_packages(device)
+    pool = processes(device)
+    plain, switched = (
+        pool.run(_run, f"{example}.py", device, "axon", _free_port(), *switches, timeout_s=150)[0]
+        for switches in ((), (switch,))
+    )
+    assert re.fullmatch(_DIGITS, switched)
+    assert (switched == plain) == (switch == "--cpu-offload")  # which is the one that changes no number
