@@ -5,16 +5,26 @@ Each trains as one process does; what a single process cannot do is compared wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from devices import on, on_cpu_and_gpu
 from pool import RankPool
 from reference import case, same_bits
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffload,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+    StateDictType,
+)
 
 STEPS = 5
 
@@ -26,7 +36,17 @@ def _model() -> nn.Sequential:
 
 def _batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(24, 16, generator=generator), torch.randn(24, 4, generator=generator)
+    return _random(24, 16, generator), _random(24, 4, generator)
+
+
+def _random(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(rows, columns, generator=generator, device="cpu").to(torch.get_default_device())
+
+
+def _mesh(*shape: int) -> DeviceMesh:
+    """In a mesh of two dimensions, ranks are sharded within rows and replicated between them."""
+    names = ("replicate", "shard")[-len(shape) :]
+    return init_device_mesh(torch.get_default_device().type, shape, mesh_dim_names=names)
 
 
 def _train(model: nn.Module, share: slice = slice(None)) -> None:
@@ -34,7 +54,7 @@ def _train(model: nn.Module, share: slice = slice(None)) -> None:
     for step in range(STEPS):
         inputs, targets = _batch(step)
         optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs[share]), targets[share]).backward()
+        nn.functional.mse_loss(model(inputs[share]).float(), targets[share]).backward()
         optimizer.step()
 
 
@@ -48,30 +68,110 @@ def _alone() -> list[torch.Tensor]:
     return [parameter.detach() for parameter in model.parameters()]
 
 
-def _fsdp1() -> None:
-    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+def _sharded_by_fsdp1(**options: Any) -> FullyShardedDataParallel:
+    return FullyShardedDataParallel(_model(), device_id=torch.get_default_device(), use_orig_params=True, **options)
 
+
+def _agrees_with_fsdp1(model: FullyShardedDataParallel, alone: Sequence[torch.Tensor], atol: float = 1e-5) -> None:
+    with FullyShardedDataParallel.summon_full_params(model):
+        for parameter, expected in zip(model.parameters(), alone, strict=True):
+            torch.testing.assert_close(parameter.detach().to(expected.device), expected, atol=atol, rtol=1e-5)
+
+
+def _fsdp1() -> None:
     for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
         with case(strategy=strategy.name):
-            model = FullyShardedDataParallel(
-                _model(), sharding_strategy=strategy, device_id=torch.device("cpu"), use_orig_params=True
-            )
+            model = _sharded_by_fsdp1(sharding_strategy=strategy)
             _train(model, _share())
-            with FullyShardedDataParallel.summon_full_params(model):
-                for parameter, expected in zip(model.parameters(), _alone(), strict=True):
-                    torch.testing.assert_close(parameter.detach(), expected)
+            _agrees_with_fsdp1(model, _alone())
 
 
+@on_cpu_and_gpu
 def test_fsdp1_trains_as_one_process_does(two_ranks: RankPool) -> None:
     two_ranks.run(_fsdp1, timeout_s=120)
+
+
+def _alone_in_mixed_precision(reduced_as: torch.dtype) -> list[torch.Tensor]:
+    """Each rank's share passes through parameters rounded to bfloat16; their gradients are averaged as `reduced_as`."""
+    num_ranks, model = dist.get_world_size(), _model()
+    parameters = dict(model.named_parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        inputs, targets = _batch(step)
+        totals = [torch.zeros_like(parameter, dtype=reduced_as) for parameter in parameters.values()]
+        for share in (slice(rank, None, num_ranks) for rank in range(num_ranks)):
+            rounded = {name: parameter.detach().bfloat16().requires_grad_() for name, parameter in parameters.items()}
+            output = torch.func.functional_call(model, rounded, inputs[share].bfloat16())
+            nn.functional.mse_loss(output.float(), targets[share]).backward()
+            for total, parameter in zip(totals, rounded.values(), strict=True):
+                assert parameter.grad is not None
+                total += parameter.grad.to(reduced_as) / num_ranks
+        for parameter, total in zip(parameters.values(), totals, strict=True):
+            parameter.grad = total.float()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def _fsdp1_in_mixed_precision() -> None:
+    on_gpu = torch.get_default_device().type == "cuda"  # where products may depend on the alignment of parameters
+    for reduced_as in (torch.float32, torch.bfloat16):
+        with case(reduced_as=reduced_as):
+            precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=reduced_as)
+            model = _sharded_by_fsdp1(mixed_precision=precision)
+            _train(model, _share())
+            _agrees_with_fsdp1(model, _alone_in_mixed_precision(reduced_as), atol=3e-4 if on_gpu else 1e-5)
+
+
+@on_cpu_and_gpu
+def test_fsdp1_in_mixed_precision(two_ranks: RankPool) -> None:
+    two_ranks.run(_fsdp1_in_mixed_precision, timeout_s=120)
+
+
+def _fsdp1_offloaded() -> None:
+    model = _sharded_by_fsdp1(cpu_offload=CPUOffload(offload_params=True))
+    _train(model, _share())
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+    _agrees_with_fsdp1(model, _alone())
+
+
+@on("cuda", "staged")  # torch pins the shards
+def test_fsdp1_offloads_to_the_cpu(two_ranks: RankPool) -> None:
+    two_ranks.run(_fsdp1_offloaded, timeout_s=120)
+
+
+def _fsdp1_states() -> None:
+    """What is trained goes by its state into a model that is not: whole on rank 0, or a shard on each rank."""
+    mesh, alone = _mesh(dist.get_world_size()), _model()
+    trained = _sharded_by_fsdp1(device_mesh=mesh)
+    _train(trained, _share())
+    _train(alone)
+    on_gpu = torch.get_default_device().type == "cuda"  # from the CPU, torch offloads what it has freed
+    whole = FullStateDictConfig(offload_to_cpu=on_gpu, rank0_only=True)
+    with FullyShardedDataParallel.state_dict_type(trained, StateDictType.FULL_STATE_DICT, whole):
+        state = trained.state_dict()
+    assert list(state) == (list(alone.state_dict()) if dist.get_rank() == 0 else [])
+    for name, value in state.items():
+        assert value.device.type == "cpu"
+        torch.testing.assert_close(value, alone.state_dict()[name].cpu())
+    for kind in (StateDictType.SHARDED_STATE_DICT, StateDictType.FULL_STATE_DICT):
+        with case(kind=kind.name):
+            other = _sharded_by_fsdp1(device_mesh=mesh)
+            for each in (trained, other):
+                FullyShardedDataParallel.set_state_dict_type(each, kind)
+            other.load_state_dict(trained.state_dict())
+            _agrees_with_fsdp1(other, [parameter.detach() for parameter in alone.parameters()])
+
+
+@on_cpu_and_gpu
+def test_fsdp1_exports_and_loads_its_state(two_ranks: RankPool) -> None:
+    two_ranks.run(_fsdp1_states, timeout_s=120)
 
 
 def _hybrid() -> None:
     """Sharded within pairs of ranks, replicated between them."""
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    model = _model()
+    mesh, model = _mesh(2, 2), _model()
     for layer in (model[0], model[3], model[5]):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -80,6 +180,7 @@ def _hybrid() -> None:
         torch.testing.assert_close(parameter.full_tensor().detach(), expected)
 
 
+@on_cpu_and_gpu
 def test_fsdp2_over_a_mesh_of_two_dimensions(four_ranks: RankPool) -> None:
     four_ranks.run(_hybrid, timeout_s=120)
 
@@ -90,7 +191,7 @@ def _divided_and_exported() -> None:
     from torch.distributed.fsdp import fully_shard
 
     num_ranks = dist.get_world_size()
-    model = fully_shard(_model(), mesh=init_device_mesh("cpu", (num_ranks,)))
+    model = fully_shard(_model(), mesh=_mesh(num_ranks))
     model.set_gradient_divide_factor(2.0 * num_ranks)
     whole = _model()
     inputs, targets = _batch(0)
@@ -106,6 +207,7 @@ def _divided_and_exported() -> None:
         same_bits(value, whole.state_dict()[name])
 
 
+@on_cpu_and_gpu
 def test_fsdp2_divides_gradients_and_exports_its_state(ranks: RankPool) -> None:
     ranks.run(_divided_and_exported, timeout_s=120)
 
@@ -132,6 +234,7 @@ def _hooks() -> None:
                 torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-2)
 
 
+@on_cpu_and_gpu
 def test_ddp_with_hooks_trains_as_over_gloo(two_ranks: RankPool) -> None:
     two_ranks.run(_hooks, timeout_s=120)
 
@@ -151,6 +254,7 @@ def _sharded_optimizer() -> None:
     optimizer.consolidate_state_dict(to=0)
 
 
+@on_cpu_and_gpu
 def test_an_optimizer_shards_its_state(two_ranks: RankPool) -> None:
     two_ranks.run(_sharded_optimizer, timeout_s=120)
 
@@ -162,7 +266,7 @@ def _sequence_parallel() -> None:
 
     model = parallelize_module(
         _model(),
-        init_device_mesh("cpu", (dist.get_world_size(),)),
+        _mesh(dist.get_world_size()),
         {
             "0": ColwiseParallel(output_layouts=Shard(0), use_local_output=False),
             "1": SequenceParallel(sequence_dim=0),
@@ -175,6 +279,7 @@ def _sequence_parallel() -> None:
         torch.testing.assert_close(model(inputs), _model()(inputs))
 
 
+@on_cpu_and_gpu
 def test_sequence_parallelism(two_ranks: RankPool) -> None:
     two_ranks.run(_sequence_parallel, timeout_s=120)
 
@@ -189,13 +294,13 @@ def _pipeline_schedule(name: str) -> None:
 
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     num_stages = num_ranks * (2 if "Interleaved" in name else 1)
-    device = torch.device("cpu")
+    device = torch.get_default_device()
     layers = {number: _layer(number) for number in range(rank, num_stages, num_ranks)}
     stages = [PipelineStage(layer, number, num_stages, device) for number, layer in layers.items()]
     make: Callable[..., schedules._PipelineSchedule] = getattr(schedules, name)
     schedule = make(stages if "Interleaved" in name else stages[0], n_microbatches=8, loss_fn=nn.functional.mse_loss)
-    inputs = torch.randn(32, 16, generator=torch.Generator().manual_seed(1))
-    targets = torch.randn(32, 16, generator=torch.Generator().manual_seed(2))
+    inputs = _random(32, 16, torch.Generator().manual_seed(1))
+    targets = _random(32, 16, torch.Generator().manual_seed(2))
     keywords = {"target": targets} if rank == num_ranks - 1 else {}
     schedule.step(*([inputs] if rank == 0 else []), **keywords)
 
@@ -209,6 +314,7 @@ def _pipeline_schedule(name: str) -> None:
             torch.testing.assert_close(found.grad, expected.grad)
 
 
+@on_cpu_and_gpu
 @pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B"])
 def test_pipeline_schedules(name: str, ranks: RankPool) -> None:
     ranks.run(_pipeline_schedule, name, timeout_s=120)
@@ -219,12 +325,12 @@ def _checkpoint_elsewhere(folder: str) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.fsdp import fully_shard
 
-    model = fully_shard(_model(), mesh=init_device_mesh("cpu", (4,)))
+    model = fully_shard(_model(), mesh=_mesh(4))
     _train(model, _share())
     expected = [parameter.full_tensor().detach() for parameter in model.parameters()]
     saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id=folder, process_group=dist.new_group())
     saving.result()
-    other = fully_shard(_model(), mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    other = fully_shard(_model(), mesh=_mesh(2, 2))
     state = {"model": other.state_dict()}
     dcp.load(state, checkpoint_id=folder)
     other.load_state_dict(state["model"])
@@ -232,5 +338,6 @@ def _checkpoint_elsewhere(folder: str) -> None:
         same_bits(parameter.full_tensor().detach(), before)
 
 
+@on_cpu_and_gpu
 def test_checkpoints_are_saved_in_the_background_and_loaded_otherwise(four_ranks: RankPool, tmp_path: Path) -> None:
     four_ranks.run(_checkpoint_elsewhere, str(tmp_path), timeout_s=120)

@@ -245,15 +245,44 @@ def test_object_collectives(ranks: RankPool) -> None:
 
 
 def _device_mesh() -> None:
+    """Ranks (0, 1) and (2, 3) are the rows, (0, 2) and (1, 3) the columns; both have calls in flight at once."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(torch.get_default_device().type, (2, 2), mesh_dim_names=("replicate", "shard"))
     rank = dist.get_rank()
-    for name, members in (("replicate", [rank % 2, rank % 2 + 2]), ("shard", [rank // 2 * 2, rank // 2 * 2 + 1])):
+    dimensions = {"replicate": [rank % 2, rank % 2 + 2], "shard": [rank // 2 * 2, rank // 2 * 2 + 1]}
+    pending = []
+    for name, members in dimensions.items():
         with case(dimension=name):
-            data = torch.tensor([float(rank)])
-            dist.all_reduce(data, group=mesh.get_group(name))
-            assert float(data) == sum(members)
+            assert dist.get_process_group_ranks(mesh.get_group(name)) == members
+            assert members[mesh.get_local_rank(name)] == rank
+            data = torch.full((1000,), float(rank))
+            pending.append((dist.all_reduce(data, group=mesh[name].get_group(), async_op=True), data, sum(members)))
+    for work, data, total in pending[::-1]:
+        work.wait()
+        same_bits(data, torch.full((1000,), float(total)))
+    for name, members in dimensions.items():
+        with case(dimension=name):
+            _collect_and_exchange(mesh.get_group(name), members)
+
+
+def _collect_and_exchange(group: dist.ProcessGroup, members: list[int]) -> None:
+    rank = dist.get_rank()
+    peer = sum(members) - rank
+    gathered = torch.zeros(2, 3)
+    dist.all_gather_into_tensor(gathered, torch.full((3,), float(rank)), group=group)
+    same_bits(gathered, torch.tensor([[float(member)] * 3 for member in members]))
+    part = torch.zeros(3)
+    dist.reduce_scatter_tensor(part, torch.arange(6.0) * (rank + 1), group=group)
+    same_bits(part, torch.arange(6.0).view(2, 3)[members.index(rank)] * (sum(members) + 2))
+    received = torch.zeros(5)
+    if rank < peer:
+        dist.send(torch.full((5,), float(rank)), peer, group=group)
+        dist.recv(received, peer, group=group)
+    else:
+        dist.recv(received, group_src=0, group=group)
+        dist.send(torch.full((5,), float(rank)), group_dst=0, group=group)
+    same_bits(received, torch.full((5,), float(peer)))
 
 
 @on_cpu_and_gpu

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 from devices import on_cpu_and_gpu
@@ -34,9 +38,9 @@ def _mesh() -> DeviceMesh:
     return init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
 
 
-def _train(model: nn.Module, share: slice) -> None:
+def _train(model: nn.Module, share: slice, num_steps: int = STEPS) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for inputs, targets in _batches():
+    for inputs, targets in _batches()[:num_steps]:
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs[share]), targets[share]).backward()
         optimizer.step()
@@ -76,31 +80,90 @@ def test_ddp_trains_as_one_process_does(ranks: RankPool) -> None:
 
 
 class _Branches(nn.Module):
+    """Of two layers one is used by rank 0, the other by all others."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.used, self.unused = nn.Linear(16, 4), nn.Linear(16, 4)
+        torch.manual_seed(7)
+        self.branches = nn.ModuleList(nn.Linear(16, 4) for _ in range(2))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.used(inputs) if dist.get_rank() == 0 else self.unused(inputs)
+    def forward(self, inputs: torch.Tensor, rank: int) -> torch.Tensor:
+        output: torch.Tensor = self.branches[min(rank, 1)](inputs)
+        return output
 
 
-def _ddp_corners() -> None:
-    """Unused parameters, gradient accumulation without synchronisation, uneven inputs, synchronised buffers."""
-    model = nn.parallel.DistributedDataParallel(_Branches(), find_unused_parameters=True)
-    _train(model, _share())
-    model = nn.parallel.DistributedDataParallel(_model())
-    inputs = torch.randn(4, 16)
-    with model.no_sync():
-        model(inputs).sum().backward()
-    model(inputs).sum().backward()
+def _agrees(model: nn.Module, alone: nn.Module) -> None:
+    """With what one process has learnt, and between the ranks bit for bit."""
+    for parameter, expected in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(parameter.detach(), expected.detach(), atol=1e-5, rtol=1e-5)
+        gathered = [torch.zeros_like(expected) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, parameter.detach())
+        for other in gathered:
+            same_bits(other, parameter.detach())
+
+
+def _unused_parameters() -> None:
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    alone, model = _Branches(), nn.parallel.DistributedDataParallel(_Branches(), find_unused_parameters=True)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (alone, model)]
+    for inputs, targets in _batches():
+        losses = [
+            nn.functional.mse_loss(alone(inputs[other::num_ranks], other), targets[other::num_ranks])
+            for other in range(num_ranks)
+        ]
+        (sum(losses) / num_ranks).backward()
+        nn.functional.mse_loss(model(inputs[_share()], rank), targets[_share()]).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    _agrees(model, alone)
+
+
+def _accumulated_gradients() -> None:
+    """Halves of a rank's share, of which the first stays on the rank until the second is reduced."""
+    alone, model = _model(), nn.parallel.DistributedDataParallel(_model())
+    _train(alone, slice(None))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets in _batches():
+        halves = zip(inputs[_share()].chunk(2), targets[_share()].chunk(2), strict=True)
+        for synchronisation, (data, target) in zip((model.no_sync(), nullcontext()), halves, strict=True):
+            with synchronisation:
+                (nn.functional.mse_loss(model(data), target) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    _agrees(model, alone)
+
+
+def _uneven_inputs() -> None:
+    """Rank 0 has two batches less than rank 1: a rank that has none counts as one with gradients of 0."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    alone, model = _model(), nn.parallel.DistributedDataParallel(_model())
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step, (inputs, targets) in enumerate(_batches()):
+        present = range(num_ranks) if step < STEPS - 2 else range(1, num_ranks)
+        shares = [slice(other, None, num_ranks) for other in present]
+        losses = [nn.functional.mse_loss(alone(inputs[share]), targets[share]) for share in shares]
+        (sum(losses) / num_ranks).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     with model.join():
-        for _ in range(1 + dist.get_rank()):
-            model(inputs).sum().backward()
+        _train(model, _share(), STEPS - 2 if rank == 0 else STEPS)
+    _agrees(model, alone)
 
 
 @on_cpu_and_gpu
-def test_ddp_with_unused_parameters_no_sync_and_join(two_ranks: RankPool) -> None:
-    two_ranks.run(_ddp_corners, timeout_s=120)
+def test_ddp_with_unused_parameters(two_ranks: RankPool) -> None:
+    two_ranks.run(_unused_parameters, timeout_s=120)
+
+
+@on_cpu_and_gpu
+def test_ddp_accumulates_gradients_without_synchronisation(two_ranks: RankPool) -> None:
+    two_ranks.run(_accumulated_gradients, timeout_s=120)
+
+
+@on_cpu_and_gpu
+def test_ddp_joins_ranks_of_uneven_inputs(two_ranks: RankPool) -> None:
+    two_ranks.run(_uneven_inputs, timeout_s=120)
 
 
 def _fsdp() -> None:
@@ -160,23 +223,36 @@ def test_functional_collectives(ranks: RankPool) -> None:
     ranks.run(_functional)
 
 
-def _compiled() -> None:
+def _compiled(backend: str, folder: str) -> None:
+    import torch._inductor.config as inductor
     import torch.distributed._functional_collectives as funcol
 
-    def function(data: torch.Tensor) -> torch.Tensor:
-        return (
-            funcol.all_gather_tensor(funcol.all_reduce(data * 2, "sum", dist.group.WORLD) + 1, 0, dist.group.WORLD) * 3
-        )
+    group = dist.group.WORLD
 
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    def function(data: torch.Tensor) -> torch.Tensor:
+        gathered = funcol.all_gather_tensor(funcol.all_reduce(data * 2, "sum", group) + 1, 0, group) * 3
+        return funcol.reduce_scatter_tensor(gathered + data.repeat(2), "sum", 0, group) - 1
+
     data = torch.arange(5.0) + dist.get_rank()
-    same_bits(compiled(data), function(data))
-    same_bits(compiled(data + 1), function(data + 1))
+    own_cache = mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder)  # with nothing of an earlier run
+    with own_cache, inductor.patch(compile_threads=1):
+        compiled = torch.compile(function, fullgraph=True, backend=backend)
+        same_bits(compiled(data), function(data))
+        same_bits(compiled(data + 1), function(data + 1))
 
 
 @on_cpu_and_gpu
-def test_compiled_functional_collectives(two_ranks: RankPool) -> None:
-    two_ranks.run(_compiled, timeout_s=180)
+def test_compiled_functional_collectives(two_ranks: RankPool, tmp_path: Path) -> None:
+    two_ranks.run(_compiled, "aot_eager", str(tmp_path), timeout_s=180)
+
+
+@on_cpu_and_gpu
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
+def test_functional_collectives_compiled_by_inductor(two_ranks: RankPool, tmp_path: Path) -> None:
+    two_ranks.run(_compiled, "inductor", str(tmp_path), timeout_s=180)
+    generated = "".join(file.read_text() for file in tmp_path.rglob("*.py"))
+    for collective in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"):
+        assert f"_c10d_functional.{collective}" in generated
 
 
 def _checkpoint(folder: str) -> None:
