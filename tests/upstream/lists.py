@@ -1,13 +1,16 @@
-"""What is expected of upstream's tests. In the lists: names, one a line; after a colon the reason where there is one.
+"""What is expected of upstream's tests. Each is in one of three lists, on CPUs and on GPUs: passes (must_pass, gated;
+passes_on_gpus), upstream refuses (upstream_refuses[_on_gpus]), not supported (cannot_pass[_on_gpus]).
 
-On GPUs, whose number opens and closes gates, what passed in committed results, where there are some, has to pass
-again.
+In the lists: names, one a line; after a colon the reason where there is one. What upstream refuses stands in groups
+under the line of its source that refuses (`Gate`).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import operator
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -15,25 +18,98 @@ import torch
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
+_COMPARISONS = {"<": operator.lt, ">=": operator.ge, "!=": operator.ne}
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the gates depend on: torch's version and, where the ranks have a GPU each, how many."""
+
+    torch_version: str = torch.__version__
+    num_gpus: int = 0
+
+    def has(self, condition: str) -> bool:
+        """`condition`: "torch >= 2.15", "GPUs < 4"."""
+        what, comparison, number = condition.split()
+        value = {"torch": _version(self.torch_version), "GPUs": (self.num_gpus,)}[what]
+        return _COMPARISONS[comparison](value, _version(number))
+
+    @property
+    def results(self) -> Path:
+        minor = ".".join(map(str, _version(self.torch_version)))
+        return RESULTS / (f"torch-{minor}-{self.num_gpus}-gpus.jsonl" if self.num_gpus else f"torch-{minor}.jsonl")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A line of upstream's source, the tests it keeps from running, and what torch says where the line does not."""
+
+    line: str
+    conditions: list[str] = field(default_factory=list)
+    sayings: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def stands_on(self, host: Host) -> bool:
+        return all(map(host.has, self.conditions))
+
+    def says(self, why: str) -> bool:
+        return bool(why) and (why in self.sayings or why in self.line)
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whatever the backend and the machine."""
+        return self.line.startswith(("@unittest.skip(", "@skip_but_pass_in_sandcastle(")) or "_if(True," in self.line
+
+    @property
+    def wants_more_gpus(self) -> bool:
+        return any(condition.startswith("GPUs") for condition in self.conditions)
+
 
 @dataclass(frozen=True)
 class Expected:
-    """Names, and of what cannot pass the reasons. `is_complete`: nothing else passes."""
+    """Names: of what cannot pass with the reasons, of what upstream refuses with the lines that do."""
 
     to_pass: set[str]
     not_to_pass: dict[str, str]
-    is_complete: bool
+    not_to_run: dict[str, list[Gate]]
 
     def __post_init__(self) -> None:
-        if both := self.to_pass & self.not_to_pass.keys():
-            raise ValueError(f"upstream's tests that are listed as passing and as unable to: {', '.join(sorted(both))}")
+        listed = [self.to_pass, self.not_to_pass.keys(), self.not_to_run.keys()]
+        if twice := (listed[0] & listed[1]) | (listed[0] & listed[2]) | (listed[1] & listed[2]):
+            raise ValueError(f"upstream's tests in two of the three lists: {', '.join(sorted(twice))}")
+
+
+def _lines(list_name: str) -> list[str]:
+    lines = (HERE / f"{list_name}.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def read(list_name: str) -> dict[str, str]:
     """Reasons by name."""
-    lines = (HERE / f"{list_name}.txt").read_text().splitlines()
-    rows = [line.partition(":") for line in lines if line and not line.startswith("#")]
+    rows = [line.partition(":") for line in _lines(list_name)]
     return {name.strip(): reason.strip() for name, _, reason in rows}
+
+
+def read_gates(list_name: str) -> list[Gate]:
+    gates: list[Gate] = []
+    for line in _lines(list_name):
+        if line.startswith("@"):
+            gates.append(Gate(line))
+        elif line.startswith("when: "):
+            gates[-1].conditions.append(line.removeprefix("when: "))
+        elif line.startswith("says: "):
+            gates[-1].sayings.append(line.removeprefix("says: "))
+        else:
+            gates[-1].names.append(line)
+    return gates
+
+
+def gates(on_gpus: bool) -> list[Gate]:
+    return read_gates("upstream_refuses_on_gpus" if on_gpus else "upstream_refuses")
 
 
 def must_pass() -> list[str]:
@@ -44,18 +120,22 @@ def cannot_pass() -> dict[str, str]:
     return read("cannot_pass")
 
 
-def results_name(torch_version: str, num_gpus: int) -> str:
-    minor = ".".join(torch_version.split(".")[:2])
-    return f"torch-{minor}-{num_gpus}-gpus.jsonl" if num_gpus else f"torch-{minor}.jsonl"
+def committed(host: Host) -> list[dict[str, str]]:
+    return [json.loads(line) for line in host.results.read_text().splitlines()] if host.results.exists() else []
 
 
-def committed(num_gpus: int) -> list[dict[str, str]]:
-    results = RESULTS / results_name(torch.__version__, num_gpus)
-    return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-
-
-def expected(num_gpus: int) -> Expected:
-    if num_gpus == 0:
-        return Expected(set(must_pass()), cannot_pass(), is_complete=True)
-    passed = {row["name"] for row in committed(num_gpus) if row["outcome"] == "passed"}
-    return Expected(passed, read("cannot_pass_on_gpus"), is_complete=False)
+def expected(host: Host) -> Expected:
+    """A gate that depends on the host goes before the other lists; where more GPUs open it, its tests have to pass."""
+    on_gpus = host.num_gpus > 0
+    to_pass = set(read("passes_on_gpus") if on_gpus else must_pass())
+    not_to_pass = read("cannot_pass_on_gpus") if on_gpus else cannot_pass()
+    not_to_run: dict[str, list[Gate]] = {}
+    for gate in gates(on_gpus):
+        for name in gate.names:
+            if gate.stands_on(host):
+                not_to_run.setdefault(name, []).append(gate)
+            elif gate.wants_more_gpus:
+                to_pass.add(name)
+    conditional = {name for name, refusing in not_to_run.items() if all(gate.conditions for gate in refusing)}
+    not_to_pass = {name: reason for name, reason in not_to_pass.items() if name not in conditional}
+    return Expected(to_pass - conditional, not_to_pass, not_to_run)

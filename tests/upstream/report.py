@@ -4,7 +4,7 @@
     python tests/upstream/report.py --gpus 2 --jobs 4 --results results     # on a GPU host
     python tests/upstream/report.py --gpus 2 --rest …    # only what the committed results lack, beside their rows
 
-Exit code 1 if a test does not pass that has to, or passes that is said not to.
+Exit code 1 if a test does otherwise than its list says (lists.py), or is in none.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lists
-import torch
+from compare import Row, complaints
 from tqdm import tqdm
-
-Row = Mapping[str, object]
 
 
 def _run(names: list[str], arguments: argparse.Namespace, progress: tqdm[object]) -> list[Row]:
@@ -61,22 +58,6 @@ def _summary(row: Row) -> Row:
     return {"name": row["name"], "outcome": row["outcome"], "why": re.sub(r"0x[0-9a-f]+", "0x…", why)[:160]}
 
 
-def _complaints(rows: list[Row], expected: lists.Expected) -> Iterator[str]:
-    passed = {str(row["name"]) for row in rows if row["outcome"] == "passed"}
-    failed = {str(row["name"]) for row in rows if row["outcome"] == "failed"}
-    not_run = {str(row["name"]) for row in rows if row["outcome"] == "not run"}
-    if len(not_run) == len(rows):
-        yield "no test has run"
-    for name in sorted(expected.to_pass - passed - not_run):
-        yield f"{name}: has to pass, and does not"
-    for name in sorted(failed - expected.to_pass - set(expected.not_to_pass)):
-        yield f"{name}: fails, and no list says why"
-    for name in sorted(passed & set(expected.not_to_pass)):
-        yield f"{name}: passes by now, though listed as: {expected.not_to_pass[name]}"
-    if expected.is_complete:
-        yield from (f"{name}: passes, and is in no list" for name in sorted(passed - expected.to_pass))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs all of upstream's tests and compares with the lists.")
     parser.add_argument("--gpus", type=int, default=0, help="ranks, with a GPU each; 0: four ranks on CPUs")
@@ -85,8 +66,9 @@ def main() -> int:
     parser.add_argument("--rest", action="store_true", help="keep the committed results, and run what they say has not")
     parser.add_argument("--results", type=Path, default=lists.RESULTS, help="folder for torch-VERSION.jsonl")
     arguments = parser.parse_args()
-    expected = lists.expected(arguments.gpus)
-    committed = lists.committed(arguments.gpus) if arguments.rest else []
+    host = lists.Host(num_gpus=arguments.gpus)
+    expected = lists.expected(host)
+    committed = lists.committed(host) if arguments.rest else []
     kept = [row for row in committed if row["outcome"] != "not run"]
     found = _run_all(arguments, [row["name"] for row in committed if row not in kept])
     for row in found:
@@ -94,11 +76,11 @@ def main() -> int:
             print(f"=== {row['name']} after {row['seconds']} s", str(row["detail"])[-3000:], sep="\n")
     rows = sorted((*kept, *map(_summary, found)), key=lambda row: str(row["name"]))
     arguments.results.mkdir(parents=True, exist_ok=True)
-    results = arguments.results / lists.results_name(torch.__version__, arguments.gpus)
+    results = arguments.results / host.results.name
     results.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    complaints = list(_complaints(rows, expected))
-    print(*complaints, results, dict(Counter(row["outcome"] for row in rows)), sep="\n")
-    return 1 if complaints else 0
+    wrong = list(complaints(rows, expected))
+    print(*wrong, results, dict(Counter(row["outcome"] for row in rows)), sep="\n")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Importing this module gives `TestAxon`: over four ranks on CPUs, once gates that name built-in backends ("Only gloo
 supports …") have been opened. With BACKEND=nccl and WORLD_SIZE in the environment: over as many ranks on a GPU each,
-through the gates of NCCL, in whose place the backend under test stands.
+through the gates of NCCL, in whose place the backend under test stands, and through the one that NCCL itself is kept
+from: sparse tensors.
 
 Ranks are forked from the importing process, which must use neither torch.distributed nor CUDA itself: upstream spawns
 interpreters instead, which takes ten times as long.
@@ -10,6 +11,7 @@ interpreters instead, which takes ten times as long.
 
 from __future__ import annotations
 
+import copy
 import functools
 import multiprocessing
 import os
@@ -69,7 +71,10 @@ if TESTED == "axon":
     import torch_axon  # noqa: F401
 
 _BUILT_INS_ONLY = re.compile(
-    "only (gloo|mpi|nccl and gloo)|get_future is only|GLOO Batch|requires backend|not supported by gloo", re.IGNORECASE
+    "only gloo backend support sparse"
+    if ON_GPUS
+    else "only (gloo|mpi|nccl and gloo)|get_future is only|GLOO Batch|requires backend|not supported by gloo",
+    re.IGNORECASE,
 )
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -110,7 +115,9 @@ def stand_in_for(built_in: str) -> None:
             setattr(module, name, functools.wraps(original)(call))
 
 
-stand_in_for("nccl") if ON_GPUS else _open_gates()
+_open_gates()
+if ON_GPUS:
+    stand_in_for("nccl")
 if int(os.environ["WORLD_SIZE"]) >= 4:  # enough for every one of them, though upstream asks for eight
     common_distributed.skip_if_small_worldsize = lambda function: function
 
@@ -129,6 +136,43 @@ class TestAxon(distributed_test.TestDistBackend, distributed_test.DistributedTes
         """Upstream's body makes its model for backends that it knows only."""
         with mock.patch.object(distributed_test, "BACKEND", "nccl" if ON_GPUS else "gloo"):
             super()._test_accumulate_gradients_no_sync(**arguments)
+
+    def test_get_backend(self) -> None:
+        """Where the backend under test stands in for another, upstream's body expects the other's name."""
+        with mock.patch.object(distributed_test, "BACKEND", TESTED):
+            super().test_get_backend()
+
+    def test_sparse_all_reduce_sum_cuda(self) -> None:
+        """Upstream's body leaves all ranks to the first GPU, which those of a group over Gloo may share."""
+        if ON_GPUS:
+            torch.cuda.set_device(self.rank)
+        super().test_sparse_all_reduce_sum_cuda()
+
+    def static_ddp_trains(self) -> None:
+        self._train_static_ddp()
+
+    def reloaded_static_ddp_trains(self) -> None:
+        """What test_DistributedDataParallel asks for, without GPUs: the model is saved and loaded after three steps."""
+        self._train_static_ddp(test_save=True)
+
+    def reloaded_static_ddp_trains_once_reset(self) -> None:
+        ddp = torch.nn.parallel.DistributedDataParallel
+        set_state = ddp.__setstate__
+
+        def set_state_and_reset(model: Any, state: Any) -> None:
+            set_state(model, state)
+            model._static_graph_delay_allreduce_enqueued = False
+
+        with mock.patch.object(ddp, "__setstate__", set_state_and_reset):
+            self._train_static_ddp(test_save=True)
+
+    def _train_static_ddp(self, test_save: bool = False) -> None:
+        rank = self._init_global_test()[2]
+        alone = distributed_test.Net()
+        ddp = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(alone), static_graph=True)
+        share = 2
+        batch, inputs, targets, loss = self._prepare_dummy_data(share)
+        self._test_DDP_niter(alone, ddp, inputs, targets, loss, share, rank, batch, test_save)
 
 
 def make(name: str) -> unittest.TestCase:

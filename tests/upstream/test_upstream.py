@@ -18,7 +18,10 @@ _ANSWER_TIMEOUT_S = 90
 
 
 class Runner:
-    def __init__(self) -> None:
+    """run.py, started when first asked and again after a test has ended it."""
+
+    def __init__(self, **environment: str) -> None:
+        self._environment = environment
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, name: str) -> dict[str, Any]:
@@ -45,7 +48,7 @@ class Runner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": paths},
+            env=os.environ | {"PYTHONPATH": paths} | self._environment,
         )
 
     def close(self) -> None:
@@ -73,3 +76,19 @@ def test_passes(name: str, runner: Runner) -> None:
 def test_cannot_pass(name: str, reason: str, runner: Runner) -> None:
     outcome = runner.run(name)["outcome"]
     assert outcome != "passed", f"passes by now, though listed as: {reason}. Move it to gated.txt."
+
+
+@pytest.mark.parametrize("backend", ["gloo", "axon"])
+def test_torch_averages_nothing_once_static_ddp_is_reloaded(backend: str) -> None:
+    """Why cannot_pass_on_gpus.txt has test_DistributedDataParallel."""
+    runner = Runner(AXON_TEST_BACKEND=backend)
+    try:
+        trains, reloaded, reset = map(
+            runner.run,
+            ("static_ddp_trains", "reloaded_static_ddp_trains", "reloaded_static_ddp_trains_once_reset"),
+        )
+    finally:
+        runner.close()
+    assert trains["outcome"] == "passed", trains["detail"]
+    assert "Tensor-likes are not close" in reloaded["detail"]
+    assert reset["outcome"] == "passed", reset["detail"]
