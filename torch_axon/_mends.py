@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ def apply() -> None:
     _mend_shrink_group()
     _mend_monitored_barrier()
     _mend_set_pg_timeout()
+    _mend_coalescing_manager()
+    _mend_groups_by_device()
 
 
 def _replace(name: str, function: _Function) -> None:
@@ -68,6 +71,46 @@ def _mend_set_pg_timeout() -> None:
             original(timeout, group)
 
     _replace("_set_pg_timeout", set_pg_timeout)
+
+
+def _mend_coalescing_manager() -> None:
+    """An exception within it leaves its group gathering calls: all that follow would return at once, with nothing done."""
+    c10d = dist.distributed_c10d
+    original = c10d._coalescing_manager
+
+    @contextlib.contextmanager
+    @functools.wraps(original)
+    def coalescing_manager(
+        group: dist.ProcessGroup | None = None, device: torch.device | None = None, async_ops: bool = False
+    ) -> Iterator[Any]:
+        with original(group, device, async_ops) as manager:
+            try:
+                yield manager
+            except BaseException:
+                of: Any = group or dist.group.WORLD
+                if _backends_of(of):
+                    c10d._world.pg_coalesce_state.pop(of, None)
+                    if device:
+                        of._start_coalescing(device)  # what has been gathered is forgotten
+                        of._end_coalescing(device)
+                raise
+
+    _replace("_coalescing_manager", coalescing_manager)
+
+
+def _mend_groups_by_device() -> None:
+    """Of "cpu:axon,cuda:gloo" torch looks for plug-ins by another spelling of their names: hooks find no backend then."""
+    c10d = dist.distributed_c10d
+    original = c10d._new_process_group_helper
+
+    @functools.wraps(original)
+    def new_group(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
+        group, store = original(*arguments, **keywords)
+        if _backends_of(group) and group.name() == "undefined":
+            group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        return group, store
+
+    c10d._new_process_group_helper = new_group
 
 
 def _mend_shrink_group() -> None:

@@ -124,9 +124,9 @@ void AxonBackend::start_recorded(AxonWork& work, const Call& call, const Mode& m
 
 static constexpr const char* kCoalescedTitle = "axon:coalesced";
 
-// A call that threw within torch's coalescing manager has left its group in coalescing: what it gathered was never
-// started.
+// What has been gathered before is forgotten: a call has thrown within torch's coalescing manager (_mends.py).
 void AxonBackend::startCoalescing() {
+  coalesced_.reset();
   coalesced_ = make_work({c10d::OpType::COALESCED, kCoalescedTitle}, {});
 }
 

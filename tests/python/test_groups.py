@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import combinations
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from devices import on, on_cpu_and_gpu
@@ -242,6 +244,33 @@ def _objects() -> None:
 
 def test_object_collectives(ranks: RankPool) -> None:
     ranks.run(_objects)
+
+
+def _backends_by_device(backends: str, folder: str) -> None:
+    """Of each type of device the named one; hooks hear of the calls of ours."""
+    rank, ended = own_rank(), []
+    dist.init_process_group(backends, init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    group = dist.group.WORLD
+    assert group is not None
+    names = [f"{device}:{group._get_backend(torch.device(device)).name()}" for device in ("cpu", "cuda")]
+    assert ",".join(names) == backends
+    group._register_on_completion_hook(ended.append)
+    for within in (group, dist.new_group([0, 1])):
+        data = torch.full((1000,), float(rank + 1), device="cpu")
+        dist.all_reduce(data, group=within)
+        assert torch.equal(data, torch.full((1000,), 3.0, device="cpu"))
+        dist.barrier(group=within)
+    objects = [None, None]
+    dist.all_gather_object(objects, rank)
+    assert objects == [0, 1]
+    group._wait_for_pending_works()
+    dist.destroy_process_group()
+    assert bool(ended) == backends.startswith("cpu:axon")
+
+
+@pytest.mark.parametrize("backends", ["cpu:axon,cuda:axon", "cpu:axon,cuda:gloo", "cpu:gloo,cuda:axon"])
+def test_backends_by_device(backends: str, fresh_ranks: Callable[..., RankPool], tmp_path: Path) -> None:
+    fresh_ranks(2, meeting="none").run(_backends_by_device, backends, str(tmp_path))
 
 
 def _device_mesh() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
+import pytest
 import torch
 import torch.distributed as dist
 from devices import on_every_path
@@ -212,6 +213,27 @@ def _coalesced() -> None:
 
 def test_coalesced_reductions(ranks: RankPool) -> None:
     ranks.run(_coalesced)
+
+
+def _error_amid_coalesced() -> None:
+    """What was gathered before the error is not done; what comes after it is."""
+    rank = dist.get_rank()
+    for device in (None, torch.get_default_device()):
+        with case(device=device):
+            forgotten, data, coalesced = (contribution(rank, 1000, torch.float32) for _ in range(3))
+            with pytest.raises(RuntimeError, match="of the caller's"), dist._coalescing_manager(device=device):
+                dist.all_reduce(forgotten)
+                raise RuntimeError("of the caller's")
+            dist.all_reduce(data)
+            with dist._coalescing_manager(device=device):
+                dist.all_reduce(coalesced)
+            same_bits(forgotten, contribution(rank, 1000, torch.float32))
+            for reduced in (data, coalesced):
+                same_bits(reduced, _expected("SUM", torch.float32, 1000))
+
+
+def test_a_group_goes_on_after_an_error_amid_coalesced_calls(ranks: RankPool) -> None:
+    ranks.run(_error_amid_coalesced)
 
 
 def _sparse() -> None:
