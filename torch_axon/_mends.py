@@ -74,7 +74,7 @@ def _mend_set_pg_timeout() -> None:
 
 
 def _mend_coalescing_manager() -> None:
-    """An exception within it leaves its group gathering calls: all that follow would return at once, with nothing done."""
+    """An exception within it leaves its group gathering calls: all that follow return at once, with nothing done."""
     c10d = dist.distributed_c10d
     original = c10d._coalescing_manager
 
@@ -99,7 +99,7 @@ def _mend_coalescing_manager() -> None:
 
 
 def _mend_groups_by_device() -> None:
-    """Of "cpu:axon,cuda:gloo" torch looks for plug-ins by another spelling of their names: hooks find no backend then."""
+    """Of "cpu:axon,cuda:gloo" torch looks for plug-ins by their names in capitals: hooks find no backend then."""
     c10d = dist.distributed_c10d
     original = c10d._new_process_group_helper
 
