@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from devices import needs_two_gpus, on, on_cpu_and_gpu
 from pool import RankPool, own_rank
 from processes import output_of
@@ -99,9 +100,11 @@ _LEARNED = dict.fromkeys(
 }
 
 
-def _skip_without_packages(device: str) -> None:
-    """Of hosts with GPUs not every one has what requirements/ names."""
+def _skip_unless_runnable(device: str) -> None:
+    """Of hosts with GPUs not every one has what requirements/ names, or a GPU for each process."""
     if device == "cuda":
+        if torch.cuda.device_count() < 2:
+            pytest.skip("needs 2 GPUs")
         for package in ("sklearn", "accelerate", "pytorch_lightning"):
             pytest.importorskip(package)
 
@@ -110,7 +113,7 @@ def _skip_without_packages(device: str) -> None:
 @on("cuda")
 @pytest.mark.parametrize("example", ["context_parallel", "symmetric_memory"])
 def test_examples_learn_on_gpus(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
-    _skip_without_packages(device)
+    _skip_unless_runnable(device)
     output = processes(device).run(_run, f"{example}.py", device, "axon", _free_port(), timeout_s=150)[0]
     assert re.fullmatch(_DIGITS, output)
 
@@ -118,7 +121,7 @@ def test_examples_learn_on_gpus(example: str, device: str, processes: Callable[[
 @on_cpu_and_gpu
 @pytest.mark.parametrize("example", _LEARNED)
 def test_examples_learn(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
-    _skip_without_packages(device)
+    _skip_unless_runnable(device)
     backends = ("axon", "gloo") if device == "cpu" else ("axon",)
     outputs = [
         processes(device).run(_run, f"{example}.py", device, backend, _free_port(), timeout_s=150)[0]
@@ -141,7 +144,7 @@ def test_examples_learn(example: str, device: str, processes: Callable[[str], Ra
 def test_examples_learn_as_switched(
     example: str, switch: str, device: str, processes: Callable[[str], RankPool]
 ) -> None:
-    _skip_without_packages(device)
+    _skip_unless_runnable(device)
     pool = processes(device)
     plain, switched = (
         pool.run(_run, f"{example}.py", device, "axon", _free_port(), *switches, timeout_s=150)[0]
