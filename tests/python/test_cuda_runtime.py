@@ -175,7 +175,7 @@ def test_what_is_lent_is_not_received_while_a_graph_is_captured(runtime: Runtime
     with lending(runtime) as (_, peer):
         sent, stream = torch.arange(100_000, device="cuda"), torch.cuda.Stream()
         call = peer.invoke("echo", sent)
-        call._call.wait(peer._connection, DEADLINE_S)
+        call._call.wait(DEADLINE_S)
         made, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             with pytest.raises(RuntimeError, match="captured into a CUDA graph"):
@@ -224,7 +224,7 @@ def test_what_was_lent_comes_back(peer: Peer) -> None:
     assert peer.invoke("sums_of_kept").result() == [1e6]
     unread = [peer.invoke("echo", torch.ones(1_000_000, device="cuda")) for _ in range(10)]
     for call in unread:
-        call._call.wait(peer._connection, DEADLINE_S)
+        call._call.wait(DEADLINE_S)
     del unread, call
     assert _settled(before)
     deadline = time.monotonic() + DEADLINE_S
