@@ -74,7 +74,7 @@ def _come_and_go() -> None:
 
 @on("cuda")
 def test_pools_come_and_go(two_ranks: RankPool) -> None:
-    two_ranks.run(_come_and_go)
+    two_ranks.run(_come_and_go, timeout_s=200)  # ranks that share a GPU take seconds for what goes through the arena
 
 
 def _one_tensor() -> None:
