@@ -216,7 +216,7 @@ def _monitored_barrier() -> str:
 
 
 def test_monitored_barrier_names_the_missing(two_ranks: RankPool) -> None:
-    assert "1" in two_ranks.run(_monitored_barrier)[0]
+    assert "Not entered by: rank 1 " in two_ranks.run(_monitored_barrier)[0]
 
 
 def _objects() -> None:
@@ -247,14 +247,15 @@ def test_object_collectives(ranks: RankPool) -> None:
 
 
 def _backends_by_device(backends: str, folder: str) -> None:
-    """Of each type of device the named one; hooks hear of the calls of ours."""
+    """Of each type of device the named one; hooks hear of the calls on CPU tensors where those are ours."""
     rank, ended = own_rank(), []
     dist.init_process_group(backends, init_method=f"file://{folder}/store", rank=rank, world_size=2)
     group = dist.group.WORLD
     assert group is not None
     names = [f"{device}:{group._get_backend(torch.device(device)).name()}" for device in ("cpu", "cuda")]
     assert ",".join(names) == backends
-    group._register_on_completion_hook(ended.append)
+    if group._get_backend(torch.device("cpu")).name() == "axon":
+        group._register_on_completion_hook(ended.append)
     for within in (group, dist.new_group([0, 1])):
         data = torch.full((1000,), float(rank + 1), device="cpu")
         dist.all_reduce(data, group=within)
@@ -263,8 +264,7 @@ def _backends_by_device(backends: str, folder: str) -> None:
     objects = [None, None]
     dist.all_gather_object(objects, rank)
     assert objects == [0, 1]
-    group._wait_for_pending_works()
-    dist.destroy_process_group()
+    dist.destroy_process_group()  # which waits for hooks
     assert bool(ended) == backends.startswith("cpu:axon")
 
 

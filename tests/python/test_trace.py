@@ -1,4 +1,4 @@
-"""AXON_TRACE: a Chrome trace of every operation, a file a rank."""
+"""AXON_TRACE: a Chrome trace of every operation, a file a rank; and torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from devices import on_cpu_and_gpu
+from pool import RankPool
 from processes import run_ranks
 
 
@@ -64,3 +69,22 @@ def test_ranks_are_those_of_the_job_whatever_their_first_group(tmp_path: Path) -
         assert events[0]["args"]["name"].startswith(f"rank {rank} (pid ")
         assert [event["name"] for event in events if event["ph"] == "b"] == ["barrier"]
     assert len([*tmp_path.glob("*.json")]) == 4
+
+
+def _recorded() -> None:
+    dist.all_reduce(torch.ones(10))
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(5), 1)
+    else:
+        dist.recv(torch.ones(5), 0)
+    dump: Any = torch._C._distributed_c10d._dump_fr_trace_json  # type: ignore[attr-defined]
+    recorded = json.loads(dump(includeCollectives=True, backend="axon"))["entries"][-2:]
+    message = "send 0->1" if dist.get_rank() == 0 else "recv 1<-0"
+    assert [entry["profiling_name"] for entry in recorded] == ["axon:all_reduce", f"axon:{message}"]
+    assert recorded[0]["input_sizes"] == [[10]]
+
+
+@on_cpu_and_gpu
+@pytest.mark.skipif(not hasattr(torch._C._distributed_c10d, "FlightRecorderHook"), reason="needs torch 2.15")
+def test_torchs_flight_recorder_knows_our_calls(two_ranks: RankPool) -> None:
+    two_ranks.run(_recorded)
