@@ -247,14 +247,15 @@ def test_object_collectives(ranks: RankPool) -> None:
 
 
 def _backends_by_device(backends: str, folder: str) -> None:
-    """Of each type of device the named one; hooks hear of the calls on CPU tensors where those are ours."""
+    """Of each type of device the named one. Hooks hear of our calls, but with torch 2.15 beside Gloo, which has none."""
     rank, ended = own_rank(), []
     dist.init_process_group(backends, init_method=f"file://{folder}/store", rank=rank, world_size=2)
     group = dist.group.WORLD
     assert group is not None
     names = [f"{device}:{group._get_backend(torch.device(device)).name()}" for device in ("cpu", "cuda")]
     assert ",".join(names) == backends
-    if group._get_backend(torch.device("cpu")).name() == "axon":
+    takes_hooks = backends.startswith("cpu:axon") and ("gloo" not in backends or torch.__version__ < "2.15")
+    if takes_hooks:
         group._register_on_completion_hook(ended.append)
     for within in (group, dist.new_group([0, 1])):
         data = torch.full((1000,), float(rank + 1), device="cpu")
@@ -265,7 +266,7 @@ def _backends_by_device(backends: str, folder: str) -> None:
     dist.all_gather_object(objects, rank)
     assert objects == [0, 1]
     dist.destroy_process_group()  # which waits for hooks
-    assert bool(ended) == backends.startswith("cpu:axon")
+    assert bool(ended) == takes_hooks
 
 
 @pytest.mark.parametrize("backends", ["cpu:axon,cuda:axon", "cpu:axon,cuda:gloo", "cpu:gloo,cuda:axon"])
