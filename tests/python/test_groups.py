@@ -247,7 +247,7 @@ def test_object_collectives(ranks: RankPool) -> None:
 
 
 def _backends_by_device(backends: str, folder: str) -> None:
-    """Of each type of device the named one. Hooks hear of our calls, but with torch 2.15 beside Gloo, which has none."""
+    """Of each type of device the named one. Hooks hear of our calls; with torch 2.15 beside Gloo they are Gloo's."""
     rank, ended = own_rank(), []
     dist.init_process_group(backends, init_method=f"file://{folder}/store", rank=rank, world_size=2)
     group = dist.group.WORLD
