@@ -75,7 +75,7 @@ check: $(VENV)/.editable
 	@$(BIN)/ruff format --check -q
 	@$(BIN)/ruff check -q
 	@$(BIN)/mypy
-	@$(BIN)/stubtest torch_axon._C --concise --allowlist tools/stubtest_allows.txt
+	@$(BIN)/python tools/check_stub.py
 	@$(BIN)/python tools/check_layers.py
 	@$(BIN)/python tools/check_sizes.py
 	@$(BIN)/python tools/check_kernels.py

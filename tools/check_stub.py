@@ -1,0 +1,16 @@
+"""Whether torch_axon/_C.pyi says what the engine has: mypy's stubtest, once the engine is loaded with its UCX.
+
+An installed engine has no path to UCX, so that stubtest by itself cannot import it.
+"""
+
+import sys
+from pathlib import Path
+
+from mypy import stubtest
+
+from torch_axon import _native
+
+ALLOWS = Path(__file__).with_name("stubtest_allows.txt")
+
+_native.load()
+sys.exit(stubtest.test_stubs(stubtest.parse_options(["torch_axon._C", "--concise", "--allowlist", str(ALLOWS)])))
