@@ -86,7 +86,7 @@ class Engine final : private ControlHandler, private Driver {
   // Other processes of this host that have been met and are there.
   int num_neighbours() const noexcept { return num_neighbours_; }
 
-  // Messages from outside all groups, or that came twice; see Messenger.
+  // Messages from outside all groups, or that came twice, and rings that no peer writes; see Messenger.
   uint64_t num_refused();
 
   // This process is a fork of the engine's own: the memory is there, the thread is not, and the connections are its

@@ -136,7 +136,9 @@ void Messenger::deliver(Inbox& inbox, const MessageHeader& header, const Payload
   const bool between_members =
       header.destination == static_cast<uint32_t>(team.rank) && header.source < team.peers.size();
   if (!between_members) return refuse(header, payload);
-  is_control(header) ? control_.on_control(header, payload) : inbox.on_message(header, payload);
+  if (!is_control(header)) return inbox.on_message(header, payload);
+  const bool is_known = header.fingerprint.operation <= OperationKind::kDeparture;  // behind: none, or of transports
+  is_known ? control_.on_control(header, payload) : refuse(header, payload);
 }
 
 void Messenger::on_peer_lost(PeerId peer, Status reason) noexcept {
@@ -178,6 +180,12 @@ void Messenger::refuse(const MessageHeader& header, const Payload& payload) noex
               std::to_string(header.destination) + "; more of them will be refused silently");
   }
   if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+}
+
+void Messenger::on_refused(const char* what) noexcept {
+  if (num_refused_++ == 0) {
+    log::warn(std::string("refused ") + what + "; more of what is wrong will be refused silently");
+  }
 }
 
 uint64_t Messenger::num_refused() const noexcept {

@@ -92,11 +92,13 @@ class Messenger final : public Receiver {
 
   // Messages for groups that are gone, or not formed yet and more than may be kept.
   uint64_t num_dropped() const noexcept { return num_dropped_; }
-  // Messages that no member of a group can have sent now: with a key of none, between other ranks, or repeated.
+  // Messages that no member of a group can have sent now: with a key of none, between other ranks, of no control kind,
+  // or repeated; and what the transport has refused itself.
   uint64_t num_refused() const noexcept;
 
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
   void on_peer_lost(PeerId peer, Status reason) noexcept override;
+  void on_refused(const char* what) noexcept override;
 
  private:
   // The latest keys that something happened to; the oldest are forgotten.
@@ -142,7 +144,7 @@ class Messenger final : public Receiver {
   Recent retired_;                                       // gone, formed or not
   std::vector<bool> lost_;                               // by peer
   uint64_t num_dropped_ = 0;
-  uint64_t num_refused_ = 0;  // by the messenger, and by inboxes that are gone
+  uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone
 };
 
 }  // namespace axon

@@ -58,6 +58,8 @@ class Receiver {
   virtual void on_message(const MessageHeader& header, const Payload& payload) noexcept = 0;
   // The transport itself learned that the peer is gone. Called once a peer.
   virtual void on_peer_lost(PeerId peer, Status reason) noexcept = 0;
+  // The transport has refused something that was for itself: bytes that no transport of ours writes, or once more.
+  virtual void on_refused(const char* /*what*/) noexcept {}
 
  protected:
   ~Receiver() = default;

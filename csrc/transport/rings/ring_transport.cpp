@@ -111,22 +111,27 @@ void RingTransport::on_message(const MessageHeader& header, const Payload& paylo
     read_rings(kAll);
     return receiver_->on_message(header, payload);
   }
-  if (payload.rendezvous != nullptr) return network_->refuse(payload.rendezvous);
-  const bool is_for_us = own_.key != 0 && header.key == own_.key;
-  if (is_for_us && kind == OperationKind::kRingOffer) on_offer(payload);
+  if (payload.rendezvous != nullptr) network_->refuse(payload.rendezvous);
+  const bool is_for_us = own_.key != 0 && header.key == own_.key && payload.rendezvous == nullptr;
+  if (is_for_us && kind == OperationKind::kRingOffer) return on_offer(payload);
+  if (!is_for_us || kind != OperationKind::kRingWake) on_refused("what is between transports, but not for this one");
 }
 
-// Who offers may be gone, or dropped, or not to be looked into by this process.
+// Who offers may be gone, or dropped, or not to be looked into by this process: that is nobody's fault.
 void RingTransport::on_offer(const Payload& payload) noexcept {
   RingOffer offer;
-  if (payload.num_bytes != sizeof offer || readings_.size() >= kMostRings) return;
+  if (payload.num_bytes != sizeof offer) return on_refused("an offer of a ring that is none");
   std::memcpy(&offer, payload.bytes, sizeof offer);
-  if (offer.key == 0) return;  // of who takes none, and so makes none
   const auto is_of_offerer = [&](const auto& each) { return each.key == offer.key; };
+  // Of who takes none, and so makes none; of this process, which needs none; or once more.
+  if (offer.key == 0 || offer.key == own_.key || std::ranges::any_of(readings_, is_of_offerer)) {
+    return on_refused("an offer of a ring by nobody who offers one now");
+  }
   const auto peer = std::ranges::find_if(peers_, is_of_offerer);
-  if ((peer != peers_.end() && peer->is_dropped) || std::ranges::any_of(readings_, is_of_offerer)) return;
+  if (readings_.size() >= kMostRings || (peer != peers_.end() && peer->is_dropped)) return;
   Result<RingReader> ring = RingReader::open(offer.pid, offer.descriptor);
   if (!ring.ok()) {
+    if (ring.status().code() == ErrorCode::kInvalidArgument) on_refused("an offer of a ring whose memory is none");
     return log::info("short messages from process " + std::to_string(offer.pid) +
                      " take no ring: " + ring.status().message());
   }
@@ -185,6 +190,7 @@ void RingTransport::tidy() noexcept {
     const bool is_dropped = peer != peers_.end() && peer->is_dropped;
     const bool is_broken = reading->ring.is_broken();
     if (is_broken || is_dropped) readings_.erase(reading);
+    if (is_broken) on_refused("a ring whose content no process of ours writes");
     if (!is_broken || is_dropped || peer == peers_.end()) continue;
     receiver_->on_peer_lost(static_cast<PeerId>(peer - peers_.begin()),
                             {ErrorCode::kPeerLost, "what it writes into shared memory makes no sense"});

@@ -77,6 +77,7 @@ class RingTransport final : public Transport, private Receiver {
   // Receiver, of the network
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
   void on_peer_lost(PeerId peer, Status reason) noexcept override;
+  void on_refused(const char* what) noexcept override { receiver_->on_refused(what); }
 
   void offer_ring(PeerId id, Peer& peer) noexcept;
   void on_offer(const Payload& payload) noexcept;

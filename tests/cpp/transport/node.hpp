@@ -55,6 +55,7 @@ class Node final : public Receiver {
 
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
   void on_peer_lost(PeerId peer, Status reason) noexcept override;
+  void on_refused(const char*) noexcept override { ++num_refused; }
 
   void close() noexcept { transport_.reset(); }
 
@@ -66,6 +67,7 @@ class Node final : public Receiver {
   std::deque<Arrival> arrivals;
   std::deque<Transfer> sends;
   std::vector<PeerId> lost;
+  size_t num_refused = 0;  // by the transport itself
 
  private:
   using Sending = std::optional<Status> (Transport::*)(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept;

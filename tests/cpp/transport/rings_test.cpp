@@ -132,6 +132,39 @@ TEST_F(Ring, ends_a_look_although_it_goes_around_for_ever) {
   }
 }
 
+// Each line is looked at once, whatever stands there afterwards.
+TEST_F(Ring, believes_no_second_look) {
+  for (uint32_t sequence = 0; sequence < 3; ++sequence) {
+    const Bytes sent = pattern(200, sequence);
+    RingLine& first = memory.lines[sequence * RingMemory::lines_of(200)];
+    ASSERT_EQ(write(sequence, sent), Outcome::kWritten);
+    const auto change = [&](const MessageHeader& header, const Payload& payload) {
+      first.head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 1000, .line = first.head.load().line});
+      std::memset(first.begin(), 0xFF, sizeof header);
+      EXPECT_EQ(header.sequence, sequence);
+      EXPECT_EQ(payload.num_bytes, sent.size());
+    };
+    ASSERT_EQ(reader.read(1, change), 1U) << "the message behind is not where it should be";
+  }
+  EXPECT_FALSE(reader.is_broken());
+}
+
+TEST_F(Ring, is_written_within_its_bounds_whatever_its_reader_says) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(static_cast<std::mt19937::result_type>(seed));
+  for (uint32_t sequence = 0; sequence < 20'000; ++sequence) {
+    memory.num_taken.store(static_cast<uint32_t>(random()));
+    memory.is_read.store(static_cast<uint32_t>(random()));
+    memory.sleeps.store(random() % 2);
+    write(sequence, pattern(random() % (RingMemory::kMostBytes + 1), sequence));
+  }
+  const auto page_size = static_cast<size_t>(getpagesize());
+  const auto* const end = reinterpret_cast<const std::byte*>(&memory + 1);
+  const auto* const end_of_pages = pages.data() + (sizeof memory + page_size - 1) / page_size * page_size;
+  EXPECT_TRUE(std::all_of(end, end_of_pages, [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
 TEST_F(Ring, tells_once_of_a_sleeping_reader) {
   EXPECT_EQ(write(0, {}), Outcome::kWritten);
   reader.fall_asleep();
@@ -282,6 +315,7 @@ TEST_F(RingTransports, wake_who_sleeps) {
     ASSERT_TRUE(drive({&second}, [&] { return second.num_complete() == 1; }));
     second.arrivals.clear();
   }
+  EXPECT_EQ(second.num_refused, 0U);
   first.send(to_second, pattern(8, 1));
   EXPECT_FALSE(second.transport().arm()) << "with a message in the ring";
 }
@@ -300,23 +334,32 @@ TEST_F(RingTransports, refuse_offers_that_are_not_theirs) {
   send_raw(stranger, peer, key, OperationKind::kRingOffer, {.data = bytes.data(), .num_bytes = 8});
   offer.key = 0;
   send_raw(stranger, peer, key, OperationKind::kRingOffer, payload);
+  offer.key = key;
+  send_raw(stranger, peer, key, OperationKind::kRingOffer, payload);
   offer.key = 5;
-  offer.descriptor = 1 << 20;
+  const SharedPages shorter = SharedPages::make(4096).value();
+  offer.descriptor = shorter.descriptor();
+  send_raw(stranger, peer, key, OperationKind::kRingOffer, payload);
+  send_raw(stranger, peer, key + 1, OperationKind::kRingWake, {});
+  send_raw(stranger, peer, key, static_cast<OperationKind>(130), {});
+  ASSERT_TRUE(run([&] { return second.num_refused == 7; }));
+  offer.descriptor = 1 << 20;  // as of who has ended meanwhile
   send_raw(stranger, peer, key, OperationKind::kRingOffer, payload);
   drive({&second}, [] { return false; }, std::chrono::milliseconds(20));
+  EXPECT_EQ(second.num_refused, 7U);
   EXPECT_FALSE(ring.is_read());
-  EXPECT_EQ(num_mapped(), num_before + 1);  // the stranger's own
+  EXPECT_EQ(num_mapped(), num_before + 2);  // the stranger's own
   offer.descriptor = ring.descriptor();
   for (int time = 0; time < 3; ++time) send_raw(stranger, peer, key, OperationKind::kRingOffer, payload);
-  ASSERT_TRUE(run([&] { return ring.is_read(); }));
-  drive({&second}, [] { return false; }, std::chrono::milliseconds(20));
-  EXPECT_EQ(num_mapped(), num_before + 2) << "once, however often it is offered";
+  ASSERT_TRUE(run([&] { return ring.is_read() && second.num_refused == 9; }));
+  EXPECT_EQ(num_mapped(), num_before + 3) << "once, however often it is offered";
 }
 
 TEST_F(RingTransports, lose_a_peer_whose_ring_makes_no_sense) {
   offer_broken(key_of(first));
   ASSERT_TRUE(run([&] { return !second.lost.empty(); }));
   EXPECT_EQ(second.lost, std::vector{to_first});
+  EXPECT_EQ(second.num_refused, 1U);
 }
 
 TEST_F(RingTransports, let_go_of_a_ring_that_makes_no_sense_of_who_has_not_been_met) {
@@ -324,6 +367,7 @@ TEST_F(RingTransports, let_go_of_a_ring_that_makes_no_sense_of_who_has_not_been_
   offer_broken(5);
   EXPECT_TRUE(run([&] { return num_mapped() == num_before; }));
   EXPECT_TRUE(second.lost.empty());
+  EXPECT_EQ(second.num_refused, 1U);
 }
 
 TEST_F(RingTransports, let_go_of_the_memory_of_who_is_dropped) {
