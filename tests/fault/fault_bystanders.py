@@ -1,0 +1,85 @@
+"""Two ranks that talk to each other only, and a third that fails beside them.
+
+Messages of the default group go both ways between the two, and there are collectives of a group of their own: before,
+while and after the third fails, and once more after all that awaited it has failed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from fault_case import Case, Place, Stopwatch, Stretch, as_victim, once_at_rest, set_timeout, strike
+from fault_operations import make_step
+from reference import failure, same_bits
+
+# Elements: within a ring's lines, sent eagerly, and fetched by the receiver.
+_COUNTS = (7, 10_000, 1 << 20)
+_NUM_ROUNDS = 12
+
+
+@dataclass
+class _Talk:
+    pair: dist.ProcessGroup
+    stretches: list[Stretch] = field(default_factory=list)  # of each round
+
+    def go_on(self, num_rounds: int = _NUM_ROUNDS) -> None:
+        for _ in range(num_rounds):
+            watch = Stopwatch()
+            self._exchange(len(self.stretches), _COUNTS[len(self.stretches) % len(_COUNTS)])
+            self.stretches.append(watch.stop())
+
+    def go_on_until_told(self, case: Case, what: str) -> None:
+        """Both ranks end with the same round: when both have been told."""
+        num_told = torch.zeros(1)
+        while num_told.item() < 2:
+            self.go_on(1)
+            num_told.fill_(case.is_told(what))
+            dist.all_reduce(num_told, group=self.pair)
+
+    def _exchange(self, number: int, count: int) -> None:
+        rank = dist.get_rank()
+        theirs = torch.empty(count)
+        works = [dist.irecv(theirs, 1 - rank), dist.isend(torch.full((count,), float(number + rank)), 1 - rank)]
+        for work in works:
+            work.wait()
+        same_bits(theirs, torch.full((count,), float(number + 1 - rank)))
+        total = torch.full((count,), float(number + rank))
+        dist.all_reduce(total, group=self.pair)
+        same_bits(total, torch.full((count,), float(2 * number + 1)))
+
+
+def _form(case: Case, place: Place) -> dist.ProcessGroup:
+    place.join(f"{case.folder}/store")
+    pair = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1))
+    set_timeout(case.timeout_s)
+    return pair
+
+
+def fail_beside(case: Case, place: Place) -> None:
+    _form(case, place)
+    step = make_step(case.operation)
+    with as_victim():
+        case.hear("rank 0", "rank 1")  # talk
+        if case.moment == "inside":
+            with once_at_rest(lambda: strike(case)):
+                step()
+        strike(case)
+
+
+def talk_beside(case: Case, place: Place) -> tuple[list[str], list[Stretch]]:
+    """What those raise who wait for the victim after all, and the rounds of the talk."""
+    talk = _Talk(_form(case, place))
+    talk.go_on()
+    awaited = dist.irecv(torch.empty(1), place.size - 1, tag=1)
+    case.tell(f"rank {dist.get_rank()}")
+    talk.go_on_until_told(case, "over")
+    talk.go_on()
+    messages = [failure(awaited.wait)]
+    talk.go_on()
+    messages.append(failure(make_step(case.operation)))
+    talk.go_on()
+    dist.destroy_process_group()
+    return messages, talk.stretches

@@ -1,0 +1,301 @@
+"""A fault, and what ranks do about it: the victim suffers it, the survivors raise, leave and form another group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from fault_operations import Step, make_step
+from hosts import Hosts
+from pool import BACKEND, own_rank
+from reference import same_bits
+
+# A promise to those on the victim's host. GPUs have to end what is enqueued, and share this test's with other ranks.
+NOTICE_S = {"cpu": 1.0, "cuda": 5.0}
+# Of the group, where a rank stands still or is cut off.
+TIMEOUT_S = 1.0
+FORMING_TIMEOUT_S = 30.0
+
+MOMENTS = ("before", "inside", "after")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the victim: a signal, or something that the test does to the link to it.
+
+    `then`: the signal by which it stands still no longer, once the others have gone.
+    """
+
+    end: str  # of the victim's: "ends" or "goes on"
+    signal: int = 0
+    then: int = 0
+    link: Callable[[Hosts], None] | None = None
+    is_remote: bool = False
+
+    @property
+    def crosses_hosts(self) -> bool:
+        return self.is_remote or self.link is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Nobody tells the survivors."""
+        return self.then != 0 or self.link is not None
+
+    @property
+    def takes_long(self) -> bool:
+        return self.is_silent or self.crosses_hosts
+
+
+FAULTS = {
+    "kill": Fault("ends", signal.SIGKILL),
+    "stop": Fault("ends", signal.SIGSTOP, then=signal.SIGKILL),
+    "pause": Fault("goes on", signal.SIGSTOP, then=signal.SIGCONT),
+    "exception": Fault("ends", signal.SIGUSR2),
+    "interrupt": Fault("goes on", signal.SIGINT),
+    "remote_kill": Fault("ends", signal.SIGKILL, is_remote=True),
+    "remote_stop": Fault("ends", signal.SIGSTOP, then=signal.SIGKILL, is_remote=True),
+    "cut": Fault("goes on", link=Hosts.cut),
+    "silence": Fault("goes on", link=Hosts.silence),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`folder`: the store, and files by which ranks and test tell each other how far they are, and since when."""
+
+    fault: str
+    moment: str
+    operation: str
+    folder: str
+
+    @property
+    def kind(self) -> Fault:
+        return FAULTS[self.fault]
+
+    @property
+    def timeout_s(self) -> float:
+        return TIMEOUT_S if self.kind.is_silent else FORMING_TIMEOUT_S
+
+    def limit_s(self, device: str) -> float:
+        """In which survivors have to raise."""
+        return TIMEOUT_S + 1 if self.kind.takes_long else NOTICE_S[device]
+
+    def leave(self) -> None:
+        """Both ways out are tried."""
+        dist.destroy_process_group() if self.moment == "after" else dist.distributed_c10d._abort_process_group()
+
+    def tell(self, what: str) -> None:
+        new = Path(self.folder, f"{what}, half written")
+        new.write_text(str(time.monotonic()))
+        new.rename(Path(self.folder, what))
+
+    def is_told(self, what: str) -> bool:
+        return Path(self.folder, what).exists()
+
+    def hear(self, *what: str) -> None:
+        deadline = time.monotonic() + FORMING_TIMEOUT_S
+        while not all(map(self.is_told, what)):
+            assert time.monotonic() < deadline, f"nobody has told {what}"
+            time.sleep(0.001)
+
+    def told_at(self, what: str) -> float:
+        return float(Path(self.folder, what).read_text())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of a pool's ranks in the group: from `first` on, of `size`."""
+
+    first: int
+    size: int
+
+    def join(self, store: str) -> None:
+        method, rank = f"file://{store}", self.first + own_rank()
+        timeout = timedelta(seconds=FORMING_TIMEOUT_S)
+        dist.init_process_group(BACKEND, init_method=method, rank=rank, world_size=self.size, timeout=timeout)
+
+    def group_after(self, case: Case) -> None:
+        """The group of those who are left works."""
+        self.join(f"{case.folder}/again")
+        data = torch.ones(1000)
+        dist.all_reduce(data)
+        same_bits(data, torch.full((1000,), float(self.size)))
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Of a rank's time; `starved_s`: in which its most hindered thread wanted to run, and had no processor."""
+
+    started: float
+    ended: float
+    starved_s: float
+
+    def own_s(self, since: float = 0.0) -> float:
+        """Without what the machine had no time for."""
+        return self.ended - max(self.started, since) - self.starved_s
+
+
+class Stopwatch:
+    """The kernel counts what a thread waits for a processor: the second number of schedstat, in ns
+    (Documentation/scheduler/sched-stats.rst).
+    """
+
+    def __init__(self) -> None:
+        self._starved_ns = self._read()
+        self._started = time.monotonic()
+
+    def stop(self) -> Stretch:
+        ended = time.monotonic()
+        starved = [ns - self._starved_ns.get(thread, 0) for thread, ns in self._read().items()]
+        return Stretch(self._started, ended, max(starved, default=0) / 1e9)
+
+    @staticmethod
+    def _read() -> dict[str, int]:
+        starved = {}
+        for file in Path("/proc/self/task").glob("*/schedstat"):
+            with suppress(OSError):  # a thread that has ended
+                starved[file.parent.name] = int(file.read_text().split()[1])
+        return starved
+
+
+@contextmanager
+def once_at_rest(action: Callable[[], None]) -> Iterator[None]:
+    """Calls `action`, beside this thread, as soon as it has come to rest in a call."""
+    watched, is_over = threading.get_ident(), threading.Event()
+
+    def watch() -> None:
+        latest, num_equal = None, 0
+        while num_equal < 10 and not is_over.wait(0.005):
+            frame = sys._current_frames()[watched]
+            now = (id(frame), frame.f_lasti, frame.f_code)
+            num_equal = num_equal + 1 if now == latest else 0
+            latest = now
+        if not is_over.is_set():
+            action()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
+
+
+def strike(case: Case) -> None:
+    """What the victim does to itself, or lets the test do."""
+    case.tell("struck")
+    if case.kind.link:
+        case.hear("link struck")
+    else:
+        os.kill(os.getpid(), case.kind.signal)
+
+
+def _suffer(case: Case, step: Step) -> str:
+    """The victim's part; what it is told if it goes on."""
+    if case.moment == "inside":
+        with once_at_rest(lambda: strike(case)):
+            return _fail(step)
+    if case.moment == "after":
+        step()
+    case.hear(*(f"rank {rank}" for rank in range(dist.get_rank())))  # is inside, or through
+    strike(case)
+    return _fail(step)
+
+
+def _raise_lookup_error(*_: object) -> None:
+    raise LookupError("the program's own error")
+
+
+@contextmanager
+def as_victim() -> Iterator[None]:
+    """A program that does not catch its own error, and one that catches its interruption."""
+    signal.signal(signal.SIGUSR2, _raise_lookup_error)
+    try:
+        yield
+    except KeyboardInterrupt:
+        dist.distributed_c10d._abort_process_group()
+    except LookupError:
+        dist.destroy_process_group()
+        os._exit(1)
+
+
+def be_victim(case: Case, place: Place) -> str:
+    place.join(f"{case.folder}/store")
+    step = _prepare(case)
+    with as_victim():
+        return _suffer(case, step)
+    return "interrupted"
+
+
+def be_survivor(case: Case, place: Place) -> tuple[str, Stretch]:
+    """What was raised, and how long that took."""
+    place.join(f"{case.folder}/store")
+    step, own_name = _prepare(case), f"rank {dist.get_rank()}"
+    if case.moment == "inside":
+        case.hear("link struck" if case.kind.link else "struck")
+    elif case.moment == "after":
+        step()
+        case.tell(own_name)
+    watch = Stopwatch()
+
+    def tell_from_inside() -> None:
+        nonlocal watch
+        watch = Stopwatch()
+        case.tell(own_name)
+
+    if case.moment == "before":
+        with once_at_rest(tell_from_inside):
+            message = _fail(step)
+    else:
+        message = _fail(step)
+    return message, watch.stop()
+
+
+def leave(case: Case) -> Stretch:
+    """The group that has failed."""
+    watch = Stopwatch()
+    if dist.is_initialized():
+        with suppress(RuntimeError):
+            case.leave()
+    return watch.stop()
+
+
+def regroup(case: Case, place: Place) -> None:
+    place.group_after(case)
+
+
+def set_timeout(timeout_s: float) -> None:
+    """Of the default group."""
+    group = dist.distributed_c10d._get_default_group()
+    group._get_backend(torch.get_default_device())._set_default_timeout(timedelta(seconds=timeout_s))
+
+
+def _prepare(case: Case) -> Step:
+    step = make_step(case.operation)
+    step()
+    dist.barrier()
+    set_timeout(case.timeout_s)
+    return step
+
+
+def _fail(step: Step) -> str:
+    """A first call may have got all that it needs from the victim, and a GPU tells only the next one."""
+    deadline = time.monotonic() + FORMING_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            step()
+        except RuntimeError as error:
+            return str(error)
+    raise AssertionError("nothing was raised")

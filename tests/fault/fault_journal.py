@@ -1,0 +1,84 @@
+"""What tests of faults have seen on a device, for a line of a result file; and what a process holds."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from processes import leftovers
+
+from torch_axon.bench.record import describe_machine
+
+Resources = dict[str, int]
+
+
+@dataclass
+class Journal:
+    device: str
+    num_ranks: int
+    matrix_size: int
+    num_run: int = 0
+    num_passed: int = 0
+    notices_s: dict[str, list[float]] = field(default_factory=dict)  # by fault; from the strike on, or from the call
+    leaves_s: list[float] = field(default_factory=list)
+    num_rounds: int = 0
+    growth: Resources = field(default_factory=dict)
+
+    def note(self, fault: str, seconds: float) -> None:
+        self.notices_s.setdefault(fault, []).append(seconds)
+
+    def append_to(self, path: Path) -> None:
+        machine = describe_machine("cpu" if self.device == "cpu" else "cuda")
+        report = {
+            "what": "faults",
+            "device": self.device,
+            "ranks": self.num_ranks,
+            "matrix": {"cases": self.matrix_size, "run": self.num_run, "passed": self.num_passed},
+            "rounds": self.num_rounds,
+            "growth": self.growth,
+            "notice_s": {fault: _summary(all_s) for fault, all_s in self.notices_s.items()},
+            "leave_s": _summary(self.leaves_s) if self.leaves_s else None,
+            "machine": asdict(replace(machine, command=f"pytest {shlex.join(sys.argv[1:])}")),
+        }
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(report) + "\n")
+
+
+def _summary(all_s: list[float]) -> dict[str, Any]:
+    return {"median": round(median(all_s), 4), "most": round(max(all_s), 4), "of": len(all_s)}
+
+
+def resources() -> Resources:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what is free, but kept for later in heaps of threads, is not held
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "abandoned files": len(leftovers()),
+        "pieces of shared memory": sum("ucx_shm" in line or "/memfd:axon" in line for line in maps),
+        "KiB of memory": int(status["VmRSS"].split()[0]),
+    }
+
+
+def growth(history: Sequence[Resources]) -> Resources:
+    """From the second third of the rounds to the last: in the first, pools fill. Of memory by the median, which is not
+    what happens to be in use; of the rest by the most.
+    """
+    third = max(1, len(history) // 3)
+    grown = {}
+    for name in history[0]:
+        middle = median if name == "KiB of memory" else max
+        early, late = ([each[name] for each in part] for part in (history[-2 * third : -third], history[-third:]))
+        grown[name] = round(middle(late) - middle(early))
+    return grown

@@ -1,0 +1,142 @@
+"""Steps in which ranks wait for each other: every operation by itself, small and large, and training.
+
+    step = make_step("large_all_to_all")         # on every rank, once the group is formed
+    step()                                       # no rank is through before each of the others has entered
+
+Rooted operations go round all ranks, so that each waits for the victim at least once, whichever way the data goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from reference import synchronize
+from torch import nn
+
+Step = Callable[[], object]
+
+# Of a rank, and divisible among three. Small ones leave at once; of the large ones also what a single peer gets is
+# beyond what is sent eagerly (docs/adr/ucx-eager-up-to-64-kib.md).
+_SMALL, _LARGE = 900, 3 << 18
+
+
+def _all_reduce(count: int) -> Step:
+    return lambda: dist.all_reduce(torch.ones(count))
+
+
+def _all_gather(count: int) -> Step:
+    return lambda: dist.all_gather_into_tensor(torch.empty(count * dist.get_world_size()), torch.ones(count))
+
+
+def _reduce_scatter(count: int) -> Step:
+    return lambda: dist.reduce_scatter_tensor(torch.empty(count // dist.get_world_size()), torch.ones(count))
+
+
+def _all_to_all(count: int) -> Step:
+    return lambda: dist.all_to_all_single(torch.empty(count), torch.ones(count))
+
+
+def _round_of_roots(call: Callable[[torch.Tensor, int], object]) -> Callable[[int], Step]:
+    def make(count: int) -> Step:
+        def step() -> None:
+            for root in range(dist.get_world_size()):
+                call(torch.ones(count), root)
+
+        return step
+
+    return make
+
+
+def _gather(data: torch.Tensor, root: int) -> None:
+    is_root = dist.get_rank() == root
+    dist.gather(data, [torch.empty_like(data) for _ in range(dist.get_world_size())] if is_root else None, root)
+
+
+def _scatter(data: torch.Tensor, root: int) -> None:
+    is_root = dist.get_rank() == root
+    dist.scatter(torch.empty_like(data), [data for _ in range(dist.get_world_size())] if is_root else None, root)
+
+
+def _send_recv(count: int) -> Step:
+    """The victim, the last rank, exchanges with all others, who do not with each other."""
+    last = dist.get_world_size() - 1
+    others = range(last) if dist.get_rank() == last else [last]
+
+    def step() -> None:
+        works = [dist.isend(torch.ones(count), other) for other in others]
+        works = [*(dist.irecv(torch.empty(count), other) for other in others), *works]
+        for work in works:
+            work.wait()
+
+    return step
+
+
+def _train(model: nn.Module) -> Step:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(4, 32)).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def _ddp() -> Step:
+    return _train(nn.parallel.DistributedDataParallel(nn.Linear(32, 32)))
+
+
+def _fsdp() -> Step:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
+    return _train(fully_shard(nn.Linear(32, 32), mesh=mesh))
+
+
+_BY_SIZE: dict[str, Callable[[int], Step]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _round_of_roots(dist.broadcast),
+    "reduce": _round_of_roots(dist.reduce),
+    "gather": _round_of_roots(_gather),
+    "scatter": _round_of_roots(_scatter),
+    "send_recv": _send_recv,
+}
+
+# By name, what makes the step of a rank.
+OPERATIONS: dict[str, Callable[[], Step]] = {
+    **{name: partial(make, _SMALL) for name, make in _BY_SIZE.items()},
+    **{f"large_{name}": partial(make, _LARGE) for name, make in _BY_SIZE.items()},
+    "barrier": lambda: dist.barrier,
+    "ddp_step": _ddp,
+    "fsdp_step": _fsdp,
+}
+
+# What an error may call it, if not by its name: the first thing that a step waits for.
+_NAMES = {
+    "send_recv": "receive|send",
+    "ddp_step": "all_reduce|broadcast",
+    "fsdp_step": "all_gather|reduce_scatter|all_reduce",
+}
+
+
+def make_step(name: str) -> Step:
+    start = OPERATIONS[name]()
+
+    def step() -> None:
+        start()
+        synchronize()
+
+    return step
+
+
+def names_in_errors(operation: str) -> str:
+    """A regular expression."""
+    name = operation.removeprefix("large_")
+    return rf"\b(?:{_NAMES.get(name, name)})\b"
