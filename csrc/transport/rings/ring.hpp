@@ -23,8 +23,9 @@ namespace axon {
 
 inline constexpr size_t kLineBytes = 64;
 
-// A line's number, what begins there, and how many bytes of payload it has.
-struct RingHead {
+// A line's number, what begins there, and how many bytes of payload it has. Aligned as what is loaded at one go is: clang
+// calls libatomic for anything else.
+struct alignas(sizeof(uint64_t)) RingHead {
   enum class Kind : uint16_t { kNothing, kMessage, kWrap };
 
   Kind kind = Kind::kNothing;
