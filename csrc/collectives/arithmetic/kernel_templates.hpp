@@ -1,16 +1,27 @@
 // Loops and table of one instruction set; see formats.hpp for how this is compiled.
 #pragma once
 
+#include <cstring>
+#include <limits>
 #include <type_traits>
 
+#include "collectives/arithmetic/division.hpp"
 #include "collectives/arithmetic/formats.hpp"
 #include "collectives/arithmetic/kernels.hpp"
 
 namespace axon::arithmetic {
 namespace {
 
+// Of bytes, whose products no x86-64 has, in 16-bit lanes: g++ unpacks and packs, which takes twice as long.
+inline Vector<uint8_t> byte_products(Vector<uint8_t> left, Vector<uint8_t> right) {
+  const auto a = (Vector<uint16_t>)left, b = (Vector<uint16_t>)right;
+  return (Vector<uint8_t>)(((a * b) & 0xff) | ((a >> 8) * (b & 0xff00)));
+}
+
 template <Operator kOperator, typename V>
 inline V apply(V left, V right) {
+  if constexpr (kOperator == Operator::kProduct && std::is_same_v<V, Vector<uint8_t>>)
+    return byte_products(left, right);
   if constexpr (kOperator == Operator::kSum) return left + right;
   if constexpr (kOperator == Operator::kProduct) return left * right;
   // A comparison with NaN is false, which yields a NaN on the right; the second test yields one on the left.
@@ -61,36 +72,38 @@ inline V apply(V value, Value argument) {
   if constexpr (kStep == Step::kDivide) return value / argument;
 }
 
-template <typename Output, typename Input, Step kStep>
-void map(std::byte* output, const std::byte* input, size_t num_scalars, double argument) {
-  using Value = typename Output::Value;
-  constexpr size_t kLanes = kVectorBytes / sizeof(Value);
-  const auto operand = static_cast<Value>(argument);
+template <typename Output, typename Input, typename Function>
+inline void transform(std::byte* output, const std::byte* input, size_t num_scalars, Function function) {
+  constexpr size_t kLanes = kVectorBytes / sizeof(typename Output::Value);
   const size_t remainder = num_scalars % kLanes;
   const size_t end = num_scalars - remainder;
 #pragma GCC unroll 4
   for (size_t i = 0; i < end; i += kLanes) {
-    Output::store(output + i * Output::kNumBytes, apply<kStep>(Input::load(input + i * Input::kNumBytes), operand));
+    Output::store(output + i * Output::kNumBytes, function(Input::load(input + i * Input::kNumBytes)));
   }
   if (remainder == 0) return;
   const Tail<Input> input_tail(input + end * Input::kNumBytes, remainder);
   Tail<Output> output_tail;
-  Output::store(output_tail.bytes, apply<kStep>(Input::load(input_tail.bytes), operand));
+  Output::store(output_tail.bytes, function(Input::load(input_tail.bytes)));
   output_tail.copy_to(output + end * Output::kNumBytes, remainder);
 }
 
-// No x86-64 divides vectors of integers. In double, a quotient of narrower ones is too far from the next integer to be
-// rounded up to it, so that truncating it is exact.
+template <typename Output, typename Input, Step kStep>
+void map(std::byte* output, const std::byte* input, size_t num_scalars, double argument) {
+  const auto operand = static_cast<typename Output::Value>(argument);
+  transform<Output, Input>(output, input, num_scalars, [=](auto values) { return apply<kStep>(values, operand); });
+}
+
 template <typename T>
 void divide_integers(std::byte* output, const std::byte* input, size_t num_scalars, double argument) {
-  using Wide = std::conditional_t<(sizeof(T) < 8), double, T>;
-  const auto divisor = static_cast<Wide>(argument);
-  for (size_t i = 0; i < num_scalars; ++i) {
-    T value;
-    std::memcpy(&value, input + i * sizeof(T), sizeof(T));
-    value = static_cast<T>(static_cast<Wide>(value) / divisor);
-    std::memcpy(output + i * sizeof(T), &value, sizeof(T));
+  using Unsigned = std::make_unsigned_t<T>;
+  const auto num_ranks = static_cast<uint32_t>(argument);
+  if (num_ranks > std::numeric_limits<Unsigned>::max()) {  // than which every sum is less
+    std::memset(output, 0, num_scalars * sizeof(T));
+    return;
   }
+  const Divisor<Unsigned> divisor(num_ranks);
+  transform<Plain<T>, Plain<T>>(output, input, num_scalars, [&](Vector<T> sums) { return divide<T>(sums, divisor); });
 }
 
 template <typename Output, typename Left, typename Right>

@@ -1,7 +1,9 @@
 // Standard headers first: what they define inline is shared by the whole program, and must run anywhere.
 #include <immintrin.h>
 
+#include <bit>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "collectives/arithmetic/kernels.hpp"

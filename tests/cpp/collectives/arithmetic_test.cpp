@@ -217,6 +217,82 @@ TEST_P(ArithmeticTest, halves_widen_and_narrow_exactly) {
   check_narrowing<reference::BFloat16Codec>(bfloat16);
 }
 
+// What a divisor is hard on: the limits, and both sides of its multiples; the rest at random.
+template <typename T>
+std::vector<T> dividends(uint64_t divisor, std::mt19937_64& random) {
+  const uint64_t bases[]{0,
+                         static_cast<uint64_t>(std::numeric_limits<T>::min()),
+                         std::numeric_limits<T>::max(),
+                         divisor,
+                         random() / divisor * divisor,
+                         std::numeric_limits<T>::max() / divisor * divisor};
+  std::vector<T> values;
+  for (const uint64_t base : bases) {
+    for (uint64_t step = 0; step < 5; ++step) {
+      values.push_back(static_cast<T>(base + step - 2));
+      values.push_back(static_cast<T>(uint64_t{0} - static_cast<uint64_t>(values.back())));
+    }
+  }
+  for (int i = 0; i < 200; ++i) values.push_back(static_cast<T>(random()));
+  return values;
+}
+
+template <typename T>
+void check_quotients(const PlanKernels& kernels, int num_ranks, const std::vector<T>& values) {
+  std::vector<T> quotients(values.size());
+  kernels.finish(reinterpret_cast<std::byte*>(quotients.data()), reinterpret_cast<const std::byte*>(values.data()),
+                 values.size(), num_ranks);
+  for (size_t i = 0; i < values.size(); ++i) {
+    using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+    const T expected = static_cast<T>(static_cast<Wide>(values[i]) / static_cast<Wide>(num_ranks));
+    ASSERT_EQ(quotients[i], expected) << +values[i] << " / " << num_ranks << ", seed " << kSeed;
+  }
+}
+
+std::vector<int> divisors(std::mt19937_64& random) {
+  constexpr int kGreatest = std::numeric_limits<int>::max();
+  std::vector<int> divisors{255, 256, 257, 641, 65535, 65536, 65537, 1 << 30, kGreatest - 1, kGreatest};
+  for (int divisor = 1; divisor <= 130; ++divisor) divisors.push_back(divisor);
+  for (int shift = 1; shift < 31; ++shift) {
+    for (int i = 0; i < 5; ++i) divisors.push_back(static_cast<int>(random() % (2u << shift) | 1));
+  }
+  return divisors;
+}
+
+TEST_P(ArithmeticTest, integer_averages_are_exact_quotients) {
+  std::mt19937_64 random(kSeed);
+  for (const int divisor : divisors(random)) {
+    const auto check_type = [&]<typename T>(DataType dtype, T) {
+      const PlanKernels of_type = kernels({.dtype = dtype, .reduction = Reduction::kAverage, .num_ranks = divisor});
+      check_quotients<T>(of_type, divisor, dividends<T>(static_cast<uint64_t>(divisor), random));
+    };
+    check_type(DataType::kInt8, int8_t{});
+    check_type(DataType::kUint8, uint8_t{});
+    check_type(DataType::kInt16, int16_t{});
+    check_type(DataType::kUint16, uint16_t{});
+    check_type(DataType::kInt32, int32_t{});
+    check_type(DataType::kUint32, uint32_t{});
+    check_type(DataType::kInt64, int64_t{});
+    check_type(DataType::kUint64, uint64_t{});
+  }
+}
+
+template <typename T>
+void check_all_quotients(const PlanKernels& kernels, int most_ranks) {
+  std::vector<T> all;
+  for (int value = std::numeric_limits<T>::min(); value <= std::numeric_limits<T>::max(); ++value) {
+    all.push_back(static_cast<T>(value));
+  }
+  for (int num_ranks = 1; num_ranks <= most_ranks; ++num_ranks) check_quotients<T>(kernels, num_ranks, all);
+}
+
+TEST_P(ArithmeticTest, narrow_averages_are_exact_for_every_sum) {
+  check_all_quotients<int8_t>(kernels({DataType::kInt8, Reduction::kAverage}), 300);
+  check_all_quotients<uint8_t>(kernels({DataType::kUint8, Reduction::kAverage}), 300);
+  check_all_quotients<int16_t>(kernels({DataType::kInt16, Reduction::kAverage}), 100);
+  check_all_quotients<uint16_t>(kernels({DataType::kUint16, Reduction::kAverage}), 100);
+}
+
 template <typename T>
 std::vector<T> combined(const ReductionPlan& plan, const std::vector<std::vector<T>>& operands) {
   const size_t num_elements = operands[0].size();
