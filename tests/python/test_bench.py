@@ -259,26 +259,6 @@ def test_run_leaves_out_a_rival_that_cannot_do_an_operation() -> None:
     assert (done.returncode == 0) == (BACKEND != "gloo")
 
 
-def test_run_says_what_groups_cost() -> None:
-    done = run_bench("--groups", "3")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "ms a group" in done.stdout
-    assert [row.split()[0] for row in done.stdout.splitlines()[1:3]] == [BACKEND, "gloo"]
-
-
-def test_run_says_what_a_quiet_process_costs(tmp_path: Path) -> None:
-    record = tmp_path / "idle.jsonl"
-    done = run_bench("--idle", "0.5", "--json", str(record))
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = [json.loads(line) for line in record.read_text().splitlines()]
-    assert [line["cost"]["backend"] for line in lines] == [BACKEND, "gloo"]
-    for line, row in zip(lines, done.stdout.splitlines()[1:3], strict=True):
-        assert line["ranks"] == 2
-        assert 0 <= line["cost"]["core_percent"] < 200
-        assert line["cost"]["message_us"] > 0
-        assert row.split()[1] == f"{line['cost']['core_percent']:.2f}"
-
-
 def run_without_torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
     return subprocess.run(

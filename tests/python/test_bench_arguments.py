@@ -150,6 +150,12 @@ def test_a_gpu_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str])
     assert "argument --device: no GPU here for 'cuda'" in capsys.readouterr().err
 
 
+def test_idle_needs_somebody_to_wake(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(("--backend", "gloo", "--idle"), 1)
+    assert "argument --idle: needs 2 ranks" in capsys.readouterr().err
+
+
 def test_output_files_are_paths() -> None:
     arguments = parse("--json", "a.jsonl", "--plot", "b.png")
     assert (arguments.json, arguments.plot) == (Path("a.jsonl"), Path("b.png"))
@@ -190,6 +196,8 @@ def test_output_files_are_paths() -> None:
         (["--beside", "--assert-ahead"], "argument --beside: not together with --assert-ahead"),
         (["--groups", "1", "--beside"], "argument --groups: not together with --beside"),
         (["--groups", "1", "--idle"], "argument --groups: not together with --idle"),
+        (["--idle", "--vs", "gloo,fake"], "argument --vs: not fake with --idle, since no message of it wakes anybody"),
+        (["--nap", "31"], "argument --nap: '31' is no number from 0.01 to 30"),
         (["--idle", "0"], "argument --idle: '0' is no number from 0.1 to 3600"),
         (["--seconds", "nan"], "argument --seconds: 'nan' is no number"),
     ],

@@ -18,7 +18,7 @@ from torch_axon.bench.contenders import choose_gpu, is_backend, open_contenders
 from torch_axon.bench.cost import GroupCost, measure_costs
 from torch_axon.bench.cost_line import CostLine
 from torch_axon.bench.exercise import Setting
-from torch_axon.bench.idle import IdleCost, measure_idle
+from torch_axon.bench.idle import IdleCost, Quiet, measure_idle
 from torch_axon.bench.launch import ranks_wanted, run_each
 from torch_axon.bench.measure import Meter
 from torch_axon.bench.operations import OPERATIONS, Operation
@@ -28,6 +28,7 @@ from torch_axon.bench.report import ahead_failures, wrong_results
 from torch_axon.bench.terminal import Terminal
 
 AnyLine = TypeVar("AnyLine", Line, BesideLine)
+_WAKES = 20
 MeasuredLine = TypeVar("MeasuredLine", Line, BesideLine, covariant=True)
 
 
@@ -72,7 +73,8 @@ def _measure_costs(arguments: Arguments, terminal: Terminal, timeout: timedelta)
     machine = describe_machine(arguments.device, arguments.commit)
     costs: Sequence[GroupCost | IdleCost]
     if arguments.idle:
-        costs = measure_idle(backends, arguments.idle, timeout)
+        quiet = Quiet(arguments.idle, arguments.nap, arguments.iters or _WAKES)
+        costs = measure_idle(backends, quiet, timeout)
         terminal.idle_costs(costs)
     else:
         costs = measure_costs(backends, arguments.groups, timeout)

@@ -18,6 +18,7 @@ _DEFAULT_SIZES = "8:128M:x4"
 _DEFAULT_SIZES_BESIDE = "1M:256M:x16"
 _PRODUCT = 8192
 _IDLE_S = 5.0
+_NAP_S = 1.0
 # Options by those that they cannot be given with.
 _NOT_TOGETHER = {
     "--graph": ("--async",),
@@ -47,6 +48,7 @@ class Arguments:
     window: int | None
     groups: int
     idle: float  # seconds; 0 is without
+    nap: float  # seconds
     timeout: float
     device: str
     graph: bool
@@ -74,6 +76,7 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         parser.error("argument --ranks: not under torchrun, which has started the ranks")
     _check_combinations(given, parser)
     _check_device(given, parser)
+    _check_idle(given, num_ranks, parser)
     dtype = DTYPES[given.dtype]
     if REDUCTIONS[given.redop].integers_only and dtype.is_floating_point:
         integers = ", ".join(name for name, each in DTYPES.items() if not each.is_floating_point)
@@ -93,6 +96,7 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
         window=given.window if given.is_async else None,
         groups=given.groups,
         idle=given.idle,
+        nap=given.nap,
         timeout=given.timeout,
         device=given.device,
         graph=given.graph,
@@ -165,6 +169,14 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
         help="instead: what a process takes of a core while its group is quiet for so long, and how soon it is awake "
         f"again (SECONDS: {_IDLE_S:g})",
     )
+    add(
+        "--nap",
+        type=_number(0.01, 30),
+        default=_NAP_S,
+        metavar="SECONDS",
+        help="with --idle: how long a receiver has been asleep when one of 20 (-n) messages comes for it (default: "
+        f"{_NAP_S:g})",
+    )
     add("--graph", action="store_true", help="with --device cuda: replay CUDA graphs of 20 calls and more")
     add("--host", action="store_true", help="with --device cuda: time only what enqueuing a call takes the host")
     add(
@@ -232,6 +244,15 @@ def _check_combinations(given: argparse.Namespace, parser: argparse.ArgumentPars
         for other in others if _value(given, option) else ():
             if _value(given, other):
                 parser.error(f"argument {option}: not together with {other}")
+
+
+def _check_idle(given: argparse.Namespace, num_ranks: int, parser: argparse.ArgumentParser) -> None:
+    if not given.idle:
+        return
+    if num_ranks < 2:
+        parser.error("argument --idle: needs 2 ranks, one to wake the other")
+    if FLOOR in (given.backend, *(given.vs or ())):
+        parser.error(f"argument --vs: not {FLOOR} with --idle, since no message of it wakes anybody")
 
 
 def _value(given: argparse.Namespace, option: str) -> object:

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from torch_axon.bench.peers import peer_kib
+
 
 @dataclass(frozen=True)
 class GroupCost:
@@ -26,6 +28,7 @@ class GroupCost:
     further_kib: float
     gpu_kib: float  # taken of the GPU, its context not counted; 0 on CPUs
     further_gpu_kib: float
+    peer_kib: float = 0.0  # as in `peers`; 0 where it is not measured
 
 
 def default_groups(backends: Sequence[str], timeout: timedelta) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -48,12 +51,15 @@ def default_groups(backends: Sequence[str], timeout: timedelta) -> Iterator[tupl
 
 def measure_costs(backends: Sequence[str], num_further: int, timeout: timedelta) -> list[GroupCost]:
     """Opens the default group on each backend in turn, with `num_further` groups beside it, and closes them again."""
+    on_cpu = torch.get_default_device().type == "cpu"  # on GPUs, host memory says little
+    of_peers = [peer_kib(backend, timeout) if on_cpu else 0.0 for backend in backends]
     return [
-        _measure_cost(backend, open_default, num_further) for backend, open_default in default_groups(backends, timeout)
+        _measure_cost(backend, open_default, num_further, kib)
+        for kib, (backend, open_default) in zip(of_peers, default_groups(backends, timeout), strict=True)
     ]
 
 
-def _measure_cost(backend: str, open_default: Callable[[], None], num_further: int) -> GroupCost:
+def _measure_cost(backend: str, open_default: Callable[[], None], num_further: int, kib_a_peer: float) -> GroupCost:
     tensor = torch.zeros(2)  # before memory is read: on a GPU, the first one makes the context
     before = _memory()
     init_ms = _milliseconds(open_default)
@@ -68,12 +74,21 @@ def _measure_cost(backend: str, open_default: Callable[[], None], num_further: i
 
     further_ms = _milliseconds(open_further)
     further = (_memory() - first) / max(1, num_further)
-    own = torch.tensor([init_ms, first_call_ms, further_ms / max(1, num_further)], dtype=torch.float64)
+    own = torch.tensor([init_ms, first_call_ms, further_ms / max(1, num_further), kib_a_peer], dtype=torch.float64)
     most = torch.cat([own, first - before, further])
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    init_ms, first_call_ms, further_ms, rss_kib, gpu_kib, further_kib, further_gpu_kib = most.tolist()
+    init_ms, first_call_ms, further_ms, kib_a_peer, rss_kib, gpu_kib, further_kib, further_gpu_kib = most.tolist()
     return GroupCost(
-        backend, init_ms, first_call_ms, rss_kib, num_further, further_ms, further_kib, gpu_kib, further_gpu_kib
+        backend,
+        init_ms,
+        first_call_ms,
+        rss_kib,
+        num_further,
+        further_ms,
+        further_kib,
+        gpu_kib,
+        further_gpu_kib,
+        kib_a_peer,
     )
 
 

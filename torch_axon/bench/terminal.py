@@ -60,6 +60,7 @@ class Terminal:
             "groups more",
             "ms a group",
             "RSS KiB a group",
+            "KiB a peer",
             "GPU MiB",
             "GPU MiB a group",
         ]
@@ -72,6 +73,7 @@ class Terminal:
                 str(cost.num_further),
                 f"{cost.further_ms:.2f}" if cost.num_further else "–",
                 f"{cost.further_kib:.0f}" if cost.num_further else "–",
+                f"{cost.peer_kib:.0f}" if cost.peer_kib else "–",
                 f"{cost.gpu_kib / 1024:.1f}" if cost.gpu_kib else "–",
                 f"{cost.further_gpu_kib / 1024:.2f}" if cost.gpu_kib and cost.num_further else "–",
             ]
@@ -80,9 +82,23 @@ class Terminal:
         self._table(titles, rows)
 
     def idle_costs(self, costs: Sequence[IdleCost]) -> None:
-        titles = ["backend", "% of a core", "message µs", "later when asleep µs"]
+        titles = [
+            "backend",
+            "% of a core",
+            "message µs",
+            "to one asleep µs",
+            "of it the call µs",
+            "pipe to one asleep µs",
+        ]
         rows = [
-            [cost.backend, f"{cost.core_percent:.2f}", f"{cost.message_us:.1f}", f"{cost.wake_us:.1f}"]
+            [
+                cost.backend,
+                f"{cost.core_percent:.2f}",
+                f"{cost.message_us:.1f}",
+                f"{cost.asleep_us:.1f}",
+                f"{cost.call_us:.1f}",
+                f"{cost.pipe_us:.1f}",
+            ]
             for cost in costs
         ]
         self._table(titles, rows)
