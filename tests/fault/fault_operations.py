@@ -66,9 +66,9 @@ def _send_recv(count: int) -> Step:
     others = range(last) if dist.get_rank() == last else [last]
 
     def step() -> None:
-        works = [dist.isend(torch.ones(count), other) for other in others]
-        works = [*(dist.irecv(torch.empty(count), other) for other in others), *works]
-        for work in works:
+        messages = [dist.P2POp(dist.isend, torch.ones(count), other) for other in others]
+        messages += [dist.P2POp(dist.irecv, torch.empty(count), other) for other in others]
+        for work in dist.batch_isend_irecv(messages):
             work.wait()
 
     return step
