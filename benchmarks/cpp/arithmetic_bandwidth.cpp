@@ -1,12 +1,13 @@
-// How fast reductions run on one core, beside a plain copy. Counts the bytes that a reduction must read and write; the
-// copy's are counted likewise.
+// How fast one core reduces two operands, of every type and by every reduction, beside STREAM's copy and addition
+// (McCalpin, 1995): a JSON line a type, size and instruction set, in GB/s of the bytes that must be read and written.
+// benchmarks/arithmetic.py makes a table of them.
 //
 //   arithmetic_bandwidth [num_bytes of each operand …]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <ctime>
 #include <vector>
 
 #include "collectives/arithmetic/arithmetic.hpp"
@@ -15,71 +16,99 @@
 namespace axon {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// Of this thread: while others have its core, it stands still.
+std::chrono::nanoseconds now() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
-struct Case {
-  const char* name;
-  ReductionPlan plan;
-  size_t num_operands;
-};
+constexpr int kNumRanks = 3;  // of AVG: no power of two, by which anything divides fast
 
-const std::vector<Case> kCases{
-    {"float32 SUM of 2", {DataType::kFloat32, Reduction::kSum}, 2},
-    {"float32 AVG of 2", {DataType::kFloat32, Reduction::kAverage, 2}, 2},
-    {"float32 SUM of 8", {DataType::kFloat32, Reduction::kSum}, 8},
-    {"bfloat16 SUM of 2", {DataType::kBFloat16, Reduction::kSum}, 2},
-    {"bfloat16 AVG of 2", {DataType::kBFloat16, Reduction::kAverage, 2}, 2},
-    {"bfloat16 SUM of 8", {DataType::kBFloat16, Reduction::kSum}, 8},
-    {"float16 SUM of 2", {DataType::kFloat16, Reduction::kSum}, 2},
-    {"int8 SUM of 2", {DataType::kInt8, Reduction::kSum}, 2},
-};
-
-// The best of many short rounds: the machine may be shared, and a short round is the likelier to be left alone.
+// The best of many short rounds: others take caches and memory, and leave a short round alone the likelier.
 template <typename Function>
 double best_seconds(size_t num_bytes, Function function) {
   const size_t num_calls = std::max<size_t>(1, (size_t{1} << 20) / num_bytes);
-  const auto start = Clock::now();
+  const auto start = now();
   double best = 1e9;
-  for (int round = 0; round < 5 || Clock::now() - start < std::chrono::milliseconds(100); ++round) {
-    const auto round_start = Clock::now();
+  for (int round = 0; round < 5 || now() - start < std::chrono::milliseconds(60); ++round) {
+    const auto round_start = now();
     for (size_t call = 0; call < num_calls; ++call) function();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - round_start).count());
+    best = std::min(best, std::chrono::duration<double>(now() - round_start).count());
   }
   return best / static_cast<double>(num_calls);
 }
 
-void print_row(const char* kernels, const char* name, size_t num_bytes, double moved_bytes, double seconds) {
-  std::printf("%-8s %-18s %10zu B %10.2f us %8.1f GB/s\n", kernels, name, num_bytes, seconds * 1e6,
-              moved_bytes / seconds / 1e9);
+// Bytes that are normal numbers of about one in every floating-point type: others would time the processor's
+// exceptions.
+struct Memory {
+  explicit Memory(size_t num_bytes) : output(num_bytes), left(num_bytes, std::byte{0x3f}), right(left) {}
+  std::vector<std::byte> output, left, right;
+};
+
+const double* doubles(const std::vector<std::byte>& bytes) {
+  return reinterpret_cast<const double*>(bytes.data());
 }
 
-void measure(size_t num_bytes) {
-  std::vector<std::vector<std::byte>> memory(9, std::vector<std::byte>(num_bytes));
-  std::vector<ConstBuffer> operands;
-  for (size_t i = 1; i < memory.size(); ++i) operands.push_back({memory[i].data(), num_bytes});
-  const double copy = best_seconds(num_bytes, [&] {
-    std::memcpy(memory[0].data(), memory[1].data(), num_bytes);
-    asm volatile("" ::: "memory");
-  });
-  print_row("-", "copy", num_bytes, 2.0 * static_cast<double>(num_bytes), copy);
-  for (const Case& row : kCases) {
-    for (const arithmetic::KernelTable* table : arithmetic::usable_tables()) {
-      const auto kernels = arithmetic::kernels_of(*table, row.plan);
-      const double seconds = best_seconds(num_bytes, [&] {
-        arithmetic::combine(kernels, memory[0].data(), std::span(operands).first(row.num_operands),
-                            num_bytes / size_of(row.plan.dtype));
-      });
-      print_row(table->name, row.name, num_bytes, static_cast<double>((row.num_operands + 1) * num_bytes), seconds);
+// As STREAM has them; the compiler makes a memcpy of the copy, which bypasses the caches where it is long.
+__attribute__((target_clones("avx512f", "avx2", "default"))) void copy(double* c, const double* a, size_t n) {
+  for (size_t i = 0; i < n; ++i) c[i] = a[i];
+}
+__attribute__((target_clones("avx512f", "avx2", "default"))) void add(double* c, const double* a, const double* b,
+                                                                      size_t n) {
+  for (size_t i = 0; i < n; ++i) c[i] = a[i] + b[i];
+}
+
+struct Stream {
+  double copy;
+  double add;
+};
+
+Stream measure_stream(Memory& memory) {
+  const size_t num_bytes = memory.output.size(), n = num_bytes / sizeof(double);
+  auto* const output = reinterpret_cast<double*>(memory.output.data());
+  const double copying = best_seconds(num_bytes, [&] { copy(output, doubles(memory.left), n); });
+  const double adding = best_seconds(num_bytes, [&] { add(output, doubles(memory.left), doubles(memory.right), n); });
+  const double num_gigabytes = static_cast<double>(num_bytes) * 1e-9;
+  return {2 * num_gigabytes / copying, 3 * num_gigabytes / adding};
+}
+
+void measure(const arithmetic::KernelTable& table, DataType dtype, Memory& memory, const Stream& stream) {
+  const size_t num_bytes = memory.output.size();
+  const ConstBuffer operands[]{{memory.left.data(), num_bytes}, {memory.right.data(), num_bytes}};
+  const char* separator = "";
+  for (int reduction = 0; reduction < 256; ++reduction) {
+    const ReductionPlan plan{dtype, static_cast<Reduction>(reduction), kNumRanks, 0.5};
+    if (!check(plan).ok()) continue;
+    if (*separator == '\0') {
+      std::printf("{\"kernels\": \"%s\", \"dtype\": \"%s\", \"num_bytes\": %zu, \"copy\": %.2f, \"add\": %.2f, ",
+                  table.name, name_of(dtype), num_bytes, stream.copy, stream.add);
+      std::printf("\"reductions\": {");
     }
+    const auto kernels = arithmetic::kernels_of(table, plan);
+    const double seconds = best_seconds(
+        num_bytes, [&] { arithmetic::combine(kernels, memory.output.data(), operands, num_bytes / size_of(dtype)); });
+    std::printf("%s\"%s\": %.2f", separator, name_of(plan.reduction), 3e-9 * static_cast<double>(num_bytes) / seconds);
+    separator = ", ";
   }
+  if (*separator != '\0') std::printf("}}\n");
+  std::fflush(stdout);
 }
 
 }  // namespace
 }  // namespace axon
 
-int main(int num_arguments, char** arguments) {
+int main(int argc, char** argv) {
   std::vector<size_t> sizes;
-  for (int i = 1; i < num_arguments; ++i) sizes.push_back(std::strtoull(arguments[i], nullptr, 10));
-  if (sizes.empty()) sizes = {4096, size_t{64} << 10, size_t{1} << 20, size_t{64} << 20};
-  for (const size_t num_bytes : sizes) axon::measure(num_bytes);
+  for (int i = 1; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10) / 64 * 64);
+  if (sizes.empty()) sizes = {size_t{256} << 10, (size_t{64} << 20) / 3 / 64 * 64};
+  for (const size_t num_bytes : sizes) {
+    axon::Memory memory(num_bytes);
+    for (const auto* table : axon::arithmetic::usable_tables()) {
+      for (size_t dtype = 0; dtype < axon::arithmetic::kNumDataTypes; ++dtype) {
+        const axon::Stream stream = axon::measure_stream(memory);
+        axon::measure(*table, static_cast<axon::DataType>(dtype), memory, stream);
+      }
+    }
+  }
 }
