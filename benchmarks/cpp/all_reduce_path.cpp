@@ -1,12 +1,15 @@
-// The path of an 8-byte all_reduce between two ranks over UCX, for tools/count_instructions.py: what a rank executes
-// from the call to its return where the other rank's message is there already.
+// The path of an 8-byte all_reduce between two ranks, for tools/count_instructions.py: what a rank executes from the
+// call to its return where the other rank's message is there already. Over rings and UCX, as between processes of a
+// host, or over UCX alone, as where rings are not to be had.
 //
-//   all_reduce_path [num_calls]
+//   all_reduce_path rings|ucx [num_calls]
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "comm/engine.hpp"
+#include "transport/rings/rings.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon {
@@ -32,16 +35,18 @@ class AllReduce final : public Operation {
   Buffer buffer_{.data = reinterpret_cast<std::byte*>(values_.data()), .num_bytes = sizeof values_};
 };
 
-std::unique_ptr<Engine> make_engine() {
-  Result<std::unique_ptr<Transport>> transport = open_ucx_transport({.settings = {{"TLS", "posix,self"}}});
-  if (!transport.ok()) std::exit(2);
-  return std::make_unique<Engine>(std::move(transport).value(), this_host(), AlgorithmOverrides());
-}
-
 void require(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "%s\n", what);
   std::exit(1);
+}
+
+// Of UCX what is between processes of a host, so that the count is not one of the devices it has beside.
+std::unique_ptr<Engine> make_engine(RingUse use) {
+  Result<std::unique_ptr<Transport>> network =
+      open_ucx_transport({.settings = {{"TLS", "posix,self"}, {"POSIX_FIFO_ELEM_SIZE", "256"}}});
+  require(network.ok(), "UCX cannot be opened");
+  return std::make_unique<Engine>(with_rings(std::move(network).value(), use), this_host(), AlgorithmOverrides());
 }
 
 }  // namespace
@@ -52,8 +57,14 @@ extern "C" __attribute__((noinline)) void counted_call(Communicator& communicato
   communicator.wait(operation, Clock::now() + 60s);
 }
 
-static void run(int num_calls) {
-  const std::array engines{make_engine(), make_engine()};
+static void require_path(Communicator& communicator, RingUse use) {
+  const std::vector<Lane> lanes = communicator.path_to(1 - communicator.rank()).value().lanes;
+  const bool is_ring = !lanes.empty() && lanes.front().name == "ring";
+  require(is_ring == (use == RingUse::kShortMessages), "messages take another path than the one to count");
+}
+
+static void run(RingUse use, int num_calls) {
+  const std::array engines{make_engine(use), make_engine(use)};
   const std::array own{engines[0]->make_card(), engines[1]->make_card()};
   const std::vector<PeerCard> cards{own[0].card(), own[1].card()};
   std::array<std::unique_ptr<Communicator>, 2> ranks;
@@ -66,6 +77,9 @@ static void run(int num_calls) {
     ranks[1]->start(there);
     // Connections are made in the first calls, which both ranks have to drive.
     static constexpr int kNumWarm = 20;
+    if (call == kNumWarm) {
+      for (const auto& rank : ranks) require_path(*rank, use);
+    }
     if (call < kNumWarm) {
       ranks[0]->start(here);
       while (!ranks[0]->wait(here, Clock::now() + 1ms) || !ranks[1]->wait(there, Clock::now() + 1ms)) {
@@ -81,5 +95,8 @@ static void run(int num_calls) {
 }  // namespace axon
 
 int main(int argc, char** argv) {
-  axon::run(argc > 1 ? std::atoi(argv[1]) : 1000);
+  const std::string_view path = argc > 1 ? argv[1] : "";
+  axon::require(path == "rings" || path == "ucx", "all_reduce_path rings|ucx [num_calls]");
+  axon::run(path == "rings" ? axon::RingUse::kShortMessages : axon::RingUse::kNever,
+            argc > 2 ? std::atoi(argv[2]) : 1000);
 }
