@@ -8,7 +8,7 @@
 #   AXON_CUDA=0                         no device code, no nvcc
 #   AXON_UCX_ROOT=/opt/ucx              your own UCX instead of the libucx wheel
 #   FUZZ_RUNS=10000000                  inputs that make fuzz gives each target
-#   RECORD=1                            make instructions appends what it has counted to benchmarks/results
+#   RECORD=1                            make instructions appends what it has counted to benchmarks/results, and passes
 TORCH ?= 2.11
 PYTHON ?= python3
 VENV ?= .venv$(if $(filter-out 2.11,$(TORCH)),-torch-$(TORCH))
@@ -119,7 +119,7 @@ fuzz: $(VENV)/.installed
 	@$(BIN)/cmake --build --preset fuzz
 	@$(BIN)/python tools/fuzz.py build/fuzz --runs $(FUZZ_RUNS)
 
-# Of an 8-byte all_reduce, with valgrind: what a change to the path costs, on a machine however busy.
+# Of an 8-byte all_reduce, with valgrind: fails where a change to the path costs over 2 %, on a machine however busy.
 instructions: $(VENV)/.installed
 	@$(BIN)/cmake --preset release -B build/instructions -DAXON_CUDA=OFF -DCMAKE_CXX_FLAGS=-g \
 	  -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
