@@ -43,6 +43,12 @@ def parse(text: Iterable[str], machine: dict[str, object]) -> Iterator[Line]:
         yield Line(**json.loads(line), machine=machine)
 
 
+def commit_of(build: Path) -> str | None:
+    """Of the sources about a build, which are those that count; they need not be those of the package in use."""
+    command = ["git", "-C", str(build), "describe", "--always", "--dirty", "--tags"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times reductions beside STREAM's copy and addition.")
     parser.add_argument("build", type=Path, help="the folder of a release build")
@@ -53,7 +59,8 @@ def main() -> None:
     binary = arguments.build / "benchmarks" / "arithmetic_bandwidth"
     if not binary.exists():
         parser.error(f"argument build: there is no {binary}")
-    machine = asdict(describe_machine()) | {"command": " ".join(["arithmetic.py", "BUILD", *sys.argv[2:]])}
+    command = " ".join(["arithmetic.py", "BUILD", *sys.argv[2:]])
+    machine = asdict(describe_machine(commit=commit_of(arguments.build))) | {"command": command}
     sizes = arguments.sizes.split(",") if arguments.sizes else []
     fastest = None
     with subprocess.Popen([str(binary), *sizes], stdout=subprocess.PIPE, text=True) as process:
