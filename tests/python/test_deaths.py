@@ -18,7 +18,7 @@ from devices import on, on_cpu_and_gpu
 from pool import BACKEND, RankPool
 from reference import eventual_failure, failure, same_bits
 
-# The kernel tells at once; this is for a loaded machine.
+# The kernel tells at once; this is for a loaded machine. tests/fault hold to the second that is promised on CPUs.
 NOTICE_S = 5.0
 
 
