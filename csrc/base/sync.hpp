@@ -7,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -17,6 +19,11 @@ using std::condition_variable;
 using std::mutex;
 using std::thread;
 using Clock = std::chrono::steady_clock;
+
+// To or from memory that others write or read before or after, as atomics beside it say.
+inline void copy(void* to, const void* from, size_t num_bytes) noexcept {
+  std::memcpy(to, from, num_bytes);
+}
 
 // In a loop that waits for another thread.
 inline void relax() noexcept {

@@ -45,10 +45,10 @@ RingWriter::Outcome RingWriter::write(const MessageHeader& header, ConstBuffer p
   std::byte* const target = first.begin() + sizeof header;
   const size_t num_in_first = std::min(payload.num_bytes, kMostInFirst);
   if (payload.num_bytes > kMostInFirst) {
-    std::memcpy(target + kMostInFirst, payload.data + kMostInFirst, payload.num_bytes - kMostInFirst);
+    sync::copy(target + kMostInFirst, payload.data + kMostInFirst, payload.num_bytes - kMostInFirst);
   }
-  std::memcpy(first.begin(), &header, sizeof header);
-  if (num_in_first != 0) std::memcpy(target, payload.data, num_in_first);
+  sync::copy(first.begin(), &header, sizeof header);
+  if (num_in_first != 0) sync::copy(target, payload.data, num_in_first);
   first.head.exchange(
       {.kind = RingHead::Kind::kMessage, .num_bytes = static_cast<uint16_t>(payload.num_bytes), .line = num_written_});
   num_written_ += num_lines;
@@ -59,7 +59,7 @@ RingWriter::Outcome RingWriter::write(const MessageHeader& header, ConstBuffer p
 // Lines that hold a head of theirs keep it: in the next lap it is none.
 void RingReader::give_back() noexcept {
   for (; num_told_ != num_taken_; ++num_told_) {
-    std::atomic<RingHead>& head = ring().lines[num_told_ % RingMemory::kNumLines].head;
+    sync::atomic<RingHead>& head = ring().lines[num_told_ % RingMemory::kNumLines].head;
     if (head.load(std::memory_order_relaxed).line != num_told_) head.store({}, std::memory_order_relaxed);
   }
   ring().num_taken.store(num_taken_, std::memory_order_release);

@@ -11,20 +11,20 @@
 // one: where one has lain on a line's first bytes, the reader clears them before the writer gets the line again.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
+#include "base/sync.hpp"
 #include "memory/shared_pages.hpp"
+#include "transport/rings/ring_size.hpp"
 #include "transport/transport.hpp"
 
 namespace axon {
 
 inline constexpr size_t kLineBytes = 64;
 
-// A line's number, what begins there, and how many bytes of payload it has. Aligned as what is loaded at one go is: clang
-// calls libatomic for anything else.
+// A line's number, what begins there, and how many bytes of payload it has. Aligned as what is loaded at one go is:
+// clang calls libatomic for anything else.
 struct alignas(sizeof(uint64_t)) RingHead {
   enum class Kind : uint16_t { kNothing, kMessage, kWrap };
 
@@ -34,23 +34,22 @@ struct alignas(sizeof(uint64_t)) RingHead {
 };
 
 struct alignas(kLineBytes) RingLine {
-  std::atomic<RingHead> head;
+  sync::atomic<RingHead> head;
 
   // Of the header, behind the head; the payload follows, through the lines behind this one.
   std::byte* begin() noexcept { return reinterpret_cast<std::byte*>(this) + sizeof head; }
   static constexpr size_t kNumBytes = kLineBytes - sizeof head;
 };
-static_assert(sizeof(RingLine) == kLineBytes && std::atomic<RingHead>::is_always_lock_free);
+static_assert(sizeof(RingLine) == kLineBytes && sync::atomic<RingHead>::is_always_lock_free);
 
 struct RingMemory {
-  static constexpr uint32_t kNumLines = 1024;
-  // Of a payload: longer ones are as quick through UCX.
-  static constexpr size_t kMostBytes = 1024;
+  static constexpr uint32_t kNumLines = ring_size::kNumLines;
+  static constexpr size_t kMostBytes = ring_size::kMostBytes;
 
   // Written by the reader. The count is of lines from the start, and wraps.
-  alignas(2 * kLineBytes) std::atomic<uint32_t> num_taken;
-  std::atomic<uint32_t> is_read;  // from now on; before, nothing is written
-  std::atomic<uint32_t> sleeps;   // the reader does, and wants to be woken; cleared by the writer
+  alignas(2 * kLineBytes) sync::atomic<uint32_t> num_taken;
+  sync::atomic<uint32_t> is_read;  // from now on; before, nothing is written
+  sync::atomic<uint32_t> sleeps;   // the reader does, and wants to be woken; cleared by the writer
   alignas(2 * kLineBytes) RingLine lines[kNumLines];
 
   static uint32_t lines_of(size_t num_payload_bytes) noexcept {
@@ -106,7 +105,7 @@ class RingReader {
   }
   void take(uint32_t num_lines) noexcept {
     num_taken_ += num_lines;
-    if (num_taken_ - num_told_ >= RingMemory::kNumLines / 32) give_back();
+    if (num_taken_ - num_told_ >= ring_size::kNumLinesPerReturn) give_back();
   }
   void give_back() noexcept;
 
@@ -133,7 +132,7 @@ unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
                  RingMemory::lines_of(head.num_bytes) > num_left;
     if (is_broken_) break;
     MessageHeader header;
-    std::memcpy(&header, first.begin(), sizeof header);
+    sync::copy(&header, first.begin(), sizeof header);
     deliver(header, Payload{.bytes = first.begin() + sizeof header, .num_bytes = head.num_bytes});
     take(RingMemory::lines_of(head.num_bytes));
   }
