@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -14,6 +16,8 @@ namespace axon::sync {
 template <typename T>
 class atomic {
  public:
+  static constexpr bool is_always_lock_free = true;
+
   atomic(T value = T()) noexcept : value_(value) {}
   atomic(const atomic&) = delete;
   atomic& operator=(const atomic&) = delete;
@@ -116,6 +120,15 @@ class thread {
  private:
   int id_ = -1;
 };
+
+// Others may come before it, and see half of it.
+inline void copy(void* to, const void* from, size_t num_bytes) noexcept {
+  const size_t half = num_bytes / 2;
+  model::point();
+  std::memcpy(to, from, half);
+  model::point();
+  std::memcpy(static_cast<std::byte*>(to) + half, static_cast<const std::byte*>(from) + half, num_bytes - half);
+}
 
 inline void relax() noexcept {
   model::yield();

@@ -1,0 +1,233 @@
+// A ring of four lines between its writer and its reader, in every interleaving: what is written is read once, in order
+// and whole, and no reader sleeps while there is something to read.
+//
+// Built again with a fault sown into the ring's own code (AXON_SEEDED), where the same programs have to find it.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "scheduler.hpp"
+#include "transport/rings/ring.hpp"
+
+namespace axon {
+namespace {
+
+using Outcome = RingWriter::Outcome;
+
+// Of one line or two, in an order in which the ring's last line is filled at first, then left out; and heads begin
+// where there were payloads in the lap before.
+constexpr size_t kSizes[] = {16, 24, 0, 16, 24, RingMemory::kMostBytes};
+constexpr size_t kMostInFirst = RingLine::kNumBytes - sizeof(MessageHeader);
+
+size_t size_of(uint32_t sequence) {
+  return kSizes[sequence % std::size(kSizes)];
+}
+
+using Bytes = std::array<std::byte, RingMemory::kMostBytes>;
+
+// What lies on a second line's first place is a head of that line, a lap later.
+Bytes payload_of(uint32_t sequence, uint32_t line) {
+  Bytes bytes;
+  bytes.fill(static_cast<std::byte>(sequence + 1));
+  const RingHead forged{.kind = RingHead::Kind::kMessage, .line = line + 1 + RingMemory::kNumLines};
+  std::memcpy(bytes.data() + kMostInFirst, &forged, sizeof forged);
+  return bytes;
+}
+
+// The ring as its two ends see it, and what a program knows of it without looking: where the next message lies.
+class World {
+ public:
+  Outcome write(uint32_t sequence) {
+    const size_t num_bytes = size_of(sequence);
+    const uint32_t num_lines = RingMemory::lines_of(num_bytes);
+    const uint32_t num_left = num_left_at(write_line_);
+    const uint32_t line = num_lines > num_left ? write_line_ + num_left : write_line_;
+    const Bytes payload = payload_of(sequence, line);
+    const Outcome outcome =
+        writer.write({.sequence = sequence, .fingerprint = {}}, {.data = payload.data(), .num_bytes = num_bytes});
+    if (outcome != Outcome::kFull) write_line_ = line + num_lines;
+    return outcome;
+  }
+  // Waits for room.
+  Outcome write_in_the_end(uint32_t sequence) {
+    for (;;) {
+      const uint32_t num_taken = memory().num_taken.peek();
+      const Outcome outcome = write(sequence);
+      if (outcome != Outcome::kFull) return outcome;
+      model::block_until([&] { return memory().num_taken.peek() != num_taken; }, model::kNever);
+    }
+  }
+  void write_all(uint32_t num_messages) {
+    for (uint32_t sequence = 0; sequence < num_messages; ++sequence) write_in_the_end(sequence);
+  }
+  void block_until_read() {
+    model::block_until([&] { return memory().is_read.peek() != 0; }, model::kNever);
+  }
+
+  // Whether there was something, which may be no message, but the ring's end.
+  bool read(RingReader& reader) {
+    const size_t num_before = came_.size();
+    const unsigned num_read =
+        reader.read(1, [this](const MessageHeader& header, const Payload& payload) { take(header.sequence, payload); });
+    model::check(!reader.is_broken(), "what is read makes sense");
+    if (num_read != 0 && came_.size() == num_before) read_line_ += num_left_at(read_line_);
+    return num_read != 0;
+  }
+  void read_all(RingReader& reader, uint32_t num_messages) {
+    while (came_.size() < num_messages) {
+      if (!read(reader)) model::block_until([&] { return has_message(); }, model::kNever);
+    }
+    model::check(came_.back() == num_messages - 1 && !reader.has_message(), "none is lost, and no more come");
+  }
+  bool has_message() const {
+    const RingHead head = memory().lines[read_line_ % RingMemory::kNumLines].head.peek();
+    return head.kind != RingHead::Kind::kNothing && head.line == read_line_;
+  }
+  const std::vector<uint32_t>& came() const { return came_; }
+
+  RingWriter writer = RingWriter::make().value();
+  static RingReader open() { return RingReader::open(0, -1).value(); }
+
+ private:
+  static uint32_t num_left_at(uint32_t line) { return RingMemory::kNumLines - line % RingMemory::kNumLines; }
+  RingMemory& memory() const { return *reinterpret_cast<RingMemory*>(pages_.data()); }
+
+  void take(uint32_t sequence, const Payload& payload) {
+    model::check(came_.empty() || sequence > came_.back(), "each comes once, in order");
+    came_.push_back(sequence);
+    const size_t num_bytes = size_of(sequence);
+    model::check(payload.num_bytes == num_bytes, "the length is what was written");
+    const Bytes sent = payload_of(sequence, read_line_);
+    read_line_ += RingMemory::lines_of(num_bytes);
+    for (int look = 0; look < 2; ++look) {
+      model::check(std::memcmp(sent.data(), payload.bytes, num_bytes) == 0, "the payload is whole, and stays");
+      model::point();
+    }
+  }
+
+  SharedPages pages_ = SharedPages::open(0, -1, sizeof(RingMemory)).value();
+  uint32_t write_line_ = 0;
+  uint32_t read_line_ = 0;
+  std::vector<uint32_t> came_;
+};
+
+template <uint32_t kNumMessages>
+void all_come_in_order() {
+  World world;
+  RingReader reader = World::open();
+  sync::thread writer([&] { world.write_all(kNumMessages); });
+  world.read_all(reader, kNumMessages);
+  writer.join();
+}
+
+void opened_beside_its_writer() {
+  World world;
+  sync::thread writer([&] {
+    while (!world.writer.is_read()) world.block_until_read();
+    world.write_all(2);
+  });
+  RingReader reader = World::open();
+  world.read_all(reader, 2);
+  writer.join();
+}
+
+// What finds no room goes another way: what is in the ring still comes, and nothing else.
+void full_ring_turns_away() {
+  static constexpr uint32_t kNumMessages = 6;
+  World world;
+  RingReader reader = World::open();
+  std::vector<uint32_t> written;
+  sync::atomic<bool> is_over{false};
+  sync::thread writer([&] {
+    for (uint32_t sequence = 0; sequence < kNumMessages; ++sequence) {
+      if (world.write(sequence) != Outcome::kFull) written.push_back(sequence);
+    }
+    is_over.store(true);
+  });
+  for (bool is_last = false; !is_last;) {
+    is_last = is_over.load();
+    while (world.read(reader)) {
+    }
+    if (!is_last) model::block_until([&] { return world.has_message() || is_over.peek(); }, model::kNever);
+  }
+  writer.join();
+  model::check(written.size() >= 2 && world.came() == written, "what was taken comes");
+}
+
+// As RingTransport sleeps, which a message wakes that goes another way.
+template <uint32_t kNumMessages>
+void reader_sleeps() {
+  World world;
+  RingReader reader = World::open();
+  bool is_rung = false;
+  uint32_t num_told = 0;
+  uint32_t num_sleeps = 0;
+  sync::thread writer([&] {
+    for (uint32_t sequence = 0; sequence < kNumMessages; ++sequence) {
+      if (world.write_in_the_end(sequence) != Outcome::kWrittenToSleeper) continue;
+      model::check(++num_told <= num_sleeps, "of one sleep the writer is told once");
+      model::point();
+      is_rung = true;
+    }
+  });
+  while (world.came().size() < kNumMessages) {
+    if (world.read(reader)) continue;
+    ++num_sleeps;
+    reader.fall_asleep();
+    if (reader.has_message()) continue;
+    model::block_until([&] { return is_rung; }, model::kNever);
+    is_rung = false;
+  }
+  writer.join();
+  world.read_all(reader, kNumMessages);
+}
+
+struct Program {
+  const char* name;
+  void (*run)();
+  model::Limits limits;
+};
+
+constexpr int kAll = 1000;  // more deviations than there are points
+
+constexpr Program kPrograms[] = {
+    {"four_come_in_order", all_come_in_order<4>, {.most_deviations = 4}},
+    {"eight_come_in_order", all_come_in_order<8>, {.most_deviations = 3}},
+    {"opened_beside_its_writer", opened_beside_its_writer, {.most_deviations = 4}},
+    {"full_ring_turns_away", full_ring_turns_away, {.most_deviations = 3}},
+    {"reader_sleeps_before_the_first", reader_sleeps<1>, {.most_deviations = kAll}},
+    {"reader_sleeps_between", reader_sleeps<4>, {.most_deviations = 4}},
+};
+
+#ifndef AXON_SEEDED
+
+class RingModel : public testing::TestWithParam<Program> {};
+
+TEST_P(RingModel, has_no_bad_schedule) {
+  const model::Report report = model::explore(GetParam().limits, GetParam().run);
+  EXPECT_EQ(report.failure, "") << "schedule " << testing::PrintToString(report.schedule);
+  EXPECT_GT(report.num_schedules, 1000u);
+  std::printf("%s: %lu schedules\n", GetParam().name, report.num_schedules);
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, RingModel, testing::ValuesIn(kPrograms),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+#else
+
+TEST(SeededFault, is_found) {
+  for (const Program& program : kPrograms) {
+    const model::Report report = model::explore(program.limits, program.run);
+    if (report.failure.empty()) continue;
+    std::printf("%s, schedule %lu: %s\n", program.name, report.num_schedules, report.failure.c_str());
+    return;
+  }
+  FAIL() << "no program has found it";
+}
+
+#endif
+
+}  // namespace
+}  // namespace axon
