@@ -1,0 +1,206 @@
+// A rank that enters collectives, posts receives and gives them up, and gets messages, as an input says: for fuzz
+// targets.
+#pragma once
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/task.hpp"
+#include "fuzz.hpp"
+#include "transport/exchange.hpp"
+
+namespace axon {
+
+inline constexpr uint64_t kKey = 0x1122334455667788;
+inline constexpr uint8_t kNumRanks = 3;
+inline constexpr int kMostActions = 100;
+inline constexpr Fingerprint kReduce{
+    .operation = OperationKind::kAllReduce, .dtype = DataType::kInt32, .num_elements = 4};
+inline constexpr Fingerprint kMessage{
+    .operation = OperationKind::kPointToPoint, .dtype = DataType::kInt32, .num_elements = 4};
+
+// Large payloads wait here, and are fetched in a later progress().
+class FuzzTransport final : public Transport {
+ public:
+  void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
+  std::span<const std::byte> address() const noexcept override { return {}; }
+  Result<PeerId> add_peer(std::span<const std::byte>, bool) override { return num_peers_++; }
+  Result<std::vector<Lane>> lanes(PeerId) override { return std::vector<Lane>(); }
+  std::optional<Status> send(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept override {
+    return Status();
+  }
+  std::optional<Status> offer(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept override {
+    return Status();
+  }
+  std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override {
+    const auto found = waiting_.find(rendezvous);
+    CHECK(found != waiting_.end() && found->second == into.num_bytes);
+    waiting_.erase(found);
+    fetches_.push_back({into, &completion});
+    return std::nullopt;
+  }
+  void refuse(void* rendezvous) noexcept override { CHECK(waiting_.erase(rendezvous) == 1); }
+  void drop_peer(PeerId) noexcept override {}
+  unsigned progress() noexcept override {
+    const auto ended = std::exchange(fetches_, {});
+    for (const auto& [into, completion] : ended) {
+      if (into.num_bytes != 0) std::memset(into.data, 0x5A, into.num_bytes);
+      completion->done(*completion, Status());
+    }
+    return static_cast<unsigned>(ended.size());
+  }
+  int event_fd() const noexcept override { return -1; }
+  bool arm() noexcept override { return true; }
+  void flush(int) noexcept override {}
+
+  void* announce(size_t num_bytes) {
+    void* rendezvous = &handles_.emplace_back();
+    waiting_.emplace(rendezvous, num_bytes);
+    return rendezvous;
+  }
+  bool is_idle() const noexcept { return waiting_.empty() && fetches_.empty(); }
+  Receiver& receiver() noexcept { return *receiver_; }
+
+ private:
+  Receiver* receiver_ = nullptr;
+  PeerId num_peers_ = 0;
+  std::list<char> handles_;
+  std::map<void*, size_t> waiting_;
+  std::vector<std::pair<Buffer, Completion*>> fetches_;
+};
+
+inline Task<Status> await(Exchange&, Batch& batch) {
+  co_return co_await batch;
+}
+
+struct Receive {
+  Receive(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint)
+      : exchange(messenger, inbox, sequence, fingerprint), batch(exchange), task(await(exchange, batch)) {}
+
+  Exchange exchange;
+  Batch batch;
+  Task<Status> task;
+};
+
+class Rank final : ControlHandler, InboxListener {
+ public:
+  explicit Rank(Input& input) : input_(input) { messenger_.expect(kKey); }
+
+  ~Rank() {
+    receives_.clear();
+    messenger_.progress();
+    messenger_.detach(inbox_);
+    messenger_.discard_strangers();
+  }
+
+  void act() {
+    switch (input_.take<uint8_t>() % 10) {
+      case 0:
+        if (!std::exchange(attached_, true)) messenger_.attach(inbox_);
+        break;
+      case 1:
+        inbox_.enter(++entered_, kReduce);
+        break;
+      case 2:
+        if (entered_ != 0) post(entered_, kReduce, input_.take<uint8_t>() % kNumRanks);
+        break;
+      case 3:
+        post(0, kMessage, input_.take<uint8_t>() % (kNumRanks + 1) - 1);
+        break;
+      case 4:
+        if (!receives_.empty()) receives_.pop_front();
+        break;
+      case 5:
+        messenger_.progress();
+        break;
+      case 6:
+        end_collective();
+        break;
+      case 7:
+        if (!receives_.empty()) receives_.back().exchange.fail({ErrorCode::kAborted, "given up"});
+        messenger_.run_ready();
+        break;
+      default:
+        get_message();
+    }
+  }
+
+  // As the first byte says, fields are plausible or anything.
+  MessageHeader take_header() {
+    const auto plausible = input_.take<uint8_t>();
+    auto header = input_.take<MessageHeader>();
+    if (plausible & 1) header.key = kKey;
+    if (plausible & 2) header.source %= kNumRanks;
+    if (plausible & 2) header.destination = 0;
+    if (plausible & 4) header.sequence = entered_ + header.sequence % 4 - 1;
+    if (plausible & 8) header.slot %= 4;
+    if (plausible & 16) header.fingerprint = plausible & 32 ? kReduce : kMessage;
+    if (plausible & 64) header.fingerprint = {.operation = OperationKind::kDeparture, .num_elements = header.slot};
+    return header;
+  }
+
+  void get(const MessageHeader& header, const Payload& payload) {
+    const uint64_t num_refused = messenger_.num_refused();
+    messenger_.on_message(header, payload);
+    const bool from_member = header.key == kKey && header.source < kNumRanks && header.destination == 0;
+    if (!from_member && (attached_ || header.key != kKey)) CHECK(messenger_.num_refused() == num_refused + 1);
+    messenger_.run_ready();
+  }
+
+ private:
+  void post(uint32_t sequence, const Fingerprint& fingerprint, int peer) {
+    Receive& receive = receives_.emplace_back(messenger_, inbox_, sequence, fingerprint);
+    auto& memory = memory_.emplace_back(input_.take<uint8_t>() % 64);  // outlives transfers of receives given up
+    receive.batch.receive({.peer = peer, .slot = input_.take<uint8_t>() % 4u}, {memory.data(), memory.size()});
+    receive.task.resume();
+    messenger_.run_ready();
+  }
+
+  void end_collective() {
+    if (entered_ == 0) return;
+    receives_.remove_if([&](const Receive& receive) { return receive.exchange.sequence() == entered_; });
+    inbox_.leave(entered_);
+    ended_.insert(entered_);
+  }
+
+  void get_message() {
+    const MessageHeader header = take_header();
+    const std::vector<std::byte> bytes(input_.take<uint8_t>() % 64, std::byte{0xA5});
+    const bool is_large = input_.take<uint8_t>() % 2 != 0;
+    Payload payload{.bytes = bytes.data(), .num_bytes = bytes.size()};
+    if (is_large) payload = {.num_bytes = bytes.size(), .rendezvous = transport_.announce(bytes.size())};
+    get(header, payload);
+  }
+
+  void on_control(const MessageHeader& header, const Payload& payload) noexcept override {
+    CHECK(header.fingerprint.operation >= OperationKind::kFailureNotice);
+    CHECK(header.fingerprint.operation <= OperationKind::kDeparture && header.source < kNumRanks);
+    if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+    if (header.fingerprint.operation != OperationKind::kDeparture) return;
+    inbox_.depart(header.source, static_cast<uint32_t>(header.fingerprint.num_elements), {ErrorCode::kAborted, "left"});
+  }
+  void on_peer_lost(PeerId, Status) noexcept override {}
+  void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
+    CHECK(theirs.fingerprint != ours && ours == kReduce);
+    CHECK(name_of(theirs.fingerprint.dtype) != nullptr && name_of(theirs.fingerprint.reduction) != nullptr);
+  }
+  void on_overflow(Status) noexcept override { CHECK(false); }
+  bool has_ended(uint32_t sequence) noexcept override { return ended_.contains(sequence); }
+
+  Input& input_;
+  FuzzTransport transport_;
+  Messenger messenger_{transport_, *this};
+  const Team team_{.rank = 0, .peers = {0, 1, 2}, .keys = {kKey, 2, 3}};
+  Inbox inbox_{transport_, messenger_.block_pool(), team_, *this};
+  std::list<std::vector<std::byte>> memory_;
+  std::list<Receive> receives_;
+  std::set<uint32_t> ended_;
+  uint32_t entered_ = 0;
+  bool attached_ = false;
+};
+
+}  // namespace axon

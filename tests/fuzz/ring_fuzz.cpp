@@ -1,0 +1,309 @@
+// What another process writes into the ring that we read, before and while we read it, and what it offers as one: every
+// message that is delivered lies within the ring and is what stood there when it was looked at, a head that no writer
+// writes ends the reading, and wrong offers are refused.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <bit>
+
+#include "rank.hpp"
+#include "transport/rings/ring_transport.hpp"
+
+namespace axon {
+namespace {
+
+// For all inputs: to make one takes longer than to read it.
+class SharedRing {
+ public:
+  int descriptor() const noexcept { return writer_.descriptor(); }
+  RingMemory& memory() const noexcept { return *reinterpret_cast<RingMemory*>(pages_.data()); }
+  void clear() noexcept { std::memset(pages_.data(), 0, sizeof(RingMemory)); }
+
+  RingHead take_head(Input& input, uint32_t line) const noexcept {
+    const auto plausible = input.take<uint8_t>();
+    auto head = input.take<RingHead>();
+    if (plausible & 1) head.line = line;
+    if (plausible & 2) head.kind = RingHead::Kind::kMessage;
+    if (plausible & 4) head.num_bytes %= 64;
+    if (plausible & 8) head.num_bytes %= RingMemory::kMostBytes + 2;
+    return head;
+  }
+
+ private:
+  RingWriter writer_ = RingWriter::make().value();
+  SharedPages pages_ = SharedPages::open(getpid(), writer_.descriptor(), sizeof(RingMemory)).value();
+};
+
+constexpr uint32_t kNumLines = RingMemory::kNumLines;
+
+// Writes what the input says, and reads it into a rank.
+class Reading {
+ public:
+  Reading(Input& input, SharedRing& ring) : input_(input), ring_(ring) { ring_.clear(); }
+
+  void act() {
+    switch (input_.take<uint8_t>() % 8) {
+      case 0:
+        return rank_.act();
+      case 1:
+        return write_message();
+      case 2:
+        return lines(next_).head.store(ring_.take_head(input_, next_));
+      case 3:
+        return scribble();
+      case 4:
+        return go_around();
+      default:
+        for (int left = input_.take<uint8_t>() % 32; left != 0 && read(); --left) continue;
+    }
+  }
+
+ private:
+  RingLine& lines(uint32_t line) const noexcept { return ring_.memory().lines[line % kNumLines]; }
+
+  void write_message() {
+    const MessageHeader header = rank_.take_header();
+    const RingHead head = ring_.take_head(input_, next_);
+    std::memcpy(lines(next_).begin(), &header, sizeof header);
+    lines(next_).head.store(head);
+    next_ += RingMemory::lines_of(head.num_bytes);
+  }
+
+  void scribble() {
+    const auto bytes = input_.take<uint64_t>();
+    const size_t place = input_.take<uint16_t>() % (sizeof(RingMemory::lines) - sizeof bytes + 1);
+    std::memcpy(reinterpret_cast<std::byte*>(ring_.memory().lines) + place, &bytes, sizeof bytes);
+  }
+
+  // So many lines with messages of no group.
+  void go_around() {
+    while (read()) continue;
+    next_ = taken_;
+    for (uint32_t left = input_.take<uint16_t>() % kNumLines; left != 0 && !reader_.is_broken(); --left, ++next_) {
+      std::memset(lines(next_).begin(), 0, RingLine::kNumBytes);
+      lines(next_).head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0, .line = next_});
+      CHECK(read());
+    }
+  }
+
+  // At most one message, against what stands there; whether there was something.
+  bool read() {
+    const RingHead head = lines(taken_).head.load();
+    const uint32_t num_left = kNumLines - taken_ % kNumLines;
+    const uint32_t num_lines = RingMemory::lines_of(head.num_bytes);
+    const bool is_there = !reader_.is_broken() && head.line == taken_ && head.kind != RingHead::Kind::kNothing;
+    const bool is_message = is_there && head.kind == RingHead::Kind::kMessage && num_lines <= num_left &&
+                            head.num_bytes <= RingMemory::kMostBytes;
+    const bool is_wrap = is_there && head.kind == RingHead::Kind::kWrap;
+    MessageHeader stood_there;
+    std::memcpy(&stood_there, lines(taken_).begin(), sizeof stood_there);
+    unsigned num_delivered = 0;
+    const unsigned num_read = reader_.read(1, [&](const MessageHeader& header, const Payload& payload) {
+      ++num_delivered;
+      CHECK(std::memcmp(&header, &stood_there, sizeof header) == 0 && payload.num_bytes == head.num_bytes);
+      check_place(payload);
+      for (int left = input_.take<uint8_t>() % 4; left != 0; --left) scribble();
+      CHECK(std::memcmp(&header, &stood_there, sizeof header) == 0);
+      rank_.get(header, payload);
+    });
+    CHECK(num_read == (is_there ? 1 : 0) && num_delivered == (is_message ? 1 : 0));
+    CHECK(!is_there || reader_.is_broken() == (!is_message && !is_wrap));
+    if (is_message) taken_ += num_lines;
+    if (is_wrap) taken_ += num_left;
+    CHECK(taken_ - ring_.memory().num_taken.load() < kNumLines / 32);
+    return is_there;
+  }
+
+  // The reader has mapped the ring at an address of its own.
+  void check_place(const Payload& payload) {
+    const size_t place =
+        offsetof(RingMemory, lines) + taken_ % kNumLines * kLineBytes + sizeof(RingHead) + sizeof(MessageHeader);
+    const std::byte* const ring = payload.bytes - place;
+    if (ring_as_read_ == nullptr) ring_as_read_ = ring;
+    CHECK(ring == ring_as_read_ && reinterpret_cast<uintptr_t>(ring) % static_cast<size_t>(getpagesize()) == 0);
+    CHECK(payload.rendezvous == nullptr && place + payload.num_bytes <= sizeof(RingMemory));
+  }
+
+  Input& input_;
+  SharedRing& ring_;
+  RingReader reader_ = RingReader::open(getpid(), ring_.descriptor()).value();
+  Rank rank_{input_};
+  const std::byte* ring_as_read_ = nullptr;
+  uint32_t next_ = 0;   // line to write
+  uint32_t taken_ = 0;  // lines, by the reader
+};
+
+// What an offer can name, right and wrong.
+class Descriptors {
+ public:
+  static constexpr size_t kNumRings = 3;
+
+  SharedRing& ring(uint8_t chosen) noexcept { return rings_[chosen % kNumRings]; }
+  int take(Input& input) noexcept {
+    switch (const auto chosen = input.take<uint8_t>(); chosen % 8) {
+      case 0:
+        return unsealed_.get();
+      case 1:
+        return pipe_.get();
+      case 2:
+        return shorter_.descriptor();
+      case 3:
+        return input.take<int32_t>();
+      default:
+        return ring(chosen).descriptor();
+    }
+  }
+
+ private:
+  static int end_of_pipe() noexcept {
+    std::array<int, 2> ends{};
+    CHECK(pipe2(ends.data(), O_CLOEXEC) == 0);
+    return ends[0];
+  }
+
+  std::array<SharedRing, kNumRings> rings_;
+  SharedPages shorter_ = SharedPages::make(4096).value();
+  FileDescriptor unsealed_{memfd_create("fuzz", MFD_CLOEXEC)};
+  FileDescriptor pipe_{end_of_pipe()};
+};
+
+// A transport that gets offers, and messages through rings that it has been offered. Peers that it loses are dropped.
+class Offers final : Receiver {
+ public:
+  Offers(Input& input, Descriptors& descriptors) : input_(input), descriptors_(descriptors) {
+    for (uint8_t ring = 0; ring < Descriptors::kNumRings; ++ring) descriptors_.ring(ring).clear();
+    transport_.set_receiver(*this);
+    std::memcpy(&own_key_, transport_.address().data(), sizeof own_key_);
+  }
+
+  void act() {
+    switch (input_.take<uint8_t>() % 8) {
+      case 0:
+        return meet();
+      case 1:
+        if (!is_dropped_.empty()) drop(input_.take<uint8_t>() % is_dropped_.size());
+        return;
+      case 2:
+        return write_head();
+      case 3:
+        if (!is_dropped_.empty()) send(input_.take<uint8_t>() % is_dropped_.size());
+        return;
+      case 4:
+        transport_.arm();
+        [[fallthrough]];
+      case 5:
+        transport_.progress();
+        return;
+      default:
+        return get_word();
+    }
+  }
+
+ private:
+  uint64_t take_key() {
+    const auto chosen = input_.take<uint8_t>();
+    return chosen % 8 == 7 ? own_key_ : chosen % 8;
+  }
+
+  void meet() {
+    if (is_dropped_.size() == 8) return;
+    const auto address = std::bit_cast<std::array<std::byte, 8>>(take_key());
+    CHECK(transport_.add_peer(address, input_.take<uint8_t>() % 4 != 0).value() == is_dropped_.size());
+    is_dropped_.push_back(false);
+  }
+
+  void drop(size_t peer) {
+    transport_.drop_peer(static_cast<PeerId>(peer));
+    is_dropped_[peer] = true;
+  }
+
+  void write_head() {
+    RingMemory& memory = descriptors_.ring(input_.take<uint8_t>()).memory();
+    const uint32_t line = input_.take<uint8_t>();
+    memory.lines[line].head.store(descriptors_.ring(0).take_head(input_, line));
+  }
+
+  void send(size_t peer) {
+    if (is_dropped_[peer]) return;
+    CHECK(transport_.send(static_cast<PeerId>(peer), {}, {}, unattended).has_value());
+  }
+
+  // Of a word between transports, or what passes for one.
+  void get_word() {
+    const auto chosen = input_.take<uint8_t>();
+    MessageHeader header;
+    header.key = chosen & 1 ? own_key_ : take_key();
+    header.fingerprint.operation = chosen & 2 ? OperationKind::kRingOffer : input_.take<OperationKind>();
+    RingOffer offer{.key = take_key(), .pid = getpid(), .descriptor = descriptors_.take(input_)};
+    // Nobody's: other processes may not be looked into here.
+    if (chosen & 4) offer.pid = input_.take<int32_t>() | 1 << 22;
+    const size_t num_bytes = chosen & 8 ? input_.take<uint8_t>() % 32 : sizeof offer;
+    std::array<std::byte, 32> bytes{};
+    std::memcpy(bytes.data(), &offer, sizeof offer);
+    Payload payload{.bytes = bytes.data(), .num_bytes = num_bytes};
+    const bool is_large = chosen & 16 && chosen & 32 && num_bytes != 0;
+    if (is_large) payload = {.num_bytes = num_bytes, .rendezvous = network_.announce(num_bytes)};
+    const uint64_t num_refused_before = num_refused_;
+    const uint64_t num_got_before = num_got_;
+    network_.receiver().on_message(header, payload);
+    CHECK(network_.is_idle());
+    const uint64_t num_refused = num_refused_ - num_refused_before;
+    const OperationKind kind = header.fingerprint.operation;
+    const bool is_for_us = kind >= OperationKind::kRingOffer;
+    const bool is_right = header.key == own_key_ && !is_large;
+    const bool is_wrong_offer = num_bytes != sizeof offer || offer.key == 0 || offer.key == own_key_;
+    CHECK(is_for_us || num_got_ > num_got_before);
+    if (!is_for_us || (is_right && kind == OperationKind::kRingWake)) {
+      CHECK(num_refused == 0);
+    } else if (!is_right || kind != OperationKind::kRingOffer || is_wrong_offer) {
+      CHECK(num_refused == 1);
+    }
+  }
+
+  void on_message(const MessageHeader&, const Payload& payload) noexcept override {
+    ++num_got_;
+    if (payload.rendezvous != nullptr) return transport_.refuse(payload.rendezvous);
+    CHECK(payload.num_bytes <= RingMemory::kMostBytes);
+  }
+  void on_peer_lost(PeerId peer, Status reason) noexcept override {
+    CHECK(!reason.ok() && peer < is_dropped_.size() && !is_dropped_[peer]);
+    drop(peer);
+  }
+  void on_refused(const char* what) noexcept override {
+    CHECK(what != nullptr);
+    ++num_refused_;
+  }
+
+  Input& input_;
+  Descriptors& descriptors_;
+  FuzzTransport& network_ = *new FuzzTransport;
+  RingTransport transport_{std::unique_ptr<Transport>(&network_), RingUse::kShortMessages};
+  std::vector<bool> is_dropped_;  // by peer
+  uint64_t own_key_ = 0;
+  uint64_t num_refused_ = 0;
+  uint64_t num_got_ = 0;
+};
+
+}  // namespace
+}  // namespace axon
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  setenv("AXON_LOG", "error", 1);  // what is refused is warned of
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  using namespace axon;
+  static Descriptors descriptors;
+  Input input(data, num_bytes);
+  const auto act = [&](auto player) {
+    for (int i = 0; i < kMostActions && !input.is_over(); ++i) player.act();
+  };
+  if (input.take<uint8_t>() % 4 != 0) {
+    act(Reading(input, descriptors.ring(0)));
+  } else {
+    act(Offers(input, descriptors));
+  }
+  return 0;
+}
