@@ -14,10 +14,13 @@ import torch
 import torch.distributed as dist
 from pool import BACKEND, RankPool
 
-from torch_axon.bench import patterns
+from torch_axon.bench import measure, patterns
+from torch_axon.bench.arguments import parse_arguments
+from torch_axon.bench.contenders import Control
 from torch_axon.bench.exercise import Exercise, Setting
+from torch_axon.bench.measure import Meter
 from torch_axon.bench.operations import OPERATIONS
-from torch_axon.bench.record import read_lines
+from torch_axon.bench.record import describe_machine, read_lines
 
 COUNT = 301
 
@@ -32,6 +35,8 @@ def count_wrong(name: str, is_async: bool) -> int:
     exercise = prepare(name, root=dist.get_world_size() - 1)
     exercise.fill()
     work = exercise.launch(dist.group.WORLD, is_async)
+    looks_on = name == "sendrecv" and dist.get_rank() ^ 1 >= dist.get_world_size()
+    assert (work is not None) == (is_async and not looks_on)
     if work is not None:
         work.wait()
     return exercise.count_wrong()
@@ -88,6 +93,7 @@ def test_a_call_that_does_nothing_is_seen_as_wrong(three_ranks: RankPool, name: 
     ("name", "factor_of_4"),
     [
         ("all_reduce", 1.5),
+        ("all_reduce_coalesced", 1.5),
         ("all_gather", 0.75),
         ("reduce_scatter", 0.75),
         ("all_to_all", 0.75),
@@ -157,17 +163,36 @@ def test_run_measures_checks_writes_and_draws(tmp_path: Path) -> None:
     assert "× gloo" in done.stdout
 
 
-def test_run_keeps_a_window_of_asynchronous_calls_in_flight(tmp_path: Path) -> None:
+def test_run_keeps_a_window_of_asynchronous_calls_in_flight_and_judges_it(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
+    operations = ["all_reduce", "all_reduce_coalesced", "sendrecv", "ring"]
     done = run_bench(
-        "all_reduce,sendrecv", "--sizes", "1K", "--iters", "16", "--blocks", "2", "--async", "--window", "4",
-        "--json", str(results),
+        ",".join(operations), "--sizes", "1K", "--dtype", "bfloat16", "--iters", "16", "--blocks", "2", "--async",
+        "--window", "4", "--assert-ahead", "1e6", "--json", str(results),
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    all_reduce, sendrecv = read_lines(results)
-    assert (all_reduce.window, sendrecv.window) == (4, 1)
-    assert all_reduce.judged.batch == 4
-    assert all_reduce.judged.wrong == 0
+    assert done.returncode != 0, done.stdout + done.stderr
+    lines = read_lines(results)
+    assert [line.op for line in lines] == operations
+    for line in lines:
+        assert (line.window, line.dtype) == (4, "bfloat16")
+        assert (line.judged.batch, line.judged.wrong) == (4, 0)
+        assert f"{line.op} 1K, 2 ranks, 4 in flight: {BACKEND}" in done.stdout
+
+
+def window_of_64k(free: int) -> int:
+    """Calls in flight that are asked for are 16, where the last rank has `free` bytes and the others have more."""
+    rank = dist.get_rank()
+    arguments = parse_arguments(("--backend", BACKEND, "--async", "--window", "16"), dist.get_world_size())
+    meter = Meter([], Control(dist.group.WORLD), arguments, describe_machine())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "free_bytes", lambda _: free << (dist.get_world_size() - 1 - rank))
+        return meter._window(1 << 16)
+
+
+def test_a_window_of_any_size_is_kept_in_half_of_what_memory_the_poorest_rank_has(three_ranks: RankPool) -> None:
+    assert three_ranks.run(window_of_64k, 1 << 30) == [16] * 3
+    assert three_ranks.run(window_of_64k, 5 << 19) == [5] * 3
+    assert three_ranks.run(window_of_64k, 1 << 10) == [1] * 3
 
 
 @pytest.mark.gpu

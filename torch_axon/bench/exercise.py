@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -9,7 +10,30 @@ from torch import Tensor
 
 from torch_axon.bench import patterns
 
-Launch = Callable[[dist.ProcessGroup, bool], dist.Work | None]
+
+class Pending(Protocol):
+    """What an asynchronous call returns: torch's Work, or several calls as one."""
+
+    def wait(self) -> object: ...
+
+
+# Of a group, and whether asynchronously.
+Launch = Callable[[dist.ProcessGroup, bool], Pending | None]
+
+
+@dataclass(frozen=True)
+class Works:
+    """Several works as one."""
+
+    works: list[dist.Work]
+
+    @staticmethod
+    def of(*works: dist.Work | None) -> "Works":
+        return Works([work for work in works if work is not None])
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ import torch.distributed as dist
 from torch_axon.bench.arguments import Arguments
 from torch_axon.bench.clock import Clock, EnqueueClock, HostClock, StreamClock, capture
 from torch_axon.bench.contenders import Contender, Control
-from torch_axon.bench.exercise import Exercise, Setting
+from torch_axon.bench.exercise import Exercise, Pending, Setting
+from torch_axon.bench.memory import free_bytes
 from torch_axon.bench.operations import Operation
 from torch_axon.bench.record import Line, Machine, Side
 
 _LARGEST_BATCH = 64
 _SMALLEST_GRAPH = 20
-_WINDOW_BYTES = 512 << 20
+_BUFFERS_A_CALL = 4  # at most: two, and what is put into and expected of them
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -108,7 +109,7 @@ class Trial:
         samples = self._method.clock.time(self._run_batch, self._samples_per_block)
         self.nanoseconds += [sample / self.batch for sample in samples]
 
-    def enqueue(self, num_calls: int) -> list[dist.Work]:
+    def enqueue(self, num_calls: int) -> list[Pending]:
         """Calls of which none waits for one before; the works of those that can be asynchronous."""
         works = [launch(self.contender.group, True) for launch in islice(cycle(self._steps), num_calls)]
         return [work for work in works if work is not None]
@@ -116,7 +117,8 @@ class Trial:
     def side(self, operation: Operation, size: int, control: Control) -> Side:
         if self.failure is not None:
             return Side(self.contender.backend, failure=self.failure)
-        own = [percentile(self.nanoseconds, share) / operation.hops / 1e3 for share in (0.5, 0.99)]
+        hops = 1 if self._is_async else operation.hops
+        own = [percentile(self.nanoseconds, share) / hops / 1e3 for share in (0.5, 0.99)]
         p50_us, p99_us = control.maximum(own)
         moved = size if self.contender.moves_data and self._method.to_end else 0
         algbw_gbs = moved / p50_us / 1e3
@@ -194,7 +196,7 @@ class Meter:
 
     def line(self, operation: Operation, setting: Setting) -> Line:
         size = operation.size(setting.count, setting.dtype, setting.num_ranks)
-        window = self._window(operation, size)
+        window = self._window(size)
         trials = self._measure(prepare_trials(self.contenders, operation, setting, self.arguments, window))
         return Line(
             op=operation.name,
@@ -212,11 +214,12 @@ class Meter:
             host=self.arguments.host,
         )
 
-    def _window(self, operation: Operation, size: int) -> int:
-        """Calls in flight, fewer where their buffers, one set a call, would fill the memory; 1 is synchronous."""
-        if self.arguments.window is None or not operation.can_be_async:
+    def _window(self, size: int) -> int:
+        """Calls in flight, fewer where their buffers, a set a call, would fill half the memory; 1 is synchronous."""
+        if self.arguments.window is None:
             return 1
-        return max(1, min(self.arguments.window, _WINDOW_BYTES // max(1, size)))
+        least_free = -self.control.maximum([-free_bytes(self.arguments.device)])[0]
+        return max(1, min(self.arguments.window, int(least_free / 2) // (_BUFFERS_A_CALL * max(1, size))))
 
     def _measure(self, trials: list[Trial]) -> list[Trial]:
         for trial in trials:

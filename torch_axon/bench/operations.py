@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_axon.bench.exercise import Exercise, Launch, Setting
+from torch_axon.bench.exercise import Exercise, Launch, Pending, Setting, Works
+
+_COALESCED = 8  # tensors of a coalesced call, as far as there are elements
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,7 @@ class Operation:
     reduces: bool = False
     rooted: bool = False
     sized: bool = True
-    hops: int = 1  # messages one after the other in a call; the time reported is that of one
-    can_be_async: bool = True
+    hops: int = 1  # messages one after the other in a synchronous call; the time reported is that of one
 
     def count(self, num_bytes: int, dtype: torch.dtype, num_ranks: int) -> int:
         """Elements for a size in bytes, at least one, so that small sizes are rounded up."""
@@ -45,6 +46,25 @@ def _all_reduce(s: Setting) -> Exercise:
         lambda group, is_async: dist.all_reduce(tensor, op=s.op, group=group, async_op=is_async),
         inputs=[(tensor, s.contribution(s.count))],
         outputs=[(tensor, s.reduced(s.count))],
+    )
+
+
+def _all_reduce_coalesced(s: Setting) -> Exercise:
+    """One call for several tensors, which together are of the size."""
+    num_tensors = min(_COALESCED, s.count)
+    contributions, sums = (each.tensor_split(num_tensors) for each in (s.contribution(s.count), s.reduced(s.count)))
+    tensors = [s.empty(len(each)) for each in contributions]
+
+    def launch(group: dist.ProcessGroup, is_async: bool) -> Pending | None:
+        with dist.distributed_c10d._coalescing_manager(group, async_ops=is_async) as calls:
+            for tensor in tensors:
+                dist.all_reduce(tensor, op=s.op, group=group)
+        return calls if is_async else None
+
+    return Exercise(
+        launch,
+        inputs=list(zip(tensors, contributions, strict=True)),
+        outputs=list(zip(tensors, sums, strict=True)),
     )
 
 
@@ -194,19 +214,29 @@ def _barrier(_: Setting) -> Exercise:
 
 
 def _sendrecv(s: Setting) -> Exercise:
-    """Ping-pong of ranks 0 and 1, 2 and 3 and so on; an odd last rank looks on."""
+    """Ping-pong of ranks 0 and 1, 2 and 3 and so on; an odd last rank looks on.
+
+    Asynchronous ones are a message each way at once. The lower rank sends first: over NCCL a pair's calls wait for each
+    other.
+    """
     peer = s.rank ^ 1
     if peer >= s.num_ranks:
         return Exercise(lambda _group, _is_async: None)
     source, target = s.empty(s.count), s.empty(s.count)
 
-    def ping(group: dist.ProcessGroup, _: bool) -> None:
+    def ping(group: dist.ProcessGroup, is_async: bool) -> Pending | None:
+        if is_async:
+            return Works.of(dist.isend(source, peer, group=group), dist.irecv(target, peer, group=group))
         dist.send(source, peer, group=group)
         dist.recv(target, peer, group=group)
+        return None
 
-    def pong(group: dist.ProcessGroup, _: bool) -> None:
+    def pong(group: dist.ProcessGroup, is_async: bool) -> Pending | None:
+        if is_async:
+            return Works.of(dist.irecv(target, peer, group=group), dist.isend(source, peer, group=group))
         dist.recv(target, peer, group=group)
         dist.send(source, peer, group=group)
+        return None
 
     return Exercise(
         ping if s.rank < peer else pong,
@@ -221,11 +251,14 @@ def _ring(s: Setting) -> Exercise:
     following, preceding = (s.rank + 1) % s.num_ranks, (s.rank - 1) % s.num_ranks
 
     def between(source: Tensor, target: Tensor) -> Launch:
-        def launch(group: dist.ProcessGroup, _: bool) -> None:
+        def launch(group: dist.ProcessGroup, is_async: bool) -> Pending | None:
             send = dist.P2POp(dist.isend, source, following, group)
             receive = dist.P2POp(dist.irecv, target, preceding, group)
-            for work in dist.batch_isend_irecv([send, receive]):
-                work.wait()
+            works = Works(dist.batch_isend_irecv([send, receive]))
+            if is_async:
+                return works
+            works.wait()
+            return None
 
         return launch
 
@@ -253,6 +286,7 @@ OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation("all_reduce", _twice_all_but_own, _all_reduce, reduces=True),
+        Operation("all_reduce_coalesced", _twice_all_but_own, _all_reduce_coalesced, reduces=True),
         Operation("all_gather", _all_but_own, _all_gather, shares=True),
         Operation("all_gather_list", _all_but_own, _all_gather_list, shares=True),
         Operation("all_gather_uneven", _all_but_own, _all_gather_uneven, shares=True),
@@ -264,7 +298,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("all_to_all", _all_but_own, _all_to_all, shares=True),
         Operation("all_to_all_uneven", _all_but_own, _all_to_all_uneven, shares=True),
         Operation("barrier", _whole, _barrier, sized=False),
-        Operation("sendrecv", _whole, _sendrecv, hops=2, can_be_async=False),
-        Operation("ring", _whole, _ring, can_be_async=False),
+        Operation("sendrecv", _whole, _sendrecv, hops=2),
+        Operation("ring", _whole, _ring),
     )
 }
