@@ -25,18 +25,20 @@ std::chrono::nanoseconds now() {
 
 constexpr int kNumRanks = 3;  // of AVG: no power of two, by which anything divides fast
 
-// The best of many short rounds: others take caches and memory, and leave a short round alone the likelier.
+// The median of many short rounds: the best is one in which a virtual machine's clock has lost time.
 template <typename Function>
-double best_seconds(size_t num_bytes, Function function) {
+double median_seconds(size_t num_bytes, Function function) {
   const size_t num_calls = std::max<size_t>(1, (size_t{1} << 20) / num_bytes);
   const auto start = now();
-  double best = 1e9;
-  for (int round = 0; round < 5 || now() - start < std::chrono::milliseconds(60); ++round) {
+  std::vector<double> rounds;
+  while (rounds.size() < 5 || now() - start < std::chrono::milliseconds(60)) {
     const auto round_start = now();
     for (size_t call = 0; call < num_calls; ++call) function();
-    best = std::min(best, std::chrono::duration<double>(now() - round_start).count());
+    rounds.push_back(std::chrono::duration<double>(now() - round_start).count());
   }
-  return best / static_cast<double>(num_calls);
+  const auto median = rounds.begin() + static_cast<ptrdiff_t>(rounds.size() / 2);
+  std::ranges::nth_element(rounds, median);
+  return *median / static_cast<double>(num_calls);
 }
 
 // Bytes that are normal numbers of about one in every floating-point type: others would time the processor's
@@ -67,8 +69,8 @@ struct Stream {
 Stream measure_stream(Memory& memory) {
   const size_t num_bytes = memory.output.size(), n = num_bytes / sizeof(double);
   auto* const output = reinterpret_cast<double*>(memory.output.data());
-  const double copying = best_seconds(num_bytes, [&] { copy(output, doubles(memory.left), n); });
-  const double adding = best_seconds(num_bytes, [&] { add(output, doubles(memory.left), doubles(memory.right), n); });
+  const double copying = median_seconds(num_bytes, [&] { copy(output, doubles(memory.left), n); });
+  const double adding = median_seconds(num_bytes, [&] { add(output, doubles(memory.left), doubles(memory.right), n); });
   const double num_gigabytes = static_cast<double>(num_bytes) * 1e-9;
   return {2 * num_gigabytes / copying, 3 * num_gigabytes / adding};
 }
@@ -86,7 +88,7 @@ void measure(const arithmetic::KernelTable& table, DataType dtype, Memory& memor
       std::printf("\"reductions\": {");
     }
     const auto kernels = arithmetic::kernels_of(table, plan);
-    const double seconds = best_seconds(
+    const double seconds = median_seconds(
         num_bytes, [&] { arithmetic::combine(kernels, memory.output.data(), operands, num_bytes / size_of(dtype)); });
     std::printf("%s\"%s\": %.2f", separator, name_of(plan.reduction), 3e-9 * static_cast<double>(num_bytes) / seconds);
     separator = ", ";
