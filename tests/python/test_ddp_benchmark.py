@@ -67,6 +67,7 @@ def test_a_trace_that_lacks_an_end_is_waited_for_no_longer_than_the_deadline(
 ) -> None:
     monkeypatch.setattr(ddp_timeline, "_DEADLINE_S", 0.0)
     trace = tmp_path / "trace.json"
-    trace.write_text("[\n" + event("b", "all_reduce", 1, 10))
-    with pytest.raises(TimeoutError, match="1 all_reduces without an end, 0 with one"):
+    ended = event("b", "all_reduce", 1, 10) + event("e", "all_reduce", 1, 20)
+    trace.write_text("[\n" + ended + event("b", "all_reduce", 1, 30))
+    with pytest.raises(TimeoutError, match="1 all_reduces without an end, 1 with one"):
         read_all_reduces(trace, 0)
