@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class DepartureTest : public testing::Test {
+class DepartureTest : public testing::TestWithParam<NetworkKind> {
  protected:
   static constexpr size_t kLarge = 1 << 20;  // waits at its sender until it is received
 
@@ -28,12 +28,15 @@ class DepartureTest : public testing::Test {
   }
   void abort(size_t rank) { group_[rank]->abort("it had enough"); }
 
-  LoopbackFabric fabric_;
-  Engines engines_{loopback_transports(fabric_, 3)};
+  const std::unique_ptr<Network> network_ = GetParam().make();
+  Engines engines_{transports_of(*network_, 3)};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("test");
 };
 
-TEST_F(DepartureTest, receives_from_a_rank_that_aborts_fail_now_and_later) {
+INSTANTIATE_TEST_SUITE_P(Networks, DepartureTest, testing::Values(kLoopback, kRings, kRingsLoopback),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(DepartureTest, receives_from_a_rank_that_aborts_fail_now_and_later) {
   auto waiting = TestOperation::receive(4, 1, 7);
   group_[0]->start(*waiting);
   abort(1);
@@ -44,7 +47,7 @@ TEST_F(DepartureTest, receives_from_a_rank_that_aborts_fail_now_and_later) {
   expect_told(0, *later, "rank 1");
 }
 
-TEST_F(DepartureTest, what_was_sent_before_is_received_and_no_more) {
+TEST_P(DepartureTest, what_was_sent_before_is_received_and_no_more) {
   auto small = TestOperation::send({1, 2}, 0, 1);
   auto large = TestOperation::send(std::vector<int32_t>(kLarge, 5), 0, 2);
   group_[1]->start(*small);
@@ -61,7 +64,7 @@ TEST_F(DepartureTest, what_was_sent_before_is_received_and_no_more) {
   for (TestOperation* operation : {small.get(), large.get(), missing.get()}) await_release(*operation);
 }
 
-TEST_F(DepartureTest, sends_to_a_rank_that_aborts_fail_now_and_later) {
+TEST_P(DepartureTest, sends_to_a_rank_that_aborts_fail_now_and_later) {
   auto waiting = TestOperation::send(std::vector<int32_t>(kLarge), 1, 1);
   group_[0]->start(*waiting);
   abort(1);
@@ -73,7 +76,7 @@ TEST_F(DepartureTest, sends_to_a_rank_that_aborts_fail_now_and_later) {
   await_release(*waiting);
 }
 
-TEST_F(DepartureTest, receive_from_anyone_fails_once_nobody_is_left) {
+TEST_P(DepartureTest, receive_from_anyone_fails_once_nobody_is_left) {
   auto waiting = TestOperation::receive(1, kAnyRank, 1);
   auto witness = TestOperation::receive(1, 1, 2);
   group_[0]->start(*waiting);
@@ -87,7 +90,7 @@ TEST_F(DepartureTest, receive_from_anyone_fails_once_nobody_is_left) {
   for (TestOperation* operation : {waiting.get(), witness.get()}) await_release(*operation);
 }
 
-TEST_F(DepartureTest, other_groups_go_on) {
+TEST_P(DepartureTest, other_groups_go_on) {
   auto others = engines_.form("other");
   abort(1);
   on_all_ranks(3, [&](int rank) {

@@ -1,40 +1,48 @@
-// Whole engines with their background threads, ranks as threads of this process, over UCX.
+// Whole engines with their background threads, ranks as threads of this process, over UCX, with rings above it and
+// without.
 #include "comm/engine.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <string>
 #include <thread>
 
 #include "comm/engines.hpp"
-#include "transport/ucx/ucx.hpp"
 
 namespace axon {
 namespace {
 
 using namespace std::chrono_literals;
 
-std::vector<std::unique_ptr<Transport>> ucx_transports(size_t count) {
-  std::vector<std::unique_ptr<Transport>> transports;
-  for (size_t i = 0; i < count; ++i) {
-    Result<std::unique_ptr<Transport>> opened = open_ucx_transport();
-    EXPECT_TRUE(opened.ok());
-    transports.push_back(std::move(opened).value());
+struct Setting {
+  int num_ranks;
+  NetworkKind network;
+};
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (const NetworkKind& network : {kUcxSharedMemory, kRings}) {
+    for (const int num_ranks : {1, 2, 3}) all.push_back({num_ranks, network});
   }
-  return transports;
+  return all;
 }
 
-class EngineTest : public testing::TestWithParam<int> {
+class EngineTest : public testing::TestWithParam<Setting> {
  protected:
-  size_t size() const { return static_cast<size_t>(GetParam()); }
+  static int num_ranks() { return GetParam().num_ranks; }
+  static size_t size() { return static_cast<size_t>(num_ranks()); }
 
-  Engines engines_{ucx_transports(size())};
+  const std::unique_ptr<Network> network_ = GetParam().network.make();
+  Engines engines_{transports_of(*network_, size())};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("test");
 };
 
-INSTANTIATE_TEST_SUITE_P(Ranks, EngineTest, testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, EngineTest, testing::ValuesIn(settings()), [](const auto& info) {
+  return std::string(info.param.network.name) + "_" + std::to_string(info.param.num_ranks);
+});
 
 TEST_P(EngineTest, all_reduce_small_and_large_many_times) {
   on_all_ranks(size(), [&](int rank) {
@@ -44,7 +52,7 @@ TEST_P(EngineTest, all_reduce_small_and_large_many_times) {
         std::iota(values.begin(), values.end(), rank + i);
         auto operation = TestOperation::all_reduce(values, 30s);
         ASSERT_TRUE(run(*group_[rank], *operation).ok()) << operation->status().message();
-        const int n = GetParam();
+        const int n = num_ranks();
         for (size_t k = 0; k < length; ++k) {
           ASSERT_EQ(operation->data[k], n * (static_cast<int>(k) + i) + n * (n - 1) / 2);
         }
@@ -64,7 +72,7 @@ TEST_P(EngineTest, asynchronous_operations_finish_without_a_waiter) {
     for (auto& operation : operations) {
       while (!operation->released.load() && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
       ASSERT_TRUE(operation->released.load());
-      EXPECT_EQ(operation->data[4999], GetParam());
+      EXPECT_EQ(operation->data[4999], num_ranks());
     }
   });
 }
@@ -76,7 +84,7 @@ TEST_P(EngineTest, several_groups_share_peers) {
     for (int i = 0; i < 40; ++i) {
       auto operation = TestOperation::all_reduce({1}, 30s);
       ASSERT_TRUE(run(*groups[static_cast<size_t>(i * 7 % 20)][rank], *operation).ok());
-      EXPECT_EQ(operation->data[0], GetParam());
+      EXPECT_EQ(operation->data[0], num_ranks());
     }
   });
 }
@@ -106,35 +114,34 @@ TEST_P(EngineTest, threads_work_on_groups_of_their_own) {
   static constexpr int kNumRounds = 30;
   std::vector<std::vector<std::unique_ptr<Communicator>>> groups;
   for (int i = 0; i < kNumThreads; ++i) groups.push_back(engines_.form("group " + std::to_string(i)));
-  const int num_ranks = GetParam();
   on_all_ranks(size() * kNumThreads, [&](int index) {
     const int rank = index / kNumThreads;
     const int thread = index % kNumThreads;
     Communicator& group = *groups[static_cast<size_t>(thread)][static_cast<size_t>(rank)];
     for (int round = 0; round < kNumRounds; ++round) {
-      const int next = (rank + 1) % num_ranks;
-      const int before = (rank + num_ranks - 1) % num_ranks;
+      const int next = (rank + 1) % num_ranks();
+      const int before = (rank + num_ranks() - 1) % num_ranks();
       const auto num_elements = static_cast<size_t>(1 + (round * 7919 + thread) % 30'000);
       auto sent = TestOperation::send(std::vector<int32_t>(num_elements, 100 * thread + rank), next, 5);
       auto received = TestOperation::receive(num_elements, before, 5);
       auto reduced = TestOperation::all_reduce(std::vector<int32_t>(num_elements, rank + thread), 60s);
-      auto shared = TestOperation::broadcast({rank, round}, round % num_ranks, 60s);
+      auto shared = TestOperation::broadcast({rank, round}, round % num_ranks(), 60s);
       for (TestOperation* operation : {sent.get(), received.get(), reduced.get()}) group.start(*operation);
       ASSERT_TRUE(run(group, *shared).ok()) << shared->status().message();
-      EXPECT_EQ(shared->data, (std::vector<int32_t>{round % num_ranks, round}));
+      EXPECT_EQ(shared->data, (std::vector<int32_t>{round % num_ranks(), round}));
       for (TestOperation* operation : {reduced.get(), received.get(), sent.get()}) {
         ASSERT_TRUE(group.wait(*operation, Clock::now() + 60s));
         ASSERT_TRUE(operation->status().ok()) << operation->status().message();
         while (!operation->released.load()) std::this_thread::yield();
       }
       EXPECT_EQ(received->data, std::vector<int32_t>(num_elements, 100 * thread + before));
-      const int sum = num_ranks * (num_ranks - 1) / 2 + num_ranks * thread;
+      const int sum = num_ranks() * (num_ranks() - 1) / 2 + num_ranks() * thread;
       EXPECT_EQ(reduced->data, std::vector<int32_t>(num_elements, sum));
     }
   });
 }
 
-class TwoRanks : public testing::Test {
+class TwoRanks : public testing::TestWithParam<NetworkKind> {
  protected:
   // What the other rank sent before it failed may still complete an operation here; the notice follows it.
   static Status first_failure(Communicator& communicator) {
@@ -145,11 +152,35 @@ class TwoRanks : public testing::Test {
     return Status(ErrorCode::kInternal, "three operations succeeded");
   }
 
-  Engines engines_{ucx_transports(2)};
+  const std::unique_ptr<Network> network_ = GetParam().make();
+  Engines engines_{transports_of(*network_, 2)};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("pair");
 };
 
-TEST_F(TwoRanks, mismatched_size_fails_both_naming_both) {
+INSTANTIATE_TEST_SUITE_P(Networks, TwoRanks, testing::Values(kUcxSharedMemory, kRings),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(TwoRanks, short_messages_take_a_ring_where_there_are_rings) {
+  const auto send_one = [&] {
+    on_all_ranks(2, [&](int rank) {
+      auto operation = TestOperation::all_reduce({1}, 30s);
+      ASSERT_TRUE(run(*group_[rank], *operation).ok());
+    });
+  };
+  const auto has_ring = [&](int rank) {
+    const std::vector<Lane> lanes = group_[rank]->path_to(1 - rank).value().lanes;
+    return std::ranges::count(lanes, Lane{"ring", "memory"}) == 1;
+  };
+  const bool expected = std::string(GetParam().name) == kRings.name;
+  const Clock::time_point deadline = Clock::now() + 30s;
+  do {
+    send_one();
+  } while (expected && !(has_ring(0) && has_ring(1)) && Clock::now() < deadline);
+  EXPECT_EQ(has_ring(0), expected);
+  EXPECT_EQ(has_ring(1), expected);
+}
+
+TEST_P(TwoRanks, mismatched_size_fails_both_naming_both) {
   on_all_ranks(2, [&](int rank) {
     auto operation = TestOperation::all_reduce(std::vector<int32_t>(rank == 0 ? 4 : 5), 30s);
     const Status& status = run(*group_[rank], *operation);
@@ -161,7 +192,7 @@ TEST_F(TwoRanks, mismatched_size_fails_both_naming_both) {
   });
 }
 
-TEST_F(TwoRanks, mismatch_is_found_though_neither_waits_for_the_other) {
+TEST_P(TwoRanks, mismatch_is_found_though_neither_waits_for_the_other) {
   // Each is the root of its own broadcast, so each only sends; the next operation tells.
   on_all_ranks(2, [&](int rank) {
     auto broadcast = TestOperation::broadcast({1}, rank, 30s);
@@ -173,7 +204,7 @@ TEST_F(TwoRanks, mismatch_is_found_though_neither_waits_for_the_other) {
   });
 }
 
-TEST_F(TwoRanks, point_to_point_mismatch_fails_only_itself) {
+TEST_P(TwoRanks, point_to_point_mismatch_fails_only_itself) {
   auto sent = TestOperation::send({1, 2, 3}, 1, 0);
   group_[0]->start(*sent);
   auto received = TestOperation::receive(2, 0, 0);
@@ -189,7 +220,7 @@ TEST_F(TwoRanks, point_to_point_mismatch_fails_only_itself) {
   });
 }
 
-TEST_F(TwoRanks, timeout_names_who_has_not_entered) {
+TEST_P(TwoRanks, timeout_names_who_has_not_entered) {
   on_all_ranks(2, [&](int rank) {
     auto operation = TestOperation::barrier(30s);
     ASSERT_TRUE(run(*group_[rank], *operation).ok());
@@ -208,7 +239,7 @@ TEST_F(TwoRanks, timeout_names_who_has_not_entered) {
   EXPECT_NE(reported.message().find("rank 0 reports"), std::string::npos) << reported.message();
 }
 
-TEST_F(TwoRanks, one_rank_may_be_hundreds_of_collectives_ahead) {
+TEST_P(TwoRanks, one_rank_may_be_hundreds_of_collectives_ahead) {
   static constexpr int kAhead = 600;
   std::vector<std::unique_ptr<TestOperation>> ahead;
   for (int i = 0; i < kAhead; ++i) {
@@ -227,7 +258,7 @@ TEST_F(TwoRanks, one_rank_may_be_hundreds_of_collectives_ahead) {
   }
 }
 
-TEST_F(TwoRanks, receive_that_times_out_leaves_the_group_whole) {
+TEST_P(TwoRanks, receive_that_times_out_leaves_the_group_whole) {
   auto missed = TestOperation::receive(1, 1, 3, 50ms);
   const Status& status = run(*group_[0], *missed);
   EXPECT_EQ(status.code(), ErrorCode::kTimeout);
@@ -239,7 +270,7 @@ TEST_F(TwoRanks, receive_that_times_out_leaves_the_group_whole) {
   });
 }
 
-TEST_F(TwoRanks, abort_ends_what_runs_here_and_there) {
+TEST_P(TwoRanks, abort_ends_what_runs_here_and_there) {
   auto here = TestOperation::all_reduce({1, 2}, 30s);
   group_[0]->start(*here);
   group_[0]->abort("enough");
@@ -253,7 +284,7 @@ TEST_F(TwoRanks, abort_ends_what_runs_here_and_there) {
   EXPECT_EQ(run(*group_[0], *after).code(), ErrorCode::kAborted);
 }
 
-TEST_F(TwoRanks, destroying_a_group_ends_what_runs_in_it) {
+TEST_P(TwoRanks, destroying_a_group_ends_what_runs_in_it) {
   auto operation = TestOperation::all_reduce({1}, 30s);
   group_[0]->start(*operation);
   group_[0].reset();
@@ -261,7 +292,7 @@ TEST_F(TwoRanks, destroying_a_group_ends_what_runs_in_it) {
   EXPECT_EQ(operation->status().code(), ErrorCode::kAborted);
 }
 
-TEST_F(TwoRanks, shut_down_engine_refuses_politely) {
+TEST_P(TwoRanks, shut_down_engine_refuses_politely) {
   auto operation = TestOperation::all_reduce({1}, 30s);
   group_[0]->start(*operation);
   engines_[0].shut_down();

@@ -74,6 +74,12 @@ Engines::Engines(std::vector<std::unique_ptr<Transport>> transports) {
   }
 }
 
+std::vector<std::unique_ptr<Transport>> transports_of(Network& network, size_t count) {
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (size_t i = 0; i < count; ++i) transports.push_back(network.make_transport());
+  return transports;
+}
+
 std::vector<std::unique_ptr<Transport>> ucx_transports(size_t count) {
   std::vector<std::unique_ptr<Transport>> transports;
   for (size_t i = 0; i < count; ++i) transports.push_back(open_ucx_transport().value());

@@ -10,6 +10,7 @@
 
 #include "comm/engine.hpp"
 #include "transport/loopback/loopback.hpp"
+#include "transport/networks.hpp"
 
 namespace axon {
 
@@ -36,6 +37,8 @@ class TestOperation final : public Operation {
   ConstBuffer input_;
 };
 
+// Of one network: kRings is what a process's own engine stands on.
+std::vector<std::unique_ptr<Transport>> transports_of(Network& network, size_t count);
 // Transports of UCX.
 std::vector<std::unique_ptr<Transport>> ucx_transports(size_t count);
 // Transports of one network in memory.

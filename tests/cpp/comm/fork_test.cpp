@@ -9,14 +9,13 @@
 #include <thread>
 
 #include "comm/engines.hpp"
-#include "transport/ucx/ucx.hpp"
 
 namespace axon {
 namespace {
 
 using namespace std::chrono_literals;
 
-class ForkTest : public testing::Test {
+class ForkTest : public testing::TestWithParam<NetworkKind> {
  protected:
   // Runs `body`, with its expectations, in a child, which has to come to its end.
   static void in_child(const std::function<void()>& body) {
@@ -58,17 +57,21 @@ class ForkTest : public testing::Test {
     });
   }
 
-  Engines engines_{ucx_transports(2)};
+  const std::unique_ptr<Network> network_ = GetParam().make();
+  Engines engines_{transports_of(*network_, 2)};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("parents");
 };
 
-TEST_F(ForkTest, what_a_child_asks_of_its_parents_groups_fails_at_once_and_its_parent_works_on) {
+INSTANTIATE_TEST_SUITE_P(Networks, ForkTest, testing::Values(kUcxSharedMemory, kRings),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(ForkTest, what_a_child_asks_of_its_parents_groups_fails_at_once_and_its_parent_works_on) {
   expect_that_all_works();
   in_child([&] { expect_that_nothing_works(); });
   expect_that_all_works();
 }
 
-TEST_F(ForkTest, what_its_parent_has_in_flight_fails_in_a_child_that_waits_for_it_and_goes_on_in_the_parent) {
+TEST_P(ForkTest, what_its_parent_has_in_flight_fails_in_a_child_that_waits_for_it_and_goes_on_in_the_parent) {
   auto received = TestOperation::receive(3, 1, 0);
   group_[0]->start(*received);
   in_child([&] {
@@ -85,7 +88,7 @@ TEST_F(ForkTest, what_its_parent_has_in_flight_fails_in_a_child_that_waits_for_i
   EXPECT_EQ(received->data, (std::vector<int32_t>{1, 2, 3}));
 }
 
-TEST_F(ForkTest, children_of_every_moment_of_a_busy_engine_come_to_their_end) {
+TEST_P(ForkTest, children_of_every_moment_of_a_busy_engine_come_to_their_end) {
   std::atomic<bool> enough{false};
   std::thread traffic([&] {
     on_all_ranks(2, [&](int rank) {

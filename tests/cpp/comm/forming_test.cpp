@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class FormingTest : public testing::Test {
+class FormingTest : public testing::TestWithParam<NetworkKind> {
  protected:
   // Rank 1's engine has taken in all that rank 0's has sent.
   void let_messages_arrive() {
@@ -43,14 +43,17 @@ class FormingTest : public testing::Test {
     EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
   }
 
-  LoopbackFabric fabric_;
-  Engines engines_{loopback_transports(fabric_, 2)};
+  const std::unique_ptr<Network> network_ = GetParam().make();
+  Engines engines_{transports_of(*network_, 2)};
   std::vector<std::unique_ptr<Communicator>> earlier_ = engines_.form("earlier");
   std::vector<PeerCard> cards_ = engines_.make_cards();
   std::unique_ptr<Communicator> first_ = engines_.form("late", 0, cards_);
 };
 
-TEST_F(FormingTest, early_data_waits_for_the_group) {
+INSTANTIATE_TEST_SUITE_P(Networks, FormingTest, testing::Values(kLoopback, kRings),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(FormingTest, early_data_waits_for_the_group) {
   auto sent = TestOperation::send({7}, 1, 3);
   EXPECT_TRUE(run(*first_, *sent).ok());
   let_messages_arrive();
@@ -60,18 +63,18 @@ TEST_F(FormingTest, early_data_waits_for_the_group) {
   EXPECT_EQ(received->data[0], 7);
 }
 
-TEST_F(FormingTest, abort_before_another_rank_has_formed_the_group_ends_its_first_collective) {
+TEST_P(FormingTest, abort_before_another_rank_has_formed_the_group_ends_its_first_collective) {
   first_->abort("enough");
   expect_to_hear_at_once("enough");
 }
 
-TEST_F(FormingTest, timeout_before_another_rank_has_formed_the_group_ends_its_first_collective) {
+TEST_P(FormingTest, timeout_before_another_rank_has_formed_the_group_ends_its_first_collective) {
   auto operation = TestOperation::barrier(50ms);
   EXPECT_EQ(run(*first_, *operation).code(), ErrorCode::kTimeout);
   expect_to_hear_at_once("barrier #1: Timed out after 50 ms");
 }
 
-TEST_F(FormingTest, what_came_for_a_group_that_was_given_up_takes_no_room_from_the_next) {
+TEST_P(FormingTest, what_came_for_a_group_that_was_given_up_takes_no_room_from_the_next) {
   send_many(*first_);
   let_messages_arrive();
   engines_.give_up_cards();
@@ -89,14 +92,14 @@ TEST_F(FormingTest, what_came_for_a_group_that_was_given_up_takes_no_room_from_t
   EXPECT_EQ(engines_[1].num_refused(), 0) << "members are not strangers";
 }
 
-TEST_F(FormingTest, group_cannot_be_formed_with_a_card_that_was_given_up) {
+TEST_P(FormingTest, group_cannot_be_formed_with_a_card_that_was_given_up) {
   engines_.give_up_cards();
   auto formed = engines_[1].form({.name = "late", .rank = 1, .cards = cards_});
   ASSERT_FALSE(formed.ok());
   EXPECT_NE(formed.status().message().find("the card of rank 1"), std::string::npos) << formed.status().message();
 }
 
-TEST_F(FormingTest, rank_that_could_not_keep_all_early_messages_fails_and_says_so) {
+TEST_P(FormingTest, rank_that_could_not_keep_all_early_messages_fails_and_says_so) {
   testing::internal::CaptureStderr();
   send_many(*first_);
   let_messages_arrive();
