@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "counted_new.hpp"
@@ -23,17 +24,18 @@ void axon::on_allocation() noexcept {
 namespace axon {
 namespace {
 
-class CallAllocation : public testing::TestWithParam<size_t> {};
+class CallAllocation : public testing::TestWithParam<std::tuple<NetworkKind, size_t>> {};
 
-INSTANTIATE_TEST_SUITE_P(Sizes, CallAllocation, testing::Values(0, 64, 4096, 5000, 100'000));
+INSTANTIATE_TEST_SUITE_P(Sizes, CallAllocation,
+                         testing::Combine(testing::Values(kUcxSharedMemory, kRings),
+                                          testing::Values(0, 64, 700, 4096, 5000, 100'000)));
 
 TEST_P(CallAllocation, none_once_warm) {
   std::mutex mutex;
   std::vector<Invocation*> held;
-  const auto network = kUcxSharedMemory.make();
-  std::vector<std::unique_ptr<Transport>> transports;
-  for (int i = 0; i < 2; ++i) transports.push_back(network->make_transport());
-  TwoRuntimes pair(std::move(transports));
+  const auto& [kind, num_bytes] = GetParam();
+  const auto network = kind.make();
+  TwoRuntimes pair(transports_of(*network, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
   static constexpr size_t kInFlight = 32;
   // With those whose answers are known and have not yet left, and the blocks that answers have landed in.
@@ -47,7 +49,7 @@ TEST_P(CallAllocation, none_once_warm) {
   };
   ASSERT_TRUE(pair.server->add("echo_once_all_are_here", echo_once_all_are_here).ok());
 
-  const Bytes bytes = pattern(GetParam(), 1);
+  const Bytes bytes = pattern(num_bytes, 1);
   std::vector<CallPointer> calls;
   for (size_t i = 0; i < kMostAtServer; ++i) calls.push_back(CallPointer::adopt(*new Call));
   const auto run = [&](std::string_view function, int num_rounds) {

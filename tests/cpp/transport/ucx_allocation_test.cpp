@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <tuple>
 
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
@@ -82,20 +83,23 @@ class Sink final : public Receiver {
   Bytes memory_ = Bytes(kLargest);
 };
 
-class UcxAllocation : public testing::TestWithParam<size_t> {};
+class UcxAllocation : public testing::TestWithParam<std::tuple<NetworkKind, size_t>> {};
 
 // In between, up to 64 KiB, UCX assembles the fragments of an eager message on the heap.
-INSTANTIATE_TEST_SUITE_P(Sizes, UcxAllocation, testing::Values(0, 8, 52, 4096, 8000, 70'000, kLargest));
+INSTANTIATE_TEST_SUITE_P(Sizes, UcxAllocation,
+                         testing::Combine(testing::Values(kUcxSharedMemory, kRings),
+                                          testing::Values(0, 8, 52, 1024, 4096, 8000, 70'000, kLargest)));
 
 TEST_P(UcxAllocation, none_once_warm) {
   if (!AXON_TEST_COUNTS_MALLOC) GTEST_SKIP() << "the sanitizer's allocator cannot be counted";
-  const auto network = kUcxSharedMemory.make();
+  const auto& [kind, num_bytes] = GetParam();
+  const auto network = kind.make();
   const auto sender = network->make_transport();
   const auto receiver = network->make_transport();
   Sink nothing(*sender);
   Sink sink(*receiver);
   const PeerId peer = sender->add_peer(receiver->address(), true).value();
-  const Bytes payload = pattern(GetParam(), 1);
+  const Bytes payload = pattern(num_bytes, 1);
   Counted sent;
   const auto send_a_window = [&] {
     const size_t target = sink.received.num_told + kWindow;
