@@ -149,14 +149,14 @@ class HostileRings : public testing::Test {
   // What the third rank sends to the first one, the next time.
   Written message(const Integers& values) {
     auto like = TestOperation::receive(values.size(), static_cast<int>(kMember), kTag);
+    const auto bytes = std::as_bytes(std::span(values));
     Written made{.header = {.key = cards_[0].key,
                             .source = kMember,
                             .sequence = num_sent_,
                             .slot = kTag,
                             .fingerprint = like->fingerprint(0)},
-                 .payload = std::vector<std::byte>(values.size() * 4)};
+                 .payload = {bytes.begin(), bytes.end()}};
     like->released.store(true);  // it is never started
-    std::memcpy(made.payload.data(), values.data(), made.payload.size());
     return made;
   }
   void write(const Written& message) {
