@@ -219,21 +219,4 @@ std::unordered_map<std::string, uint64_t> AxonBackend::getMemoryStats() {
   return {{"arena", memory.arena}, {"block", memory.block}, {"workspaces", memory.workspaces}};
 }
 
-AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
-  static constexpr Call kCall{c10d::OpType::BARRIER, "axon:barrier"};
-  auto work = make_work(kCall, {});
-  Part& part = work->add_part();
-  part.arguments.kind = OperationKind::kBarrier;
-  // As with NCCL: behind all that the current stream has.
-  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->gate(part);
-  return run(std::move(work), kCall, mode_of(options));
-}
-
-// Timeouts name every rank that is missing, whether asked to wait for all or not.
-void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool /*wait_all_ranks*/) {
-  c10d::BarrierOptions synchronous = options;
-  synchronous.asyncOp = false;
-  barrier(synchronous);
-}
-
 }  // namespace axon

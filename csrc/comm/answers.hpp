@@ -28,6 +28,9 @@ class Answers {
 
   bool all_since(Clock::time_point asked_at) const noexcept;
 
+  // Those that have not entered it, as far as the answers tell.
+  std::vector<int> missing(uint32_t sequence, Clock::time_point asked_at) const;
+
   // "Not entered by: rank 1 (does not answer), rank 3 (last entered barrier #6, 2.1 s ago). Entered by: rank 0 (…)."
   std::string findings(uint32_t sequence, Clock::time_point asked_at) const;
 
@@ -39,6 +42,11 @@ class Answers {
     Clock::time_point at{};
     uint32_t sequence = 0;
     std::string calls;
+
+    bool has_come(Clock::time_point asked_at) const noexcept { return at >= asked_at; }
+    bool has_entered(uint32_t of, Clock::time_point asked_at) const noexcept {
+      return has_come(asked_at) && static_cast<int32_t>(sequence - of) >= 0;  // sequence numbers wrap
+    }
   };
 
   // "Title: rank 0 (…), rank 4 (…), and 12 more.", of those that the predicate takes; empty if it takes none.

@@ -83,6 +83,10 @@ class Communicator final : public InboxListener {
   // asks the other ranks how far they are, for at most 300 ms.
   Status failure() noexcept;
 
+  // Those who had not entered the collective whose timeout, at this rank, has broken the group; none where something
+  // else has.
+  std::vector<int> missing_ranks() noexcept;
+
  private:
   friend class Engine;
   friend class Operation;
@@ -150,6 +154,7 @@ class Communicator final : public InboxListener {
   std::optional<Clock::time_point> asked_at_;            // while a collective is overdue
   std::optional<Clock::time_point> asked_for_fault_at_;  // once the companion has timed out
   Answers answers_;
+  std::vector<int> missing_ranks_;
 };
 
 }  // namespace axon

@@ -97,9 +97,17 @@ bool Communicator::heard_enough(const Operation& operation, Clock::time_point as
 }
 
 void Communicator::time_out(Operation& operation, Clock::time_point asked_at) noexcept {
+  if (operation.direction == Direction::kCollective) {
+    missing_ranks_ = answers_.missing(operation.sequence_, asked_at);
+  }
   // A collective's finish() tells the group, with the operation's name.
   operation.exchange_->fail(Status(ErrorCode::kTimeout, "Timed out after " + std::to_string(operation.timeout.count()) +
                                                             " ms. " + findings(operation, asked_at)));
+}
+
+std::vector<int> Communicator::missing_ranks() noexcept {
+  if (engine_.is_forked()) return {};
+  return engine_.progress_->exclusively([this] { return missing_ranks_; });
 }
 
 Status Communicator::explain(Operation& operation) noexcept {

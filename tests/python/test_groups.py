@@ -206,17 +206,41 @@ def test_barrier_waits_for_the_last(ranks: RankPool) -> None:
         assert all(seconds > 0.25 for seconds in ranks.run(_barrier, asynchronous))
 
 
-def _monitored_barrier() -> str:
+def _monitored_barrier(missing: list[int], wait_all_ranks: bool) -> str:
     dist.monitored_barrier()
     group = dist.new_group()
-    if dist.get_rank() == 0:
-        return failure(lambda: dist.monitored_barrier(group, timeout=timedelta(seconds=1)))
-    time.sleep(2)
-    return ""
+    try:
+        if dist.get_rank() in missing:
+            return ""
+        return failure(lambda: dist.monitored_barrier(group, timedelta(seconds=1), wait_all_ranks))
+    finally:
+        dist.barrier()  # the missing answer until then
 
 
-def test_monitored_barrier_names_the_missing(two_ranks: RankPool) -> None:
-    assert "Not entered by: rank 1 " in two_ranks.run(_monitored_barrier)[0]
+@pytest.mark.parametrize("wait_all_ranks", [False, True])
+def test_monitored_barrier_names_the_missing(four_ranks: RankPool, wait_all_ranks: bool) -> None:
+    of_rank_0, _, _, of_rank_3 = four_ranks.run(_monitored_barrier, [1, 2], wait_all_ranks)
+    whom = "Ranks 1, 2" if wait_all_ranks else "Rank 1"
+    assert of_rank_0.startswith(f"DistBackendError: {whom} failed to pass monitoredBarrier. [rank 0 ")
+    assert "Not entered by: rank 1 (" in of_rank_0 and "), rank 2 (" in of_rank_0
+    assert of_rank_3.startswith(
+        "DistBackendError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting"
+    )
+    assert "rank 0" in of_rank_3 and "Not entered by: rank 1 (" in of_rank_3
+
+
+def test_monitored_barrier_where_rank_0_is_missing(two_ranks: RankPool) -> None:
+    assert "Not entered by: rank 0 (" in two_ranks.run(_monitored_barrier, [0], False)[1]
+
+
+def _monitored_barrier_without_time() -> str:
+    if dist.get_rank() != 0:
+        return ""
+    return failure(lambda: dist.monitored_barrier(timeout=timedelta(0)))
+
+
+def test_monitored_barrier_without_time_says_so(two_ranks: RankPool) -> None:
+    assert "Rank 0 timed out in monitoredBarrier" in two_ranks.run(_monitored_barrier_without_time)[0]
 
 
 def _objects() -> None:
