@@ -6,11 +6,13 @@ while and after the third fails, and once more after all that awaited it has fai
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
-from fault_case import Case, Place, Stopwatch, Stretch, as_victim, once_at_rest, set_timeout, strike
+from fault_case import FORMING_TIMEOUT_S, Case, Moment, Place, Stretch, as_victim, once_at_rest, set_timeout, strike
 from fault_operations import make_step
 from reference import failure, same_bits
 
@@ -26,9 +28,9 @@ class _Talk:
 
     def go_on(self, num_rounds: int = _NUM_ROUNDS) -> None:
         for _ in range(num_rounds):
-            watch = Stopwatch()
+            started = Moment.now()
             self._exchange(len(self.stretches), _COUNTS[len(self.stretches) % len(_COUNTS)])
-            self.stretches.append(watch.stop())
+            self.stretches.append(Stretch.since(started))
 
     def go_on_until_told(self, case: Case, what: str) -> None:
         """Both ranks end with the same round: when both have been told."""
@@ -54,14 +56,21 @@ def _form(case: Case, place: Place) -> dist.ProcessGroup:
     place.join(f"{case.folder}/store")
     pair = dist.new_group([0, 1])
     dist.all_reduce(torch.ones(1))
-    set_timeout(case.timeout_s)
     return pair
+
+
+@contextmanager
+def _awaiting_victim(case: Case) -> Iterator[None]:
+    """The talk, in the same group, is not what times out."""
+    set_timeout(case.timeout_s)
+    yield
+    set_timeout(FORMING_TIMEOUT_S)
 
 
 def fail_beside(case: Case, place: Place) -> None:
     _form(case, place)
     step = make_step(case.operation)
-    with as_victim():
+    with as_victim(case):
         case.hear("rank 0", "rank 1")  # talk
         if case.moment == "inside":
             with once_at_rest(lambda: strike(case)):
@@ -73,13 +82,15 @@ def talk_beside(case: Case, place: Place) -> tuple[list[str], list[Stretch]]:
     """What those raise who wait for the victim after all, and the rounds of the talk."""
     talk = _Talk(_form(case, place))
     talk.go_on()
-    awaited = dist.irecv(torch.empty(1), place.size - 1, tag=1)
+    with _awaiting_victim(case):
+        awaited = dist.irecv(torch.empty(1), place.size - 1, tag=1)
     case.tell(f"rank {dist.get_rank()}")
     talk.go_on_until_told(case, "over")
     talk.go_on()
     messages = [failure(awaited.wait)]
     talk.go_on()
-    messages.append(failure(make_step(case.operation)))
+    with _awaiting_victim(case):
+        messages.append(failure(make_step(case.operation)))
     talk.go_on()
     dist.destroy_process_group()
     return messages, talk.stretches

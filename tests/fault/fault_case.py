@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -70,6 +71,56 @@ FAULTS = {
 
 
 @dataclass(frozen=True)
+class Moment:
+    """Of a process; `starved_ns`: what each thread that a call goes through had waited for a processor until then."""
+
+    pid: int
+    at: float
+    starved_ns: dict[str, int]
+
+    @staticmethod
+    def now(pid: int = 0) -> Moment:
+        """Of this process, or another. The kernel counts: the second number of schedstat, in ns
+        (Documentation/scheduler/sched-stats.rst).
+        """
+        pid, at = pid or os.getpid(), time.monotonic()
+        starved_ns = {}
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
+            with suppress(OSError):  # a thread that has ended
+                if thread.name == str(pid) or thread.joinpath("comm").read_text() == "axon-progress\n":
+                    starved_ns[thread.name] = int(thread.joinpath("schedstat").read_text().split()[1])
+        return Moment(pid, at, starved_ns)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Of a process's time."""
+
+    started: Moment
+    ended: Moment
+
+    @staticmethod
+    def since(started: Moment) -> Stretch:
+        return Stretch(started, Moment.now())
+
+    @property
+    def seconds(self) -> float:
+        return self.ended.at - self.started.at
+
+    @property
+    def starved_s(self) -> float:
+        """In which its most hindered thread wanted to run, and had no processor."""
+        before = self.started.starved_ns
+        return max((ns - before.get(thread, 0) for thread, ns in self.ended.starved_ns.items()), default=0) / 1e9
+
+    def is_within(self, limit_s: float, others_starved_s: float = 0.0) -> bool:
+        """But for what the machine had no time for, in this process or those it waited for; of that at most as much
+        again, so that what takes twice as long never is.
+        """
+        return self.seconds - min(self.starved_s + others_starved_s, limit_s) < limit_s
+
+
+@dataclass(frozen=True)
 class Case:
     """`folder`: the store, and files by which ranks and test tell each other how far they are, and since when."""
 
@@ -86,6 +137,11 @@ class Case:
     def timeout_s(self) -> float:
         return TIMEOUT_S if self.kind.is_silent else FORMING_TIMEOUT_S
 
+    @property
+    def strike(self) -> str:
+        """What is told of it."""
+        return "link struck" if self.kind.link else "struck"
+
     def limit_s(self, device: str) -> float:
         """In which survivors have to raise."""
         return TIMEOUT_S + 1 if self.kind.takes_long else NOTICE_S[device]
@@ -95,8 +151,10 @@ class Case:
         dist.destroy_process_group() if self.moment == "after" else dist.distributed_c10d._abort_process_group()
 
     def tell(self, what: str) -> None:
+        """With the moment, of this process and of the ranks that have told where they are."""
+        ranks = [self.told(file.name)[0].pid for file in Path(self.folder).glob("rank ?")]
         new = Path(self.folder, f"{what}, half written")
-        new.write_text(str(time.monotonic()))
+        new.write_text(json.dumps([asdict(Moment.now(pid)) for pid in (os.getpid(), *ranks)]))
         new.rename(Path(self.folder, what))
 
     def is_told(self, what: str) -> bool:
@@ -108,8 +166,18 @@ class Case:
             assert time.monotonic() < deadline, f"nobody has told {what}"
             time.sleep(0.001)
 
-    def told_at(self, what: str) -> float:
-        return float(Path(self.folder, what).read_text())
+    def told(self, what: str) -> list[Moment]:
+        """First of whoever told it."""
+        return [Moment(**moment) for moment in json.loads(Path(self.folder, what).read_text())]
+
+    def since_strike(self, stretch: Stretch) -> Stretch:
+        """What is left of a stretch that may have begun before."""
+        own = [moment for moment in self.told(self.strike) if moment.pid == stretch.started.pid]
+        return Stretch(max([stretch.started, *own], key=lambda moment: moment.at), stretch.ended)
+
+    def victim_starved_s(self) -> float:
+        """From the strike until it has left, if it has by itself."""
+        return Stretch(self.told("struck")[0], self.told("left")[0]).starved_s if self.is_told("left") else 0.0
 
 
 @dataclass(frozen=True)
@@ -131,42 +199,6 @@ class Place:
         dist.all_reduce(data)
         same_bits(data, torch.full((1000,), float(self.size)))
         dist.destroy_process_group()
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Of a rank's time; `starved_s`: in which its most hindered thread wanted to run, and had no processor."""
-
-    started: float
-    ended: float
-    starved_s: float
-
-    def own_s(self, since: float = 0.0) -> float:
-        """Without what the machine had no time for."""
-        return self.ended - max(self.started, since) - self.starved_s
-
-
-class Stopwatch:
-    """The kernel counts what a thread waits for a processor: the second number of schedstat, in ns
-    (Documentation/scheduler/sched-stats.rst).
-    """
-
-    def __init__(self) -> None:
-        self._starved_ns = self._read()
-        self._started = time.monotonic()
-
-    def stop(self) -> Stretch:
-        ended = time.monotonic()
-        starved = [ns - self._starved_ns.get(thread, 0) for thread, ns in self._read().items()]
-        return Stretch(self._started, ended, max(starved, default=0) / 1e9)
-
-    @staticmethod
-    def _read() -> dict[str, int]:
-        starved = {}
-        for file in Path("/proc/self/task").glob("*/schedstat"):
-            with suppress(OSError):  # a thread that has ended
-                starved[file.parent.name] = int(file.read_text().split()[1])
-        return starved
 
 
 @contextmanager
@@ -219,22 +251,24 @@ def _raise_lookup_error(*_: object) -> None:
 
 
 @contextmanager
-def as_victim() -> Iterator[None]:
+def as_victim(case: Case) -> Iterator[None]:
     """A program that does not catch its own error, and one that catches its interruption."""
     signal.signal(signal.SIGUSR2, _raise_lookup_error)
     try:
         yield
     except KeyboardInterrupt:
         dist.distributed_c10d._abort_process_group()
+        case.tell("left")
     except LookupError:
         dist.destroy_process_group()
+        case.tell("left")
         os._exit(1)
 
 
 def be_victim(case: Case, place: Place) -> str:
     place.join(f"{case.folder}/store")
     step = _prepare(case)
-    with as_victim():
+    with as_victim(case):
         return _suffer(case, step)
     return "interrupted"
 
@@ -244,15 +278,15 @@ def be_survivor(case: Case, place: Place) -> tuple[str, Stretch]:
     place.join(f"{case.folder}/store")
     step, own_name = _prepare(case), f"rank {dist.get_rank()}"
     if case.moment == "inside":
-        case.hear("link struck" if case.kind.link else "struck")
+        case.hear(case.strike)
     elif case.moment == "after":
         step()
         case.tell(own_name)
-    watch = Stopwatch()
+    started = Moment.now()
 
     def tell_from_inside() -> None:
-        nonlocal watch
-        watch = Stopwatch()
+        nonlocal started
+        started = Moment.now()
         case.tell(own_name)
 
     if case.moment == "before":
@@ -260,16 +294,16 @@ def be_survivor(case: Case, place: Place) -> tuple[str, Stretch]:
             message = _fail(step)
     else:
         message = _fail(step)
-    return message, watch.stop()
+    return message, Stretch.since(started)
 
 
 def leave(case: Case) -> Stretch:
     """The group that has failed."""
-    watch = Stopwatch()
+    started = Moment.now()
     if dist.is_initialized():
         with suppress(RuntimeError):
             case.leave()
-    return watch.stop()
+    return Stretch.since(started)
 
 
 def regroup(case: Case, place: Place) -> None:

@@ -73,12 +73,13 @@ def resources() -> Resources:
 
 def growth(history: Sequence[Resources]) -> Resources:
     """From the second third of the rounds to the last: in the first, pools fill. Of memory by the median, which is not
-    what happens to be in use; of the rest by the most.
+    what happens to be in use; of the rest by the most. A single round has not grown.
     """
     third = max(1, len(history) // 3)
+    parts = history[-2 * third : -third] or history, history[-third:]
     grown = {}
     for name in history[0]:
         middle = median if name == "KiB of memory" else max
-        early, late = ([each[name] for each in part] for part in (history[-2 * third : -third], history[-third:]))
+        early, late = ([each[name] for each in part] for part in parts)
         grown[name] = round(middle(late) - middle(early))
     return grown

@@ -68,8 +68,8 @@ class Ranks:
             self._judge(case, journal, outcomes)
             self._regroup(case)
         for stretch in stretches:
-            journal.leaves_s.append(stretch.ended - stretch.started)
-            assert stretch.own_s() < LEAVE_S[self._device], "to leave took long"
+            journal.leaves_s.append(stretch.seconds)
+            assert stretch.is_within(LEAVE_S[self._device]), f"to leave took long: {stretch}"
 
     def _fail(self, case: Case) -> tuple[list[tuple[str, Stretch]], list[Stretch]]:
         """What survivors raise, and how they leave, while whoever stands still does so and what is cut is cut."""
@@ -89,11 +89,12 @@ class Ranks:
         return outcomes, stretches
 
     def _judge(self, case: Case, journal: Journal, outcomes: list[tuple[str, Stretch]]) -> None:
-        struck = case.told_at("link struck" if case.kind.link else "struck")
-        for message, stretch in outcomes:
-            journal.note(case.fault, stretch.ended - max(struck, stretch.started))
+        victim_starved_s = case.victim_starved_s()
+        for message, whole in outcomes:
+            stretch = case.since_strike(whole)
+            journal.note(case.fault, stretch.seconds)
             assert f"rank {VICTIM}" in message
-            assert stretch.own_s(struck) < case.limit_s(self._device), f"{stretch}, struck at {struck}: {message}"
+            assert stretch.is_within(case.limit_s(self._device), victim_starved_s), f"{stretch}: {message}"
             assert ("Timed out" in message) <= case.kind.is_silent, message
             assert re.search(names_in_errors(case.operation), message), message
 

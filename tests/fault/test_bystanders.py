@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from devices import on
 from fault_bystanders import fail_beside, talk_beside
-from fault_case import NOTICE_S, Case, Place
+from fault_case import FORMING_TIMEOUT_S, NOTICE_S, Case, Place, Stretch
 from fault_ranks import ALL, VICTIM, Ranks
 from pool import BACKEND
 
@@ -23,18 +24,22 @@ def ranks(device: str) -> Iterator[Ranks]:
     ranks.close()
 
 
-def _has_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+def _await_stop(pid: int) -> None:
+    deadline = time.monotonic() + FORMING_TIMEOUT_S
+    while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "T":
+        assert state != "Z", "the victim has ended"
+        assert time.monotonic() < deadline, f"the victim has not stopped, its state is {state}"
+        os.sched_yield()
 
 
-def _let_fail(case: Case, ranks: Ranks) -> tuple[list[str], list[float]]:
+def _let_fail(case: Case, ranks: Ranks) -> tuple[list[str], list[list[Stretch]]]:
+    """What the two raise, and the rounds of each."""
     victim, kind = ranks.victim, case.kind
     victim.start(fail_beside, case, Place(VICTIM, ALL))
     ranks.survivors.start(talk_beside, case, Place(0, ALL))
     if kind.then:
         case.hear("struck")
-        while not _has_stopped(victim.pids[0]):
-            os.sched_yield()
+        _await_stop(victim.pids[0])
     else:
         victim.finish(dying=[0] if kind.end == "ends" else [])
     case.tell("over")
@@ -43,7 +48,15 @@ def _let_fail(case: Case, ranks: Ranks) -> tuple[list[str], list[float]]:
         os.kill(victim.pids[0], kind.then)
         victim.finish(dying=[0])
     messages = [message for messages, _ in outcomes for message in messages]
-    return messages, [stretch.own_s() for _, stretches in outcomes for stretch in stretches]
+    return messages, [stretches for _, stretches in outcomes]
+
+
+def _judge(rounds: list[Stretch], partners: list[Stretch]) -> None:
+    """A partner may begin a round late: its part lasts from the end of the round before."""
+    began = [partners[0].started, *(each.ended for each in partners)]
+    for own, partner, since in zip(rounds, partners, began[:-1], strict=True):
+        starved_s = Stretch(since, partner.ended).starved_s
+        assert own.is_within(NOTICE_S["cpu"], starved_s), f"a round of the talk took long: {own}, {partner}"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +75,8 @@ def _let_fail(case: Case, ranks: Ranks) -> tuple[list[str], list[float]]:
 def test_ranks_that_do_not_wait_for_it_go_on(fault: str, moment: str, operation: str, ranks: Ranks, tmp_path: Path):
     case = Case(fault, moment, operation, str(tmp_path))
     with ranks.breaking():
-        messages, rounds_s = _let_fail(case, ranks)
+        messages, (rounds, partners) = _let_fail(case, ranks)
     for message in messages:
         assert f"rank {VICTIM}" in message
-    assert max(rounds_s) < NOTICE_S["cpu"], "a round of the talk took long"
+    _judge(rounds, partners)
+    _judge(partners, rounds)

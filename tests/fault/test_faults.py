@@ -6,7 +6,7 @@ and those called remote, strike a victim on another host. On GPUs a step include
 whatever has happened; the call after it raises.
 
 Times are promises, and are kept on a loaded machine too: but for those in which the kernel had no processor for the
-rank that was to raise (fault_case.Stopwatch).
+rank that was to raise, or for a victim that tells of its end (fault_case.Stretch).
 """
 
 from __future__ import annotations
