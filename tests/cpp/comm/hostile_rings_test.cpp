@@ -361,14 +361,25 @@ TEST_F(HostileRings, offers_that_are_not_theirs_are_counted) {
   expect_others_undisturbed();
 }
 
+// Does not outlive its test, whatever has failed there.
+struct Child {
+  const pid_t pid = fork();
+
+  ~Child() {
+    if (pid <= 0) return;
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+};
+
 // By a process of its own, all the time: values are the ones before or after the change, lengths and ranks stay.
 TEST_F(HostileRings, payloads_that_change_while_they_are_read_stay_within_their_receive) {
   static constexpr size_t kNumElements = 200;
   static constexpr int32_t kWritten = 0x11111111;
   const pid_t parent = getpid();
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {  // nothing but stores to the ring's lines, but for those that begin with a head and header
+  const Child child;
+  ASSERT_GE(child.pid, 0);
+  if (child.pid == 0) {  // nothing but stores to the ring's lines, but for those that begin with a head and header
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     const uint32_t num_lines = RingMemory::lines_of(kNumElements * 4);
     while (getppid() == parent) {
@@ -392,8 +403,6 @@ TEST_F(HostileRings, payloads_that_change_while_they_are_read_stay_within_their_
       num_changed += value != kWritten ? 1 : 0;
     }
   }
-  kill(child, SIGKILL);
-  EXPECT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_NE(num_changed, 0U) << "nothing has changed meanwhile";
   expect_refused(0);
   expect_others_undisturbed();
