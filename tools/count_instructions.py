@@ -4,8 +4,8 @@
 
 Needs valgrind, and a release build of benchmarks/cpp/all_reduce_path.cpp. Counts, unlike times, repeat to some
 thousandths however busy the machine is, so that a change that costs shows: over 2 % above the history's last line of
-the same compiler and path is an error, unless it is recorded. (Another compiler makes other instructions of the same
-code.)
+the same path, compiler and vectors is an error, unless it is recorded. (Another compiler makes other instructions of
+the same code, and on a processor with other vectors the core and libc choose other code.)
 """
 
 import argparse
@@ -26,6 +26,11 @@ NUM_CALLS = 1020
 NUM_WARM = 20  # as in all_reduce_path.cpp: these are not counted
 NUM_RUNS = 5  # of which the least counts: single ones differ by a hundredth where the machine is busy
 MOST_PERCENT = 2  # of growth that passes
+VECTORS = {  # the widest first, by what csrc/collectives/arithmetic/kernels.cpp asks of a processor
+    "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "f16c"},
+    "avx2": {"avx2", "f16c"},
+    "sse2": set(),
+}
 
 
 def run_callgrind(binary: pathlib.Path, path: str, profile: pathlib.Path) -> None:
@@ -71,19 +76,26 @@ def instructions_by_place(profile: Iterable[str]) -> "Counter[str]":
 
 
 def compiler_of(build: pathlib.Path) -> str:
-    """What the build's compiler calls itself, version included."""
+    """What the build's compiler calls itself, version included; g++ does so by the name it was called by."""
     cache = (build / "CMakeCache.txt").read_text()
     compiler = re.search(r"^CMAKE_CXX_COMPILER:\w+=(.+)$", cache, re.MULTILINE)
     if compiler is None:
         sys.exit(f"{build}/CMakeCache.txt names no CMAKE_CXX_COMPILER")
-    return subprocess.check_output([compiler[1], "--version"], text=True).splitlines()[0]
+    title = subprocess.check_output([compiler[1], "--version"], text=True).splitlines()[0]
+    return re.sub(r"^\S*[cg]\+\+\S* ", "g++ ", title)
 
 
-def last_of(compiler: str, path: str, history: Iterable[str]) -> "dict[str, Any] | None":
-    """The latest line of both. The first lines name no path: they are of UCX without the layer of rings above it."""
+def vectors_of(cpuinfo: str) -> str:
+    """The widest that the processor of that /proc/cpuinfo has."""
+    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    found = set(flags[1].split()) if flags else set()
+    return next(name for name, needed in VECTORS.items() if needed <= found)
+
+
+def last_of(kind: "dict[str, str]", history: Iterable[str]) -> "dict[str, Any] | None":
+    """The latest line of that path, compiler and vectors. The first lines, of UCX without rings, do not name all."""
     lines = [json.loads(line) for line in history]
-    same = (line for line in reversed(lines) if (line["compiler"], line.get("path")) == (compiler, path))
-    return next(same, None)
+    return next((line for line in reversed(lines) if kind.items() <= line.items()), None)
 
 
 def growth_error(counts: "dict[str, int]", before: "dict[str, Any]") -> "str | None":
@@ -135,14 +147,18 @@ def main() -> None:
     binary = arguments.build / "benchmarks" / "all_reduce_path"
     if shutil.which("valgrind") is None or not binary.exists():
         sys.exit(f"needs valgrind (Debian: valgrind) and {binary}")
-    compiler = compiler_of(arguments.build)
+    kind = {
+        "path": arguments.path,
+        "compiler": compiler_of(arguments.build),
+        "vectors": vectors_of(pathlib.Path("/proc/cpuinfo").read_text()),
+    }
     history = arguments.history.read_text().splitlines() if arguments.history and arguments.history.exists() else []
-    before = last_of(compiler, arguments.path, history)
+    before = last_of(kind, history)
     counts = count(binary, arguments.path)
     print(table(counts, before["instructions"] if before else {}))
-    print(f"against {before['commit']} of {before['date']}" if before else f"the first of {compiler}, {arguments.path}")
+    print(f"against {before['commit']} of {before['date']}" if before else f"the first of {', '.join(kind.values())}")
     if arguments.record:
-        record(arguments.history, {"instructions": counts, "path": arguments.path, "compiler": compiler})
+        record(arguments.history, {"instructions": counts, **kind})
     elif before and (error := growth_error(counts, before)):
         sys.exit(error)
 

@@ -6,7 +6,7 @@ import sys
 
 import count_instructions
 import pytest
-from count_instructions import compiler_of, growth_error, instructions_by_place, last_of, place_of, table
+from count_instructions import compiler_of, growth_error, instructions_by_place, last_of, place_of, table, vectors_of
 
 PROFILE = """\
 events: Ir
@@ -43,14 +43,26 @@ def test_places_are_the_layers_and_ucx_and_the_rest() -> None:
     assert place_of("/lib/libc.so.6", "memmove.S") == "libraries"
 
 
-def test_counts_are_compared_with_the_latest_of_the_same_compiler_and_path() -> None:
-    kinds = [("a", "rings"), ("b", "rings"), ("a", "rings"), ("a", "ucx"), ("b", "ucx")]
-    history = [json.dumps({"compiler": c, "path": path, "commit": str(i)}) for i, (c, path) in enumerate(kinds)]
-    latest = last_of("a", "rings", history)
+def kind(path: str, compiler: str, vectors: str) -> "dict[str, str]":
+    return {"path": path, "compiler": compiler, "vectors": vectors}
+
+
+def test_counts_are_compared_with_the_latest_of_the_same_path_compiler_and_vectors() -> None:
+    own = kind("rings", "a", "avx2")
+    others = [kind("rings", "b", "avx2"), kind("ucx", "a", "avx2"), kind("rings", "a", "avx512")]
+    lines = [others[0], own, own, *others, {"compiler": "a", "path": "rings"}, {"compiler": "a"}]
+    history = [json.dumps({**line, "commit": str(number)}) for number, line in enumerate(lines)]
+    latest = last_of(own, history)
     assert latest is not None
     assert latest["commit"] == "2"
-    assert last_of("c", "rings", history) is None
-    assert last_of("a", "rings", [json.dumps({"compiler": "a", "commit": "of_no_path"})]) is None
+    assert last_of(kind("rings", "a", "sse2"), history) is None
+
+
+def test_vectors_are_those_that_the_cores_kernels_ask_for() -> None:
+    avx2 = "processor\t: 0\nflags\t\t: fpu sse2 avx2 f16c avx512f"
+    assert vectors_of(f"{avx2} avx512bw avx512dq avx512vl\nbugs\t\t: avx2") == "avx512"
+    assert vectors_of(f"{avx2} avx512bw avx512dq\n") == "avx2"
+    assert vectors_of("flags\t\t: fpu sse2 avx2\nbugs\t\t: f16c\n") == "sse2"
 
 
 def test_two_percent_more_pass_and_not_one_instruction_above() -> None:
@@ -63,10 +75,10 @@ def test_two_percent_more_pass_and_not_one_instruction_above() -> None:
     assert "RECORD=1" in error
 
 
-def fake_build(folder: pathlib.Path) -> pathlib.Path:
+def fake_build(folder: pathlib.Path, title: str = "a compiler 1.2") -> pathlib.Path:
     """A build of a compiler that says that it is one, and a binary that is there."""
     compiler = folder / "compiler"
-    compiler.write_text("#!/bin/sh\necho a compiler 1.2\necho and more\n")
+    compiler.write_text(f"#!/bin/sh\necho '{title}'\necho and more\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     (folder / "CMakeCache.txt").write_text(f"OTHER:STRING=x\nCMAKE_CXX_COMPILER:FILEPATH={compiler}\n")
     (folder / "benchmarks").mkdir()
@@ -79,11 +91,11 @@ def history(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
     """Of one line with 1,000 instructions; whatever is counted now has 1,100."""
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/valgrind")
     monkeypatch.setattr(count_instructions, "count", lambda *_: {"all": 1100})
+    monkeypatch.setattr(count_instructions, "vectors_of", lambda _: "avx2")
     path = tmp_path / "history.jsonl"
     line = {
         "instructions": {"all": 1000},
-        "path": "rings",
-        "compiler": "a compiler 1.2",
+        **kind("rings", "a compiler 1.2", "avx2"),
         "commit": "abc",
         "date": "2026",
     }
@@ -104,7 +116,7 @@ def test_what_costs_more_passes_where_it_is_recorded(history: pathlib.Path, monk
     count_instructions.main()
     recorded = json.loads(history.read_text().splitlines()[-1])
     assert recorded["instructions"] == {"all": 1100}
-    assert recorded["path"] == "rings"
+    assert kind("rings", "a compiler 1.2", "avx2").items() <= recorded.items()
 
 
 def test_another_path_is_not_compared(history: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +124,21 @@ def test_another_path_is_not_compared(history: pathlib.Path, monkeypatch: pytest
     count_instructions.main()
 
 
-def test_compiler_is_the_one_that_built(tmp_path: pathlib.Path) -> None:
-    assert compiler_of(fake_build(tmp_path)) == "a compiler 1.2"
+def test_another_processors_counts_are_not_compared(history: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count_instructions, "vectors_of", lambda _: "avx512")
+    count_instructions.main()
+
+
+@pytest.mark.parametrize(
+    ("title", "compiler"),
+    [
+        ("c++ (Debian 12.2.0) 12.2.0", "g++ (Debian 12.2.0) 12.2.0"),
+        ("x86_64-linux-gnu-g++-12 (Debian 12.2.0) 12.2.0", "g++ (Debian 12.2.0) 12.2.0"),
+        ("Debian clang version 14.0.6", "Debian clang version 14.0.6"),
+    ],
+)
+def test_compiler_is_the_one_that_built_by_whatever_name(tmp_path: pathlib.Path, title: str, compiler: str) -> None:
+    assert compiler_of(fake_build(tmp_path, title)) == compiler
 
 
 def test_changes_stand_beside_what_was_counted_before() -> None:
