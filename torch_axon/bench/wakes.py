@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch_axon.bench.contenders import FLOOR, register
 
 _HEAT_NS = 5_000_000  # some hundred calls
+_LATEST_S = 60.0  # that rank 0's byte may come after its nap, on a machine however busy
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def measure_wakes(backend: str, nap_s: float, rounds: int) -> Wakes:
             if rank == 0:
                 stamps.append(_send_both(pipe, tensor, heater, nap_s))
             elif rank == 1:
-                stamps.append((*_receive_both(pipe, tensor), 0))
+                stamps.append((*_receive_both(pipe, tensor, nap_s + _LATEST_S), 0))
     sent, received = (_stamps_of(source, stamps, rounds) for source in (0, 1))
     return Wakes(
         asleep_us=_median_us(sent[:, 1], received[:, 1]),
@@ -62,12 +63,7 @@ class _Heater:
         self._floor = dist.new_group(backend=FLOOR)
         self._alone = dist.new_group([0], backend=backend)
         self._sent, self._received = torch.zeros(2), torch.zeros(2)
-        self._sends_to_itself = dist.get_rank() == 0
-        with contextlib.suppress(RuntimeError):
-            if self._sends_to_itself:
-                self._sends_to_itself = False
-                self._send_to_itself()
-                self._sends_to_itself = True
+        self._sends_to_itself = dist.get_rank() == 0 and self._can_send_to_itself()
 
     def heat(self) -> None:
         end = perf_counter_ns() + _HEAT_NS
@@ -75,8 +71,16 @@ class _Heater:
             dist.send(self._sent, 1, group=self._floor)
             if self._sends_to_itself:
                 self._send_to_itself()
-            else:  # Gloo has no way from a rank to itself
+            else:
                 dist.all_reduce(self._sent, group=self._alone)
+
+    def _can_send_to_itself(self) -> bool:
+        """Gloo has no way from a rank to itself."""
+        try:
+            self._send_to_itself()
+        except RuntimeError:
+            return False
+        return True
 
     def _send_to_itself(self) -> None:
         sent = dist.isend(self._sent, 0, group=self._alone)
@@ -117,11 +121,13 @@ def _send_both(pipe: int, tensor: torch.Tensor, heater: _Heater, nap_s: float) -
     return written, begun, perf_counter_ns()
 
 
-def _receive_both(pipe: int, tensor: torch.Tensor) -> tuple[int, int]:
+def _receive_both(pipe: int, tensor: torch.Tensor, timeout_s: float) -> tuple[int, int]:
     with select.epoll() as sleep:
         sleep.register(pipe, select.EPOLLIN)
-        sleep.poll()
+        events = sleep.poll(timeout_s)
         woken = perf_counter_ns()
+    if not events:
+        raise TimeoutError(f"rank 0 has written no byte into the pipe for {timeout_s:g} s")
     os.read(pipe, 1)
     dist.recv(tensor, 0)
     if tensor.is_cuda:
