@@ -24,7 +24,8 @@ if(AXON_SANITIZE)
   target_compile_options(axon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${sanitize_flags}>)
   # clang 14 cannot assemble a coroutine whose type this checks.
   target_compile_options(axon_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-fno-sanitize=function>)
-  # Of fences, which the thread sanitizer does not see: torch's headers have them, and we where Python's flags are read.
+  # Of fences, which the thread sanitizer does not see: torch's headers have them, and completion_hook.cpp, where one
+  # stands beside Python's own flags.
   target_compile_options(axon_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
   target_link_options(axon_options INTERFACE -fsanitize=${AXON_SANITIZE})
 endif()

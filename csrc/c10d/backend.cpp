@@ -199,7 +199,9 @@ void AxonBackend::suspend() {
     cuda_side_.store(nullptr, std::memory_order_release);
     owned_cuda_side_.reset();
   }
-  monitoredBarrier({}, /*wait_all_ranks=*/true);  // until then the others' kernels may use our memory
+  c10d::BarrierOptions synchronous;
+  synchronous.asyncOp = false;
+  barrier(synchronous);  // until then the others' kernels may use our memory
   CudaSide::give_back_arenas();
   const std::lock_guard lock(cuda_side_mutex_);
   suspension_ = Suspension::kWhole;

@@ -186,7 +186,6 @@ class AxonBackend final : public c10d::Backend {
                           const ReductionSpecification& reduction) const;
   c10::intrusive_ptr<c10d::Backend> make_once(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                               c10::intrusive_ptr<Options> options);
-  std::string who_has_failed(bool names_all);
   at::Tensor sum_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;

@@ -1,12 +1,13 @@
 // Barriers, and the one that says who has not come to it.
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
 #include "c10d/backend.hpp"
 #include "c10d/cuda_side.hpp"
 #include "c10d/errors.hpp"
 
 namespace axon {
-
-// So much later the other ranks of a monitored barrier give up by themselves: rank 0's word is there by then.
-static constexpr std::chrono::seconds kTimeForWord{2};
 
 AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   static constexpr Call kCall{c10d::OpType::BARRIER, "axon:barrier"};
@@ -18,35 +19,50 @@ AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   return run(std::move(work), kCall, mode_of(options));
 }
 
-// Rank 0 finds out, the others hear it from there. The texts begin as Gloo's do, which programs and torch's own tests
-// look for; ours, which names every missing rank with what it did last, follows.
-std::string AxonBackend::who_has_failed(bool names_all) {
-  if (getRank() != 0) {
-    return "Rank " + std::to_string(getRank()) +
-           " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. ";
-  }
-  const std::vector<int> missing = communicator_->missing_ranks();
-  if (missing.empty()) return "";
-  std::string text = missing.size() > 1 && names_all ? "Ranks " : "Rank ";
-  for (size_t i = 0; i < (names_all ? missing.size() : 1); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(missing[i]);
-  }
-  return text + " failed to pass monitoredBarrier. ";
+// How much longer than the group's own timeout the other ranks of a monitored barrier wait: rank 0 may come late, and
+// has its timeout then, and 300 ms to ask who is missing.
+static constexpr std::chrono::seconds kTimeForWord{2};
+
+// "Ranks 1, 3", of as many as are to be named.
+static std::string named(const std::vector<int>& ranks, size_t most) {
+  const size_t num_named = std::min(ranks.size(), most);
+  std::string text = num_named == 1 ? "Rank " : "Ranks ";
+  for (size_t i = 0; i < num_named; ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
 }
 
+// Rank 0 finds out, the others hear it from there. The texts begin as Gloo's do, which programs and torch's own tests
+// look for; ours, which says of every missing rank what it did last, follows. A barrier of the hosts: what their
+// devices are at does not hold it up.
 void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  c10d::BarrierOptions synchronous = options;
-  synchronous.asyncOp = false;
-  if (options.timeout == c10d::kUnsetTimeout) synchronous.timeout = timeout();
-  if (getRank() != 0) {
-    synchronous.timeout += kTimeForWord;
-  } else if (synchronous.timeout.count() == 0) {
-    throw_failure({ErrorCode::kTimeout, "Rank 0 timed out in monitoredBarrier: its timeout is 0 ms"});
+  static constexpr Call kCall{c10d::OpType::BARRIER, "axon:monitored_barrier"};
+  const std::chrono::milliseconds patience = options.timeout == c10d::kUnsetTimeout ? timeout() : options.timeout;
+  const bool is_first = getRank() == 0;
+  if (is_first && getSize() > 1 && patience.count() <= 0) {
+    const std::string within = std::to_string(patience.count()) + " ms";
+    throw_failure({ErrorCode::kTimeout, "Rank 0 timed out in monitoredBarrier, which it has to pass within " + within});
   }
+  const auto work = make_work(kCall, {});
+  Part& part = work->add_part();
+  part.arguments.kind = OperationKind::kBarrier;
   try {
-    barrier(synchronous);
+    run(work, kCall,
+        {.asynchronous = false, .timeout = is_first ? patience : std::max(patience, timeout()) + kTimeForWord});
   } catch (const c10::DistBackendError& error) {
-    throw_failure({ErrorCode::kTimeout, who_has_failed(wait_all_ranks) + error.msg()});
+    const ErrorCode code = part.status().code();
+    std::string gloos;
+    if (!is_first && (code == ErrorCode::kTimeout || code == ErrorCode::kPeerLost)) {
+      gloos = "Rank " + std::to_string(getRank()) +
+              " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. ";
+    } else if (is_first && code == ErrorCode::kTimeout) {
+      const std::vector<int> missing = communicator_->missing_from(part);
+      const size_t most = wait_all_ranks ? missing.size() : 1;
+      if (!missing.empty()) {
+        gloos =
+            named(missing, most) + " failed to pass monitoredBarrier in " + std::to_string(patience.count()) + " ms. ";
+      }
+    }
+    C10_THROW_ERROR(DistBackendError, gloos + error.msg());
   }
 }
 

@@ -83,9 +83,9 @@ class Communicator final : public InboxListener {
   // asks the other ranks how far they are, for at most 300 ms.
   Status failure() noexcept;
 
-  // Those who had not entered the collective whose timeout, at this rank, has broken the group; none where something
-  // else has.
-  std::vector<int> missing_ranks() noexcept;
+  // Who has not entered the collective, which may have ended: asks the ranks, for at most 300 ms. None where it never
+  // began, or nobody can be asked any more.
+  std::vector<int> missing_from(const Operation& operation);
 
  private:
   friend class Engine;
@@ -154,7 +154,6 @@ class Communicator final : public InboxListener {
   std::optional<Clock::time_point> asked_at_;            // while a collective is overdue
   std::optional<Clock::time_point> asked_for_fault_at_;  // once the companion has timed out
   Answers answers_;
-  std::vector<int> missing_ranks_;
 };
 
 }  // namespace axon

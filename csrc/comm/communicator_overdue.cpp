@@ -97,17 +97,27 @@ bool Communicator::heard_enough(const Operation& operation, Clock::time_point as
 }
 
 void Communicator::time_out(Operation& operation, Clock::time_point asked_at) noexcept {
-  if (operation.direction == Direction::kCollective) {
-    missing_ranks_ = answers_.missing(operation.sequence_, asked_at);
-  }
   // A collective's finish() tells the group, with the operation's name.
   operation.exchange_->fail(Status(ErrorCode::kTimeout, "Timed out after " + std::to_string(operation.timeout.count()) +
                                                             " ms. " + findings(operation, asked_at)));
 }
 
-std::vector<int> Communicator::missing_ranks() noexcept {
-  if (engine_.is_forked()) return {};
-  return engine_.progress_->exclusively([this] { return missing_ranks_; });
+std::vector<int> Communicator::missing_from(const Operation& operation) {
+  if (engine_.is_forked() || operation.sequence_ == 0) return {};
+  Progress& progress = *engine_.progress_;
+  const Clock::time_point asked_at =
+      progress.exclusively([&] { return inbox_ ? inquire() : Clock::time_point::max(); });
+  if (asked_at == Clock::time_point::max()) return {};
+  std::vector<int> missing;
+  const auto look = [&] {
+    engine_.drive();
+    missing = answers_.missing(operation.sequence_, asked_at);
+    return answers_.all_since(asked_at);
+  };
+  while (!progress.exclusively(look) && Clock::now() < asked_at + kAnswerTimeout) {
+    std::this_thread::sleep_for(kAnswerPoll);
+  }
+  return missing;
 }
 
 Status Communicator::explain(Operation& operation) noexcept {

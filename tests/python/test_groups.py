@@ -208,7 +208,7 @@ def test_barrier_waits_for_the_last(ranks: RankPool) -> None:
 
 def _monitored_barrier(missing: list[int], wait_all_ranks: bool) -> str:
     dist.monitored_barrier()
-    group = dist.new_group()
+    group = dist.new_group(timeout=timedelta(seconds=1))
     try:
         if dist.get_rank() in missing:
             return ""
@@ -221,7 +221,7 @@ def _monitored_barrier(missing: list[int], wait_all_ranks: bool) -> str:
 def test_monitored_barrier_names_the_missing(four_ranks: RankPool, wait_all_ranks: bool) -> None:
     of_rank_0, _, _, of_rank_3 = four_ranks.run(_monitored_barrier, [1, 2], wait_all_ranks)
     whom = "Ranks 1, 2" if wait_all_ranks else "Rank 1"
-    assert of_rank_0.startswith(f"DistBackendError: {whom} failed to pass monitoredBarrier. [rank 0 ")
+    assert of_rank_0.startswith(f"DistBackendError: {whom} failed to pass monitoredBarrier in 1000 ms. [rank 0 ")
     assert "Not entered by: rank 1 (" in of_rank_0
     assert "), rank 2 (" in of_rank_0
     assert of_rank_3.startswith(
@@ -232,6 +232,32 @@ def test_monitored_barrier_names_the_missing(four_ranks: RankPool, wait_all_rank
 
 def test_monitored_barrier_where_rank_0_is_missing(two_ranks: RankPool) -> None:
     assert "Not entered by: rank 0 (" in two_ranks.run(_monitored_barrier, [0], False)[1]
+
+
+def _monitored_barrier_in_a_broken_group() -> str:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    try:
+        if dist.get_rank() == 0:
+            assert "Not entered by: rank 1 (" in failure(lambda: dist.all_reduce(torch.ones(1), group=group))
+    finally:
+        dist.barrier()
+    return failure(lambda: dist.monitored_barrier(group, timedelta(seconds=1)))
+
+
+def test_monitored_barrier_blames_nobody_for_what_broke_the_group_before(two_ranks: RankPool) -> None:
+    of_rank_0 = two_ranks.run(_monitored_barrier_in_a_broken_group)[0]
+    assert "all_reduce" in of_rank_0
+    assert "failed to pass monitoredBarrier" not in of_rank_0
+
+
+def _monitored_barrier_that_rank_0_comes_to_late() -> None:
+    if dist.get_rank() == 0:
+        time.sleep(2.5)  # more than its timeout, and than what the others give it besides for its word
+    dist.monitored_barrier(timeout=timedelta(milliseconds=100))
+
+
+def test_monitored_barrier_waits_for_rank_0_as_long_as_the_group_does(two_ranks: RankPool) -> None:
+    two_ranks.run(_monitored_barrier_that_rank_0_comes_to_late)
 
 
 def _monitored_barrier_without_time() -> str:
