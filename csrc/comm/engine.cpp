@@ -18,6 +18,10 @@ static constexpr std::chrono::milliseconds kTickInterval{10};
 static constexpr int kFlushTimeoutMs = 1000;
 // What a process sent before it ended still counts; others may keep sending meanwhile.
 static constexpr std::chrono::milliseconds kLastWords{20};
+// What we send to ourselves takes microseconds, but for a living process that is not given a core while it writes.
+static constexpr std::chrono::milliseconds kLongestToHear{500};
+// For words that others wait for before they are given up.
+static constexpr std::chrono::milliseconds kFarewell{10};
 
 namespace {
 
@@ -77,6 +81,7 @@ static Status unreachable(const GroupSpecification& group, size_t rank, const St
 Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specification) {
   return progress_->exclusively([&]() -> Result<std::unique_ptr<Communicator>> {
     if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
+    if (!deafness_.ok()) return deafness_.clone();
     if (!messenger_.expects(specification.cards[static_cast<size_t>(specification.rank)].key)) {
       return Status(ErrorCode::kInvalidArgument, "the card of rank " + std::to_string(specification.rank) +
                                                      ", this process, is not one that it has made");
@@ -104,6 +109,7 @@ uint64_t Engine::num_refused() {
 Result<PeerId> Engine::meet(const PeerCard& card) {
   if (const auto known = peer_of_.find(card.process); known != peer_of_.end()) return known->second;
   const bool same_host = card.host == card_.host;
+  if (same_host && !deafness_.ok()) return deafness_.clone();
   Result<PeerId> added = transport_->add_peer(card.address, same_host);
   if (!added.ok()) return added;
   const PeerId peer = added.value();
@@ -120,6 +126,7 @@ Result<PeerId> Engine::meet(const PeerCard& card) {
 Status Engine::enter(Door& door) {
   return progress_->exclusively([&]() -> Status {
     if (shut_down_) return {ErrorCode::kAborted, "torch_axon has been shut down in this process"};
+    if (!deafness_.ok()) return deafness_.clone();
     doors_.push_back(&door);
     return Status();
   });
@@ -320,6 +327,24 @@ void Engine::on_process_ended(PeerId peer) noexcept {
   lose(peer, "its process (pid " + std::to_string(peers_[peer].card.pid) + ") has ended");
   messenger_.run_ready();
   finish_over();
+  if (deafness_.ok() && !transport_->hears(kLongestToHear)) go_deaf(peer);
+}
+
+// Who is in a group with this process hears of it: what we send still gets there.
+void Engine::go_deaf(PeerId killed) noexcept {
+  deafness_ =
+      Status(ErrorCode::kPeerLost,
+             "this process hears nothing from its host any more: process " + std::to_string(peers_[killed].card.pid) +
+                 " was killed in the midst of writing to it (openucx/ucx#10370). New groups are not concerned");
+  log::warn(deafness_.message());
+  for (Communicator* communicator : communicators_) communicator->on_overflow(deafness_.clone());
+  const Clock::time_point deadline = Clock::now() + kFarewell;
+  while (Clock::now() < deadline) drive();
+  for (PeerId peer = 0; peer < peers_.size(); ++peer) {
+    if (is_neighbour(peers_[peer].card)) lose(peer, deafness_.message());
+  }
+  settle();
+  is_deaf_.store(true, std::memory_order_release);
 }
 
 void Engine::lose(PeerId peer, std::string reason) noexcept {

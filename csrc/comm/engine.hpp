@@ -89,6 +89,10 @@ class Engine final : private ControlHandler, private Driver {
   // Messages from outside all groups, or that came twice, and rings that no peer writes; see Messenger.
   uint64_t num_refused();
 
+  // A process of this host was killed in the midst of writing where all of them write, and nothing of theirs gets here
+  // any more. All groups have ended, and can be formed anew: instance() is another engine then.
+  bool is_deaf() const noexcept { return is_deaf_.load(std::memory_order_acquire); }
+
   // This process is a fork of the engine's own: the memory is there, the thread is not, and the connections are its
   // parent's. Nothing of the engine may be used then; what can be asked for all the same fails with this.
   bool is_forked() const noexcept { return num_forks() != born_after_; }
@@ -112,6 +116,7 @@ class Engine final : private ControlHandler, private Driver {
   void send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept;
   void settle() noexcept;
   void lose(PeerId peer, std::string reason) noexcept;
+  void go_deaf(PeerId killed) noexcept;
 
   // Driver
   unsigned drive() noexcept override;
@@ -159,6 +164,8 @@ class Engine final : private ControlHandler, private Driver {
   int num_neighbours_ = 0;  // that are not lost
   Clock::time_point next_tick_{};
   bool shut_down_ = false;
+  Status deafness_;                   // why, if it is_deaf()
+  std::atomic<bool> is_deaf_{false};  // release behind deafness_
 
   std::optional<Progress> progress_;  // last: its thread uses all of the above
 };

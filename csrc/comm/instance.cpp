@@ -2,6 +2,8 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "base/config.hpp"
 #include "base/trace.hpp"
@@ -17,6 +19,7 @@ namespace {
 struct Instance {
   std::mutex mutex;
   Engine* engine = nullptr;
+  std::vector<Engine*> deaf;  // before it, to whom groups that have failed still belong
 };
 
 Instance& process_instance() {
@@ -58,6 +61,9 @@ Engine* make_engine() {
 Engine& Engine::instance() {
   Instance& instance = process_instance();
   const std::lock_guard lock(instance.mutex);
+  if (instance.engine != nullptr && instance.engine->is_deaf()) {
+    instance.deaf.push_back(std::exchange(instance.engine, nullptr));
+  }
   if (instance.engine == nullptr) instance.engine = make_engine();
   if (instance.engine->is_forked()) throw std::runtime_error("torch_axon: " + forked().message());
   return *instance.engine;
@@ -68,6 +74,7 @@ void Engine::shut_down_instance() noexcept {
   const std::lock_guard lock(instance.mutex);
   if (instance.engine == nullptr || instance.engine->is_forked()) return;
   instance.engine->shut_down();
+  for (Engine* engine : instance.deaf) engine->shut_down();
   trace::close();
 }
 

@@ -11,6 +11,7 @@
 // Order: none is promised between two messages to one peer; the layers above match by what the header says.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -100,6 +101,10 @@ class Transport {
 
   // Moves everything that can move; returns how much did (0: nothing).
   virtual unsigned progress() noexcept = 0;
+
+  // For after a death on this host: false if nothing that others send gets here any more, since what was killed had
+  // begun to write where all write. Delivers meanwhile, for as long at most.
+  virtual bool hears(std::chrono::milliseconds /*at_most*/) noexcept { return true; }
 
   // For sleeping: event_fd() becomes readable once something arrives after arm() returned true; false: progress first.
   // Progress made since then, by others, does not take that away.

@@ -36,6 +36,11 @@ void LoopbackFabric::tell_loss(Mailbox& survivor, uint32_t process) {
   survivor.put({.content = LostProcess{process}}, plan_);
 }
 
+void LoopbackFabric::deafen(uint32_t process) {
+  const std::lock_guard lock(mutex_);
+  mailboxes_[process].deaf = true;
+}
+
 bool LoopbackFabric::is_dead(uint32_t process) const {
   const std::lock_guard lock(mutex_);
   return mailboxes_[process].dead;

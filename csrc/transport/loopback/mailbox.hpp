@@ -69,6 +69,7 @@ struct Mailbox {
   bool armed = false;
   bool rung = false;
   bool dead = false;
+  bool deaf = false;
   bool closed = false;  // its transport is gone
 };
 

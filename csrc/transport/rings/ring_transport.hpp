@@ -57,6 +57,7 @@ class RingTransport final : public Transport, private Receiver {
   void refuse(void* rendezvous) noexcept override { network_->refuse(rendezvous); }
   void drop_peer(PeerId peer) noexcept override;
   unsigned progress() noexcept override;
+  bool hears(std::chrono::milliseconds at_most) noexcept override { return network_->hears(at_most); }
   int event_fd() const noexcept override { return network_->event_fd(); }
   bool arm() noexcept override;
   void flush(int timeout_ms) noexcept override { network_->flush(timeout_ms); }

@@ -7,12 +7,14 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/random.hpp"
 #include "transport/ucx/quiet_ucx.hpp"
 #include "transport/ucx/ucx_status.hpp"
 
 namespace axon {
 
 static constexpr unsigned kMessageId = 1;
+static constexpr unsigned kProbeId = 2;
 static constexpr std::chrono::milliseconds kDrainTimeout{200};
 static constexpr size_t kMostLanes = 16;  // that UCX 1.22 can give an endpoint
 
@@ -32,11 +34,14 @@ RequestExtension UcxTransport::request_extension() noexcept {
 
 Result<std::unique_ptr<Transport>> UcxTransport::make(UcxWorker worker) {
   auto transport = std::make_unique<UcxTransport>(std::move(worker));
-  AXON_TRY(transport->register_handler());
+  transport->probe_ = random_number();
+  AXON_TRY(transport->register_handler(kMessageId, &UcxTransport::on_arrival));
+  AXON_TRY(transport->register_handler(kProbeId, &UcxTransport::on_probe));
   return std::unique_ptr<Transport>(std::move(transport));
 }
 
-UcxTransport::UcxTransport(UcxWorker worker) noexcept : worker_(std::move(worker)) {}
+UcxTransport::UcxTransport(UcxWorker worker) noexcept
+    : worker_(std::move(worker)), itself_{.transport = this, .id = 0, .same_host = true, .address = {}, .loss = {}} {}
 
 // Closing by force leaves callbacks in the worker's queue; a worker destroyed with those of a broken connection frees
 // them twice (UCX 1.22).
@@ -58,11 +63,11 @@ UcxTransport::~UcxTransport() {
   const UcxWorker ended_quietly = std::move(worker_);
 }
 
-Status UcxTransport::register_handler() {
+Status UcxTransport::register_handler(unsigned id, ucp_am_recv_callback_t handler) {
   ucp_am_handler_param_t param{};
   param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  param.id = kMessageId;
-  param.cb = &UcxTransport::on_arrival;
+  param.id = id;
+  param.cb = handler;
   param.arg = this;
   return status_of(ucp_worker_set_am_recv_handler(worker_.get(), &param), "ucp_worker_set_am_recv_handler");
 }
@@ -234,6 +239,33 @@ unsigned UcxTransport::progress() noexcept {
   if (!departed_.empty()) [[unlikely]]
     look_after_peers();
   return num_moved;
+}
+
+ucs_status_t UcxTransport::on_probe(void* self, const void* header, size_t header_num_bytes, void*, size_t,
+                                    const ucp_am_recv_param_t* param) noexcept {
+  uint64_t& heard = static_cast<UcxTransport*>(self)->heard_;
+  if (header_num_bytes == sizeof heard) std::memcpy(&heard, header, sizeof heard);
+  return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ? UCS_ERR_REJECTED : UCS_OK;
+}
+
+// A writer takes its place in UCX's queue of a process before it fills it, and who reads waits for that place to be
+// filled: for ever, if the writer is killed in between (openucx/ucx#10370). What we send to ourselves tells.
+bool UcxTransport::hears(std::chrono::milliseconds at_most) noexcept {
+  if (itself_.address.empty()) {
+    const UcxAddresses own = UcxAddresses::unpack(worker_.address()).value();
+    itself_.address.assign(own.all.begin(), own.all.end());
+  }
+  if (!is_connected(itself_) && !connect(itself_).ok()) return true;  // nobody can tell
+  ++probe_;
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_AM_SEND_FLAG_COPY_HEADER | UCP_AM_SEND_FLAG_EAGER;
+  void* request = ucp_am_send_nbx(itself_.endpoint, kProbeId, &probe_, sizeof probe_, nullptr, 0, &param);
+  if (UCS_PTR_IS_ERR(request)) return true;
+  const auto deadline = std::chrono::steady_clock::now() + at_most;
+  while (heard_ != probe_ && std::chrono::steady_clock::now() < deadline) progress();
+  if (request != nullptr) ucp_request_free(request);
+  return heard_ == probe_;
 }
 
 void UcxTransport::look_after_peers() noexcept {

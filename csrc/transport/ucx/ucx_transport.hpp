@@ -45,6 +45,7 @@ class UcxTransport final : public Transport {
   void refuse(void* rendezvous) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
   unsigned progress() noexcept override;
+  bool hears(std::chrono::milliseconds at_most) noexcept override;
   int event_fd() const noexcept override { return worker_.event_fd(); }
   bool arm() noexcept override;
   void flush(int timeout_ms) noexcept override;
@@ -79,6 +80,8 @@ class UcxTransport final : public Transport {
   };
 
   static Pending& pending_of(void* request) noexcept { return *static_cast<Pending*>(request); }
+  static ucs_status_t on_probe(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
+                               const ucp_am_recv_param_t* param) noexcept;
   static ucs_status_t on_arrival(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
                                  const ucp_am_recv_param_t* param) noexcept;
   static void on_sent(void* request, ucs_status_t status, void* self) noexcept;
@@ -87,7 +90,7 @@ class UcxTransport final : public Transport {
 
   std::optional<Status> send_by(uint32_t protocol, PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                 Completion& completion) noexcept;
-  Status register_handler();
+  Status register_handler(unsigned id, ucp_am_recv_callback_t handler);
   Status connect(Peer& peer);
   static bool is_connected(const Peer& peer) noexcept { return peer.endpoint != nullptr && peer.loss.ok(); }
   void close(Peer& peer) noexcept;
@@ -101,6 +104,9 @@ class UcxTransport final : public Transport {
   std::vector<Peer*> departed_;  // failed or dropped since the last progress()
   Delivery* delivery_ = nullptr;
   ucs_status_t status_of_fetch_ = UCS_INPROGRESS;  // when a fetch ends before UCX has handed out its request
+  Peer itself_;                                    // for probes, by way of the queue that all of this host write
+  uint64_t probe_ = 0;  // the latest that has been sent; counted from a number that nobody guesses
+  uint64_t heard_ = 0;  // the latest that has come
   uint64_t num_malformed_ = 0;
   bool closing_ = false;  // nobody is told anything any more
 };
