@@ -164,7 +164,7 @@ def test_output_files_are_paths() -> None:
 @pytest.mark.parametrize(
     ("mistake", "answer"),
     [
-        (["all_reduce,all_reduse"], "argument OPERATIONS: 'all_reduse' is none of all_reduce, all_gather"),
+        (["all_reduce,all_reduse"], "argument OPERATIONS: 'all_reduse' is none of all_reduce, all_reduce_coalesced"),
         (["--sizes", "8:1Q"], "argument --sizes: '1Q' is no size"),
         (["--sizes", "8", "-b", "8"], "argument --sizes: not together with -b, -e or -f"),
         (["-b", "64", "-e", "8"], "arguments -b, -e, -f: a range goes upwards"),

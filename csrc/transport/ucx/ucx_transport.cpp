@@ -263,9 +263,9 @@ bool UcxTransport::hears(std::chrono::milliseconds at_most) noexcept {
   void* request = ucp_am_send_nbx(itself_.endpoint, kProbeId, &probe_, sizeof probe_, nullptr, 0, &param);
   if (UCS_PTR_IS_ERR(request)) return true;
   const auto deadline = std::chrono::steady_clock::now() + at_most;
-  while (heard_ != probe_ && std::chrono::steady_clock::now() < deadline) progress();
+  while (heard_ != probe_ && itself_.loss.ok() && std::chrono::steady_clock::now() < deadline) progress();
   if (request != nullptr) ucp_request_free(request);
-  return heard_ == probe_;
+  return heard_ == probe_ || !itself_.loss.ok();
 }
 
 void UcxTransport::look_after_peers() noexcept {

@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kVictim = "KILLED_WRITERS_VICTIM";  // in a writer's environment: whom it writes to
-constexpr int kMostWriters = 300;                         // one in 4 to 25 was seen to do it
+constexpr int kMostWriters = 300;                         // one in 2 to 25 was seen to do it
 
 std::string to_text(std::span<const uint8_t> bytes) {
   std::string text;
