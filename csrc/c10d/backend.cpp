@@ -9,6 +9,7 @@
 #include "c10d/bootstrap.hpp"
 #include "c10d/call_site.hpp"
 #include "c10d/errors.hpp"
+#include "python/gil.hpp"
 
 namespace axon {
 
@@ -31,7 +32,9 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 }
 
 // A Work::wait() under way keeps the communicator: it ends now, with an error, rather than wait for what never comes.
+// Others need Python's lock to get there; DDP's reducer, if it is the last owner, comes with it.
 AxonBackend::~AxonBackend() {
+  const GilReleasedIfHeld no_gil;
   owned_cuda_side_.reset();  // what is enqueued comes to its end first
   communicator_->close();
   owned_completion_hook_.reset();  // by now all is over

@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "base/log.hpp"
@@ -109,8 +108,7 @@ void CompletionHook::drain() {
         "a completion hook waits for its own group's calls, as destroy_process_group() does; allowed: "
         "other groups");
   }
-  std::optional<GilReleased> no_gil;  // which hooks take
-  if (has_python() && PyGILState_Check() != 0) no_gil.emplace();
+  const GilReleasedIfHeld no_gil;  // hooks take it
   std::unique_lock lock(state_->mutex);
   state_->changed.wait(lock, [&, wanted = state_->num_noted] { return state_->num_told >= wanted; });
 }

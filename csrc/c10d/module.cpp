@@ -17,43 +17,6 @@
 namespace axon {
 namespace {
 
-// Destroying a backend waits for the engine's thread, which may be waiting for Python's lock.
-template <typename T>
-class NoGilDestructor {
- public:
-  NoGilDestructor() = default;
-  NoGilDestructor(c10::intrusive_ptr<T> held) : held_(std::move(held)) {}
-  explicit NoGilDestructor(T* held) : held_(c10::intrusive_ptr<T>::unsafe_steal_from_new(held)) {}
-  NoGilDestructor(const NoGilDestructor&) = default;
-  NoGilDestructor(NoGilDestructor&&) noexcept = default;
-  NoGilDestructor& operator=(const NoGilDestructor&) = default;
-  NoGilDestructor& operator=(NoGilDestructor&&) noexcept = default;
-  ~NoGilDestructor() {
-    if (!held_) return;
-    if (PyGILState_Check() == 0) {
-      held_.reset();
-      return;
-    }
-    const GilReleased no_gil;
-    held_.reset();
-  }
-
-  T& operator*() const noexcept { return *held_; }
-  T* operator->() const noexcept { return held_.get(); }
-  T* get() const noexcept { return held_.get(); }
-
- private:
-  c10::intrusive_ptr<T> held_;
-};
-
-}  // namespace
-}  // namespace axon
-
-PYBIND11_DECLARE_HOLDER_TYPE(T, axon::NoGilDestructor<T>, true)
-
-namespace axon {
-namespace {
-
 namespace py = pybind11;
 
 const char* name_of(config::ReadBy reader) noexcept {
@@ -128,11 +91,10 @@ py::object mem_allocator(AxonBackend&) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using axon::AxonBackend;
-  using axon::NoGilDestructor;
   using Options = AxonBackend::Options;
   py::module_::import("torch._C._distributed_c10d");  // the base classes
 
-  auto backend = py::class_<AxonBackend, c10d::Backend, NoGilDestructor<AxonBackend>>(module, "AxonBackend");
+  auto backend = py::class_<AxonBackend, c10d::Backend, c10::intrusive_ptr<AxonBackend>>(module, "AxonBackend");
   py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(module, "Options")
       .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
       .def("__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });

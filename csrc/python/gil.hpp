@@ -6,6 +6,8 @@
 
 #include <Python.h>
 
+#include <optional>
+
 namespace axon {
 
 // Whether the interpreter is there, and not on its way out.
@@ -20,6 +22,17 @@ class GilReleased {
 
  private:
   PyThreadState* const thread_;
+};
+
+// From any thread, whether it holds the lock or not: for destructors, which whoever is the last owner calls.
+class GilReleasedIfHeld {
+ public:
+  GilReleasedIfHeld() noexcept {
+    if (python_goes_on() && PyGILState_Check() != 0) released_.emplace();
+  }
+
+ private:
+  std::optional<GilReleased> released_;
 };
 
 // From any thread, whether it holds the lock or not.

@@ -12,9 +12,11 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from devices import needs_two_gpus, on, on_cpu_and_gpu
 from pool import RankPool, own_rank
 from processes import output_of
@@ -62,6 +64,24 @@ def processes() -> Iterator[Callable[[str], RankPool]]:
         pool.close()
 
 
+@contextlib.contextmanager
+def _outliving_group() -> Iterator[None]:
+    """Keeps the group that an example destroys until its models are gone.
+
+    Gloo's joins its threads when it goes, which hangs where DDP's reducer is the last owner: that holds Python's lock,
+    for which a thread may wait that lets go of a tensor.
+    """
+    kept = []
+    destroy = dist.destroy_process_group
+
+    def keep_and_destroy(*group: dist.ProcessGroup | None) -> None:
+        kept.append(dist.group.WORLD)
+        destroy(*group)
+
+    with mock.patch.object(dist, "destroy_process_group", keep_and_destroy):
+        yield
+
+
 def _run(example: str, device: str, backend: str, port: int, *arguments: str) -> str:
     """As torchrun would, but without importing torch anew."""
     rank = str(own_rank())
@@ -73,7 +93,7 @@ def _run(example: str, device: str, backend: str, port: int, *arguments: str) ->
     sys.argv = [example, *arguments]
     output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(output):
+        with contextlib.redirect_stdout(output), _outliving_group():
             runpy.run_path(str(EXAMPLES / example), run_name="__main__")
     except SystemExit as exit:
         raise AssertionError(str(exit)) from None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import nullcontext
+import sys
+import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from unittest import mock
 
@@ -164,6 +166,40 @@ def test_ddp_accumulates_gradients_without_synchronisation(two_ranks: RankPool) 
 @on_cpu_and_gpu
 def test_ddp_joins_ranks_of_uneven_inputs(two_ranks: RankPool) -> None:
     two_ranks.run(_uneven_inputs, timeout_s=120)
+
+
+def _reducer_as_last_owner() -> None:
+    """A group goes with Python's lock held, for which its thread waits to let go of a tensor that Python knows.
+
+    Gloo's joins that thread, and hangs.
+    """
+    group = dist.new_group()
+    model = nn.parallel.DistributedDataParallel(_model(), process_group=group)
+    data = torch.ones(1000)
+    data.is_python_s = True  # type: ignore[attr-defined]
+    if dist.get_rank() == 1:
+        time.sleep(0.2)
+        with suppress(dist.DistError):  # rank 0 has left by now
+            dist.all_reduce(data, group=group)
+        return dist.destroy_process_group(group)
+    work = dist.all_reduce(data, async_op=True, group=group)
+    del work, data
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # nobody else gets the lock but by our leave
+    try:
+        dist.destroy_process_group(group)
+        del group
+        enough = time.monotonic() + 1
+        while time.monotonic() < enough:
+            pass
+        del model
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@on_cpu_and_gpu
+def test_ddp_may_be_the_last_owner_of_its_group(two_ranks: RankPool) -> None:
+    two_ranks.run(_reducer_as_last_owner)
 
 
 def _fsdp() -> None:
