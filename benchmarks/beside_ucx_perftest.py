@@ -2,7 +2,7 @@
 
 Over shared memory, or over TCP between two network namespaces, which need root.
 
-    python benchmarks/beside_ucx_perftest.py BUILD [--path shm|tcp] [--sizes 8,16777216] [--rounds 7] [--json FILE]
+    python benchmarks/beside_ucx_perftest.py BUILD [--path shm|tcp] [--sizes 8,16777216] [--json FILE]
 
 BUILD holds benchmarks/transport_speed. The order alternates from round to round; a figure is the median over the
 rounds, of the best batch of each: with more work than cores anything else measures the others.
@@ -64,11 +64,13 @@ class Result:
 
 
 @contextmanager
-def _hosts(path: str) -> Iterator[Hosts | None]:
+def _hosts(path: str, congestion_control: str | None) -> Iterator[Hosts | None]:
     if path == "shm":
         yield None
         return
     with two_hosts() as hosts:
+        if congestion_control:
+            hosts.control_congestion(congestion_control)
         yield hosts
 
 
@@ -122,10 +124,10 @@ def _perftest(test: str, num_bytes: int, hosts: Hosts | None) -> ucx_perftest.Co
     )
 
 
-def _compare(binary: Path, path: str, num_bytes: int, rounds: int) -> Result:
+def _compare(binary: Path, path: str, congestion_control: str | None, num_bytes: int, rounds: int) -> Result:
     ours: list[Figures] = []
     theirs: list[Figures] = []
-    with _hosts(path) as hosts:
+    with _hosts(path, congestion_control) as hosts:
         sides = [
             lambda: ours.append(_measure_ours(binary, num_bytes, hosts)),
             lambda: theirs.append(_measure_ucx(num_bytes, hosts)),
@@ -148,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Times the transport beside ucx_perftest.")
     parser.add_argument("build", type=Path, help="the folder of a release build")
     parser.add_argument("--path", choices=("shm", "tcp"), default="shm", help="between the two processes")
+    parser.add_argument("--congestion-control", help="of TCP, by its name in Linux (default: the kernel's)")
     parser.add_argument("--sizes", default="8,65536,1048576,16777216", help="of messages, in bytes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="file to append a line a size to")
@@ -158,7 +161,7 @@ def main() -> None:
     clean_up_when_told_to_end()
     os.environ["LD_LIBRARY_PATH"] = str(ucx_perftest.ucx_folder() / "lib")
     for size in arguments.sizes.split(","):
-        result = _compare(binary, arguments.path, int(size), arguments.rounds)
+        result = _compare(binary, arguments.path, arguments.congestion_control, int(size), arguments.rounds)
         print(result, flush=True)
         if arguments.json:
             append_lines(arguments.json, [result])

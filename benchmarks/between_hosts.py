@@ -1,13 +1,14 @@
 """The benchmark of the backend between two hosts that are network namespaces of this one, over a link of any speed.
 
-    python benchmarks/between_hosts.py [--rate 1gbit] all_reduce --sizes 64M --vs gloo --json FILE
+    python benchmarks/between_hosts.py [--rate 1gbit] [--congestion-control reno] all_reduce --sizes 64M --json FILE
 
-Arguments but --rate are those of torch_axon.bench, which runs with a rank on each host. Needs root, and leaves nothing
+All other arguments are those of torch_axon.bench, which runs with a rank on each host. Needs root, and leaves nothing
 behind.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -37,13 +38,16 @@ def _start_rank(rank: int, hosts: Hosts, arguments: Sequence[str]) -> subprocess
 
 
 def main(arguments: list[str]) -> int:
-    rate = None
-    if arguments[:1] == ["--rate"]:
-        rate, arguments = arguments[1], arguments[2:]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], add_help=False, allow_abbrev=False)
+    parser.add_argument("--rate")
+    parser.add_argument("--congestion-control")
+    own, arguments = parser.parse_known_args(arguments)
     clean_up_when_told_to_end()
     with two_hosts() as hosts:
-        if rate is not None:
-            hosts.limit(rate)
+        if own.rate:
+            hosts.limit(own.rate)
+        if own.congestion_control:
+            hosts.control_congestion(own.congestion_control)
         ranks: list[subprocess.Popen[bytes]] = []
         try:
             ranks += (_start_rank(rank, hosts, arguments) for rank in (0, 1))

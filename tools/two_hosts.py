@@ -49,6 +49,11 @@ class Hosts:
         for name in self.names:
             _await_link(name)
 
+    def control_congestion(self, algorithm: str) -> None:
+        """Of connections to come: bbr, a default of some kernels, paces by what it takes for the speed of the link."""
+        for host in range(len(self.names)):
+            _run(*self.prefix(host), "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={algorithm}")
+
     def limit(self, rate: str) -> None:
         """Of what each sends, in tc's notation: 1gbit."""
         for name in self.names:
