@@ -113,7 +113,8 @@ class _Life:
         if self.plan.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.plan.fault == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: a signal to the process stops it once its main thread has come to run.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         else:
             raise RuntimeError("the victim gives up")
 
