@@ -23,6 +23,7 @@ CTEST := $(BIN)/ctest --output-on-failure --progress -j $(JOBS)
 LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header $(UPGRADE)
 CXX_FILES = $(shell find csrc tests benchmarks examples -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
+TOOLCHAIN := $(VENV)/.installed $(if $(filter-out 0,$(AXON_CUDA)),$(CUDA)/.installed)
 # Only these need GoogleTest, so `make demo` runs where it is missing.
 TESTS := $(if $(filter test gpu-bundle asan tsan sanitize instructions,$(MAKECMDGOALS)),1,0)
 BUILD_DIR := $(abspath build)/$(patsubst .%,%,$(notdir $(VENV)))
@@ -50,15 +51,16 @@ test-upstream: $(VENV)/.editable
 bench: $(VENV)/.editable
 	@$(BIN)/torchrun --standalone --nproc-per-node 2 -m torch_axon.bench --vs gloo
 
-wheel: build
+wheel: $(TOOLCHAIN)
 	@rm -rf dist build/lib.* build/bdist.*
-	@$(BUILD) $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
+	@AXON_BUILD_DIR=$(BUILD_DIR) AXON_TESTS=0 $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
 # What benchmarks/cuda/run_on_gpu_host.sh takes along to a host with GPUs and the same Python and torch, but no network.
 GPU_BUNDLE := build/gpu-bundle
 gpu-bundle: wheel
 	@rm -rf $(GPU_BUNDLE) && mkdir -p $(GPU_BUNDLE)/bin
+	@$(BIN)/cmake -DAXON_TESTS=ON $(BUILD_DIR)
 	@$(BIN)/cmake --build $(BUILD_DIR) --target gpu_test device_bench
 	@strip -o $(GPU_BUNDLE)/bin/device_bench $(BUILD_DIR)/benchmarks/device_bench
 	@cp $(BUILD_DIR)/tests/cpp/gpu_test $(GPU_BUNDLE)/bin
@@ -143,7 +145,7 @@ clean:
 	rm -rf build dist *.egg-info torch_axon/_build.py torch_axon/_C.*.so $(VENV)/.editable
 
 # Ninja knows what is out of date, so the build itself is always asked.
-build: $(VENV)/.installed $(if $(filter-out 0,$(AXON_CUDA)),$(CUDA)/.installed)
+build: $(TOOLCHAIN)
 	@$(BUILD) $(BIN)/python setup.py -q build_ext --inplace
 
 # An editable install for the entry points that torch looks up.

@@ -6,7 +6,8 @@
 the help texts that come with Python. Sides:
 
     axon, gloo   DDP over that backend; from the same seed on the same batches, losses compared
-    solo         DDP over groups of one rank: its reducer, copies and calls, without communication
+    solo         DDP over groups of one rank: its reducer, copies and calls, without communication; after each backward
+                 pass the ranks meet in a barrier, so that all steps last as long as the slowest rank's
     none         the same model without DDP
 
 Each side has a block of steps, of which the first is not timed; the order alternates. A step's time is the median over
@@ -126,11 +127,20 @@ class Line:
 class Training:
     """A replica of the model, over a backend's group or none."""
 
-    def __init__(self, name: str, task: Task, group: dist.ProcessGroup | None, bucket_mb: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        task: Task,
+        group: dist.ProcessGroup | None,
+        bucket_mb: float,
+        meeting: dist.ProcessGroup | None = None,
+    ) -> None:
+        """The ranks of `meeting` meet after each backward pass."""
         torch.manual_seed(SEED)
         model = task.make_model()
         self.name = name
         self.group = group
+        self.meeting = meeting
         self.losses: list[Tensor] = []
         self.blocks: list[list[float]] = []  # seconds of each step
         self.backwards: list[Span] = []
@@ -153,6 +163,8 @@ class Training:
             begin = time()
             torch.autograd.backward(loss)
             end = time()
+            if self.meeting:
+                dist.barrier(self.meeting)
             self._optimizer.step()
             if number > 0:
                 seconds.append(perf_counter() - start)
@@ -238,7 +250,10 @@ def _timeline(training: Training, trace: Path) -> Timeline:
 
 
 def measure(name: str, groups: dict[str, dist.ProcessGroup], control: Control, arguments: argparse.Namespace) -> Line:
-    trainings = [Training(side, TASKS[name], groups.get(side), arguments.bucket_mb) for side in (*groups, NONE)]
+    trainings = [
+        Training(side, TASKS[name], groups.get(side), arguments.bucket_mb, groups["axon"] if side == SOLO else None)
+        for side in (*groups, NONE)
+    ]
     alone = _take_turns(trainings, control, arguments)
     losses = {training.name: _losses(training).tolist() for training in trainings if training.communicates}
     return Line(

@@ -142,7 +142,7 @@ def test_examples_learn_on_gpus(example: str, device: str, processes: Callable[[
 @pytest.mark.parametrize("example", _LEARNED)
 def test_examples_learn(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
     _skip_unless_runnable(device)
-    backends = ("axon", "gloo") if device == "cpu" else ("axon",)
+    backends = ("axon", "gloo" if device == "cpu" else "nccl")
     outputs = [
         processes(device).run(_run, f"{example}.py", device, backend, _free_port(), timeout_s=150)[0]
         for backend in backends
