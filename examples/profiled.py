@@ -30,7 +30,7 @@ def tell(profiler: profile) -> None:
     backend = dist.get_backend()
     for row in profiler.key_averages(group_by_input_shape=True):
         name, _, operation = row.key.partition(":")
-        if name == backend:
+        if name == backend and row.input_shapes:  # what the GPU did for a call has none
             print(f"{operation} of {row.input_shapes[0]}: {row.count} calls")
 
 

@@ -159,7 +159,7 @@ all_steps() {
     test_tensor_parallel.py
   step training 240 python_tests "$few" test_cuda_training.py test_training.py test_cuda_clients.py test_examples.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
-  step runtime 60 python_tests test test_cuda_runtime.py
+  step runtime 150 python_tests test test_cuda_runtime.py
   step faults 500 faults
   step soak 400 soak
   step upstream_2 370 upstream 2

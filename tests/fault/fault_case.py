@@ -231,7 +231,8 @@ def strike(case: Case) -> None:
     if case.kind.link:
         case.hear("link struck")
     else:
-        os.kill(os.getpid(), case.kind.signal)
+        # Not to the process, whose signals may reach another thread while this one goes on.
+        signal.pthread_kill(threading.main_thread().ident, case.kind.signal)
 
 
 def _suffer(case: Case, step: Step) -> str:

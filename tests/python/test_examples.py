@@ -142,7 +142,9 @@ def test_examples_learn_on_gpus(example: str, device: str, processes: Callable[[
 @pytest.mark.parametrize("example", _LEARNED)
 def test_examples_learn(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
     _skip_unless_runnable(device)
-    backends = ("axon", "gloo" if device == "cpu" else "nccl")
+    backends = ["axon", "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"]
+    if (example, device) == ("profiled", "cuda"):
+        backends.pop()  # NCCL's calls have other names in the profiler's table
     outputs = [
         processes(device).run(_run, f"{example}.py", device, backend, _free_port(), timeout_s=150)[0]
         for backend in backends
