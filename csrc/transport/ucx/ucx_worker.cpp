@@ -11,9 +11,8 @@
 namespace axon {
 
 static constexpr const char* kPrefix = "AXON";  // AXON_UCX_TLS and the like
-static constexpr const char* kPrefixOfVariables = "AXON_UCX_";
 
-// What replaces UCX's own defaults.
+// What replaces UCX's own defaults, unless the user says otherwise.
 //
 // Endpoints with error handling get neither shared memory nor CMA unless UCX is told that they can do without what it
 // misses in them: word of a peer's end, which its process gives us, and taking back the right to read memory, which
@@ -44,7 +43,8 @@ static Result<Config> read_config(const UcxOptions& options) {
     return status_of(ucp_config_modify(config.get(), name.c_str(), value.c_str()), call.c_str());
   };
   for (const auto& [name, value] : kDefaults) {
-    const bool is_users = std::getenv((std::string(kPrefixOfVariables) + name).c_str()) != nullptr;
+    const std::string variable = std::string("UCX_") + name;
+    const bool is_users = std::getenv(variable.c_str()) || std::getenv(("AXON_" + variable).c_str());
     if (!is_users) AXON_TRY(set(name, value));
   }
   for (const auto& [name, value] : options.settings) AXON_TRY(set(name, value));
