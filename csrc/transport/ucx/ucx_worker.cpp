@@ -1,11 +1,11 @@
 #include "transport/ucx/ucx_worker.hpp"
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "base/config.hpp"
 #include "transport/ucx/ucx_status.hpp"
 
 namespace axon {
@@ -44,7 +44,7 @@ static Result<Config> read_config(const UcxOptions& options) {
   };
   for (const auto& [name, value] : kDefaults) {
     const std::string variable = std::string("UCX_") + name;
-    const bool is_users = std::getenv(variable.c_str()) || std::getenv(("AXON_" + variable).c_str());
+    const bool is_users = config::is_set(variable) || config::is_set("AXON_" + variable);
     if (!is_users) AXON_TRY(set(name, value));
   }
   for (const auto& [name, value] : options.settings) AXON_TRY(set(name, value));
