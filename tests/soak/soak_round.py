@@ -150,6 +150,7 @@ class _Life:
 
 
 def take_part(plan: Plan, rank: int) -> Outcome:
+    torch._C._set_print_stack_traces_on_fatal_signal(True)  # of threads that Python does not know, too
     dist.init_process_group(
         BACKEND,
         init_method=f"file://{plan.folder}/store",
