@@ -32,6 +32,7 @@ BATCH_SIZE = 256
 NUM_IN_FLIGHT = 2  # batches of a worker's
 NUM_WAITING = 4  # batches at the learner; then workers wait
 LEAST_ACCURACY = 0.9
+LONGEST_PAUSE_S = 20  # without a batch: then no worker lives, or none gets through
 
 
 def make_policy() -> nn.Module:
@@ -169,7 +170,7 @@ async def learn(arguments: argparse.Namespace) -> Learner:
         began = time.monotonic()
         with Live(show(learner, began), auto_refresh=False) as live:
             while learner.version < arguments.updates:
-                await learner.update()
+                await asyncio.wait_for(learner.update(), LONGEST_PAUSE_S)
                 if arguments.kill_a_worker and learner.version == arguments.updates // 2:
                     crew.kill(0)
                 crew.look_after()
