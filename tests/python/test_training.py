@@ -175,6 +175,7 @@ def _reducer_as_last_owner() -> None:
     """
     group = dist.new_group()
     model = nn.parallel.DistributedDataParallel(_model(), process_group=group)
+    dist.barrier()  # all are through with DDP's first messages before rank 0 leaves
     data = torch.ones(1000)
     data.is_python_s = True  # type: ignore[attr-defined]
     if dist.get_rank() == 1:
