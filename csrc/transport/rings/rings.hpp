@@ -1,6 +1,6 @@
-// Messages between processes of one host through memory that they share, above a transport that reaches everybody else.
+// Rings of short messages between processes of one host, above a transport that reaches everybody.
 //
-//   std::unique_ptr<Transport> transport = with_rings(std::move(network), RingUse::kAlways);
+//   std::unique_ptr<Transport> transport = with_rings(std::move(network), RingUse::kShortMessages);
 //
 // Peers need the same above them, whatever their use of it.
 #pragma once
@@ -12,12 +12,8 @@
 
 namespace axon {
 
-enum class RingUse : uint8_t {
-  kAlways,
-  kCopies,  // all through the rings: other processes' memory is not read
-  kNever,
-};
+enum class RingUse : uint8_t { kShortMessages, kNever };
 
-std::unique_ptr<Transport> with_rings(std::unique_ptr<Transport> network, RingUse use = RingUse::kAlways);
+std::unique_ptr<Transport> with_rings(std::unique_ptr<Transport> network, RingUse use = RingUse::kShortMessages);
 
 }  // namespace axon
