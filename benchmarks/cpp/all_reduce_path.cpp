@@ -60,7 +60,7 @@ extern "C" __attribute__((noinline)) void counted_call(Communicator& communicato
 static void require_path(Communicator& communicator, RingUse use) {
   const std::vector<Lane> lanes = communicator.path_to(1 - communicator.rank()).value().lanes;
   const bool is_ring = !lanes.empty() && lanes.front().name == "ring";
-  require(is_ring == (use == RingUse::kShortMessages), "messages take another path than the one to count");
+  require(is_ring == (use == RingUse::kAlways), "messages take another path than the one to count");
 }
 
 static void run(RingUse use, int num_calls) {
@@ -97,6 +97,5 @@ static void run(RingUse use, int num_calls) {
 int main(int argc, char** argv) {
   const std::string_view path = argc > 1 ? argv[1] : "";
   axon::require(path == "rings" || path == "ucx", "all_reduce_path rings|ucx [num_calls]");
-  axon::run(path == "rings" ? axon::RingUse::kShortMessages : axon::RingUse::kNever,
-            argc > 2 ? std::atoi(argv[2]) : 1000);
+  axon::run(path == "rings" ? axon::RingUse::kAlways : axon::RingUse::kNever, argc > 2 ? std::atoi(argv[2]) : 1000);
 }

@@ -38,7 +38,7 @@ static bool is_workspace_size(std::string_view value) noexcept {
 
 // Each at most once, in any order; ucx always.
 static bool is_list_of_transports(std::string_view value) noexcept {
-  static constexpr std::string_view kNames[] = {"ucx", "rings", "cuda"};
+  static constexpr std::string_view kNames[] = {"ucx", "rings", "cma", "cuda"};
   bool named[std::size(kNames)]{};
   for (bool more = true; more;) {
     const size_t comma = value.find(',');
@@ -62,9 +62,10 @@ static constexpr Setting kSettings[] = {
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
      "Where each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on come before the ending.",
      nullptr},
-    {"AXON_TRANSPORTS", ReadBy::kEngine, "ucx,rings,cuda", "ucx, and any of rings, cuda",
-     "How data moves. Without rings, short messages between processes of one host take UCX, as all others do. Without "
-     "cuda, kernels between GPUs of one host are not used, and CUDA tensors go through host memory.",
+    {"AXON_TRANSPORTS", ReadBy::kEngine, "ucx,rings,cma,cuda", "ucx, and any of rings, cma, cuda",
+     "How data moves. Without rings, messages between processes of one host take UCX, as those between hosts do. "
+     "Without cma, long ones are copied through the rings; none reads another one's memory. Without cuda, kernels "
+     "between GPUs of one host are not used, and CUDA tensors go through host memory.",
      is_list_of_transports},
     {"AXON_WORKSPACE_MB", ReadBy::kEngine, "1024", "0 to 65536",
      "MiB of each GPU that a group may take to move data beside matrix products (torch.ops.axon). What needs more "

@@ -29,7 +29,9 @@ void Communicator::abort(std::string reason) noexcept {
   if (engine_.is_forked()) return;
   engine_.progress_->exclusively([&] {
     if (!inbox_) return;
-    if (aborted_.ok()) notify_others(OperationKind::kDeparture, Status(ErrorCode::kAborted, reason));
+    // Others may hear of this before they hear why, from another rank.
+    const std::string why = failure_.ok() ? reason : reason + ": " + failure_.message();
+    if (aborted_.ok()) notify_others(OperationKind::kDeparture, Status(ErrorCode::kAborted, why));
     abort_quietly(reason);
     engine_.settle();
   });

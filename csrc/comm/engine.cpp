@@ -308,7 +308,10 @@ void Engine::send_control(PeerId peer, const MessageHeader& header, const std::s
   }
 }
 
+// What came before it may be all that an operation waits for: that one has not failed.
 void Engine::on_control(const MessageHeader& header, const Payload& payload) noexcept {
+  messenger_.run_ready();
+  finish_over();
   const auto found = std::ranges::find_if(
       communicators_, [&](const Communicator* communicator) { return communicator->team_.own_key() == header.key; });
   if (found != communicators_.end()) (*found)->on_control(header, payload);

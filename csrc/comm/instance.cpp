@@ -51,7 +51,8 @@ UcxOptions ucx_options() {
 Engine* make_engine() {
   if (Status checked = config::check_environment(); !checked.ok()) throw std::runtime_error(checked.message());
   AlgorithmOverrides overrides = value_or_throw("AXON_ALGO", AlgorithmOverrides::parse(config::text("AXON_ALGO")));
-  const RingUse use = config::has_transport("rings") ? RingUse::kShortMessages : RingUse::kNever;
+  const RingUse with = config::has_transport("cma") ? RingUse::kAlways : RingUse::kCopies;
+  const RingUse use = config::has_transport("rings") ? with : RingUse::kNever;
   auto transport = with_rings(value_or_throw("torch_axon", open_ucx_transport(ucx_options())), use);
   return new Engine(std::move(transport), this_host(), overrides);
 }

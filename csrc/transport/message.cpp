@@ -48,10 +48,6 @@ const char* name_of(OperationKind kind) noexcept {
       return "progress reply";
     case OperationKind::kDeparture:
       return "departure";
-    case OperationKind::kRingOffer:
-      return "offer of a ring";
-    case OperationKind::kRingWake:
-      return "wake of a ring's reader";
   }
   return "unknown operation";
 }

@@ -12,7 +12,7 @@
 namespace axon {
 
 // Bumped by any change to this file; compared when peers meet.
-inline constexpr uint32_t kWireVersion = 8;
+inline constexpr uint32_t kWireVersion = 9;
 
 enum class OperationKind : uint8_t {
   kBroadcast = 1,
@@ -39,9 +39,6 @@ enum class OperationKind : uint8_t {
   kProgressQuery = 65,
   kProgressReply = 66,
   kDeparture = 67,
-  // Between transports, for who is addressed by the transport's own key. See transport/rings.
-  kRingOffer = 128,
-  kRingWake = 129,
 };
 
 const char* name_of(OperationKind kind) noexcept;

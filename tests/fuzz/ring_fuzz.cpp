@@ -25,8 +25,8 @@ class SharedRing {
     auto head = input.take<RingHead>();
     if (plausible & 1) head.line = line;
     if (plausible & 2) head.kind = RingHead::Kind::kMessage;
-    if (plausible & 4) head.num_bytes %= 64;
-    if (plausible & 8) head.num_bytes %= RingMemory::kMostBytes + 2;
+    if (plausible & 4) head.num_bytes = head.num_bytes % 64;
+    if (plausible & 8) head.num_bytes = head.num_bytes % (RingMemory::kMostBytes + 2);
     return head;
   }
 
@@ -93,13 +93,13 @@ class Reading {
     const uint32_t num_left = kNumLines - taken_ % kNumLines;
     const uint32_t num_lines = RingMemory::lines_of(head.num_bytes);
     const bool is_there = !reader_.is_broken() && head.line == taken_ && head.kind != RingHead::Kind::kNothing;
-    const bool is_message = is_there && head.kind == RingHead::Kind::kMessage && num_lines <= num_left &&
-                            head.num_bytes <= RingMemory::kMostBytes;
+    const bool is_message = is_there && head.kind >= RingHead::Kind::kMessage && head.kind <= RingHead::Kind::kPiece &&
+                            num_lines <= num_left && head.num_bytes <= RingMemory::kMostBytes;
     const bool is_wrap = is_there && head.kind == RingHead::Kind::kWrap;
     MessageHeader stood_there;
     std::memcpy(&stood_there, lines(taken_).begin(), sizeof stood_there);
     unsigned num_delivered = 0;
-    const unsigned num_read = reader_.read(1, [&](const MessageHeader& header, const Payload& payload) {
+    const unsigned num_read = reader_.read(1, [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
       ++num_delivered;
       CHECK(std::memcmp(&header, &stood_there, sizeof header) == 0 && payload.num_bytes == head.num_bytes);
       check_place(payload);
@@ -111,7 +111,7 @@ class Reading {
     CHECK(!is_there || reader_.is_broken() == (!is_message && !is_wrap));
     if (is_message) taken_ += num_lines;
     if (is_wrap) taken_ += num_left;
-    CHECK(taken_ - ring_.memory().num_taken.load() < kNumLines / 32);
+    CHECK(taken_ - ring_.memory().num_taken.load() < ring_size::kNumLinesPerReturn);
     return is_there;
   }
 
@@ -168,13 +168,13 @@ class Descriptors {
   FileDescriptor pipe_{end_of_pipe()};
 };
 
-// A transport that gets offers, and messages through rings that it has been offered. Peers that it loses are dropped.
+// A transport that is called, and gets messages through rings that it has been offered. Peers that it loses are
+// dropped.
 class Offers final : Receiver {
  public:
-  Offers(Input& input, Descriptors& descriptors) : input_(input), descriptors_(descriptors) {
+  Offers(Input& input, Descriptors& descriptors, Bell& bell) : input_(input), descriptors_(descriptors), bell_(bell) {
     for (uint8_t ring = 0; ring < Descriptors::kNumRings; ++ring) descriptors_.ring(ring).clear();
     transport_.set_receiver(*this);
-    std::memcpy(&own_key_, transport_.address().data(), sizeof own_key_);
   }
 
   void act() {
@@ -196,19 +196,25 @@ class Offers final : Receiver {
         transport_.progress();
         return;
       default:
-        return get_word();
+        return call();
     }
   }
 
  private:
-  uint64_t take_key() {
+  // All are at one bell: whose key it has can be called back.
+  RingAddress take_address() {
     const auto chosen = input_.take<uint8_t>();
-    return chosen % 8 == 7 ? own_key_ : chosen % 8;
+    RingAddress address{.key = chosen % 8u, .identity = 0, .pid = getpid(), .page = bell_.page(), .pipe = bell_.pipe()};
+    if (chosen % 8 == 7) address = own_;
+    if (chosen & 8) address.pid = input_.take<int32_t>() | 1 << 22;  // other processes may not be looked into here
+    if (chosen & 16) address.page = descriptors_.take(input_);
+    if (chosen & 32) address.pipe = descriptors_.take(input_);
+    return address;
   }
 
   void meet() {
     if (is_dropped_.size() == 8) return;
-    const auto address = std::bit_cast<std::array<std::byte, 8>>(take_key());
+    const auto address = std::bit_cast<std::array<std::byte, sizeof(RingAddress)>>(take_address());
     CHECK(transport_.add_peer(address, input_.take<uint8_t>() % 4 != 0).value() == is_dropped_.size());
     is_dropped_.push_back(false);
   }
@@ -225,64 +231,56 @@ class Offers final : Receiver {
   }
 
   void send(size_t peer) {
-    if (is_dropped_[peer]) return;
-    CHECK(transport_.send(static_cast<PeerId>(peer), {}, {}, unattended).has_value());
+    if (!is_dropped_[peer]) transport_.send(static_cast<PeerId>(peer), {}, {}, unattended);
   }
 
-  // Of a word between transports, or what passes for one.
-  void get_word() {
+  // Through the pipe: a call, or what passes for one.
+  void call() {
     const auto chosen = input_.take<uint8_t>();
-    MessageHeader header;
-    header.key = chosen & 1 ? own_key_ : take_key();
-    header.fingerprint.operation = chosen & 2 ? OperationKind::kRingOffer : input_.take<OperationKind>();
-    RingOffer offer{.key = take_key(), .pid = getpid(), .descriptor = descriptors_.take(input_)};
-    // Nobody's: other processes may not be looked into here.
-    if (chosen & 4) offer.pid = input_.take<int32_t>() | 1 << 22;
-    const size_t num_bytes = chosen & 8 ? input_.take<uint8_t>() % 32 : sizeof offer;
-    std::array<std::byte, 32> bytes{};
-    std::memcpy(bytes.data(), &offer, sizeof offer);
-    Payload payload{.bytes = bytes.data(), .num_bytes = num_bytes};
-    const bool is_large = chosen & 16 && chosen & 32 && num_bytes != 0;
-    if (is_large) payload = {.num_bytes = num_bytes, .rendezvous = network_.announce(num_bytes)};
-    const uint64_t num_refused_before = num_refused_;
-    const uint64_t num_got_before = num_got_;
-    network_.receiver().on_message(header, payload);
-    CHECK(network_.is_idle());
-    const uint64_t num_refused = num_refused_ - num_refused_before;
-    const OperationKind kind = header.fingerprint.operation;
-    const bool is_for_us = kind >= OperationKind::kRingOffer;
-    const bool is_right = header.key == own_key_ && !is_large;
-    const bool is_wrong_offer = num_bytes != sizeof offer || offer.key == 0 || offer.key == own_key_;
-    CHECK(is_for_us || num_got_ > num_got_before);
-    if (!is_for_us || (is_right && kind == OperationKind::kRingWake)) {
-      CHECK(num_refused == 0);
-    } else if (!is_right || kind != OperationKind::kRingOffer || is_wrong_offer) {
-      CHECK(num_refused == 1);
+    const RingCall call{.key = chosen & 1 ? own_.key : input_.take<uint64_t>(),
+                        .caller = take_address(),
+                        .kind = chosen & 2 ? RingCall::Kind::kOffer : input_.take<RingCall::Kind>(),
+                        .descriptor = descriptors_.take(input_)};
+    if (chosen & 4) {
+      pull_.call(call);
+    } else {
+      const size_t num_bytes = input_.take<uint8_t>() % (sizeof call + 1);
+      [[maybe_unused]] const ssize_t written = write(pipe_.get(), &call, num_bytes);
     }
   }
 
   void on_message(const MessageHeader&, const Payload& payload) noexcept override {
-    ++num_got_;
-    if (payload.rendezvous != nullptr) return transport_.refuse(payload.rendezvous);
-    CHECK(payload.num_bytes <= RingMemory::kMostBytes);
+    if (payload.rendezvous == nullptr) {
+      CHECK(payload.num_bytes <= RingMemory::kMostBytes);
+    } else if (payload.num_bytes % 2 != 0 || payload.num_bytes > into_.size()) {
+      transport_.refuse(payload.rendezvous);
+    } else {
+      const auto fetched = transport_.fetch(payload.rendezvous, {into_.data(), payload.num_bytes}, fetched_);
+      CHECK(!fetched || !fetched->ok() || payload.num_bytes != 0);
+    }
   }
   void on_peer_lost(PeerId peer, Status reason) noexcept override {
     CHECK(!reason.ok() && peer < is_dropped_.size() && !is_dropped_[peer]);
     drop(peer);
   }
-  void on_refused(const char* what) noexcept override {
-    CHECK(what != nullptr);
-    ++num_refused_;
+  void on_refused(const char* what) noexcept override { CHECK(what != nullptr); }
+
+  FileDescriptor open_pipe() const {
+    const std::string path = "/proc/self/fd/" + std::to_string(own_.pipe);
+    return FileDescriptor(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   }
 
   Input& input_;
   Descriptors& descriptors_;
-  FuzzTransport& network_ = *new FuzzTransport;
-  RingTransport transport_{std::unique_ptr<Transport>(&network_), RingUse::kShortMessages};
+  Bell& bell_;
+  std::array<std::byte, 512> into_{};
+  Completion fetched_ = unattended;
+  RingTransport transport_{std::make_unique<FuzzTransport>(), RingUse::kAlways};
   std::vector<bool> is_dropped_;  // by peer
-  uint64_t own_key_ = 0;
-  uint64_t num_refused_ = 0;
-  uint64_t num_got_ = 0;
+  RingAddress own_ = std::bit_cast<RingAddress>(
+      *reinterpret_cast<const std::array<std::byte, sizeof(RingAddress)>*>(transport_.address().data()));
+  BellPull pull_ = BellPull::open(own_).value();
+  FileDescriptor pipe_ = open_pipe();
 };
 
 }  // namespace
@@ -297,13 +295,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   using namespace axon;
   static Descriptors descriptors;
   Input input(data, num_bytes);
-  const auto act = [&](auto player) {
+  const auto act = [&](auto&& player) {
     for (int i = 0; i < kMostActions && !input.is_over(); ++i) player.act();
   };
   if (input.take<uint8_t>() % 4 != 0) {
     act(Reading(input, descriptors.ring(0)));
   } else {
-    act(Offers(input, descriptors));
+    static Bell bell = Bell::make(3).value();
+    act(Offers(input, descriptors, bell));
   }
   return 0;
 }

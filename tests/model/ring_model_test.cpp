@@ -45,8 +45,8 @@ class World {
     const uint32_t num_left = num_left_at(write_line_);
     const uint32_t line = num_lines > num_left ? write_line_ + num_left : write_line_;
     const Bytes payload = payload_of(sequence, line);
-    const Outcome outcome =
-        writer.write({.sequence = sequence, .fingerprint = {}}, {.data = payload.data(), .num_bytes = num_bytes});
+    const Outcome outcome = writer.write(RingHead::Kind::kMessage, {.sequence = sequence, .fingerprint = {}},
+                                         {.data = payload.data(), .num_bytes = num_bytes});
     if (outcome != Outcome::kFull) write_line_ = line + num_lines;
     return outcome;
   }
@@ -69,8 +69,8 @@ class World {
   // Whether there was something, which may be no message, but the ring's end.
   bool read(RingReader& reader) {
     const size_t num_before = came_.size();
-    const unsigned num_read =
-        reader.read(1, [this](const MessageHeader& header, const Payload& payload) { take(header.sequence, payload); });
+    const unsigned num_read = reader.read(1, [this](RingHead::Kind, const MessageHeader& header,
+                                                    const Payload& payload) { take(header.sequence, payload); });
     model::check(!reader.is_broken(), "what is read makes sense");
     if (num_read != 0 && came_.size() == num_before) read_line_ += num_left_at(read_line_);
     return num_read != 0;
@@ -133,7 +133,7 @@ void opened_beside_its_writer() {
   writer.join();
 }
 
-// What finds no room goes another way: what is in the ring still comes, and nothing else.
+// What finds no room waits elsewhere: what is in the ring still comes, and nothing else.
 void full_ring_turns_away() {
   static constexpr uint32_t kNumMessages = 6;
   World world;
@@ -156,7 +156,7 @@ void full_ring_turns_away() {
   model::check(written.size() >= 2 && world.came() == written, "what was taken comes");
 }
 
-// As RingTransport sleeps, which a message wakes that goes another way.
+// As RingTransport sleeps, which a bell wakes.
 template <uint32_t kNumMessages>
 void reader_sleeps() {
   World world;

@@ -249,7 +249,7 @@ def test_two_ranks_of_this_machine_find_each_other() -> None:
     assert code == 0, report["findings"]
     (pair,) = report["pairs"]
     assert pair["ranks"] == [0, 1]
-    assert pair["host"]["name"].startswith("rings + shared memory")
+    assert pair["host"]["name"] == "rings + CMA"
     assert 0.1 < pair["host"]["speed"]["latency_us"] < 1e4
     assert 0.01 < pair["host"]["speed"]["bandwidth_gbs"] < 1e3
     assert report["ranks"][0]["versions"]["UCX"].startswith("1.")
@@ -257,17 +257,25 @@ def test_two_ranks_of_this_machine_find_each_other() -> None:
 
 
 def test_three_ranks_without_shared_memory_say_so() -> None:
-    code, report = _run("--ranks", "3", AXON_UCX_TLS="tcp,self")
+    code, report = _run("--ranks", "3", AXON_TRANSPORTS="ucx,cuda", AXON_UCX_TLS="tcp,self")
     assert code == 0, report["findings"]
     assert [pair["ranks"] for pair in report["pairs"]] == [[0, 1], [0, 2], [1, 2]]
-    assert all(re.fullmatch(r"rings \+ TCP \(\w+\)", pair["host"]["name"]) for pair in report["pairs"])
+    assert all(re.fullmatch(r"TCP \(\w+\)", pair["host"]["name"]) for pair in report["pairs"])
     assert "AXON_UCX_TLS=tcp,self" in report["pairs"][0]["host"]["obstacle"]["reason"]
+
+
+def test_ranks_that_are_not_to_read_memory_say_so() -> None:
+    code, report = _run("--ranks", "2", AXON_TRANSPORTS="ucx,rings,cuda")
+    assert code == 0, report["findings"]
+    path = report["pairs"][0]["host"]
+    assert path["name"] == "rings"
+    assert path["obstacle"] == {"reason": "AXON_TRANSPORTS does not name cma", "remedy": "unset AXON_TRANSPORTS"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and `unshare`")
 def test_a_small_shared_memory_is_a_problem_and_shows_in_the_path() -> None:
     mount = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
-    code, report = _run(prefix=["unshare", "--mount", "sh", "-c", mount, "sh"])
+    code, report = _run(prefix=["unshare", "--mount", "sh", "-c", mount, "sh"], AXON_TRANSPORTS="ucx,cuda")
     assert code == 1
     assert "shared memory" not in report["pairs"][0]["host"]["name"]
     assert "/dev/shm" in report["pairs"][0]["host"]["obstacle"]["remedy"]

@@ -72,17 +72,18 @@ def _lanes(view: View) -> set[str]:
 
 
 def _host_name(view: View) -> str:
-    """ "rings + shared memory + CMA", "TCP (eth0)"."""
-    rings = ["rings"] if "ring" in _lanes(view) else []
+    """ "rings + CMA", "shared memory + CMA", "TCP (eth0)"."""
     copies = [title for name, title in _SINGLE_COPY.items() if name in _lanes(view)]
+    if "ring" in _lanes(view):
+        return " + ".join(["rings", *copies])
     if _lanes(view) & _SHARED_MEMORY:
-        return " + ".join([*rings, "shared memory", *copies])
+        return " + ".join(["shared memory", *copies])
     networks = {
         f"{name.upper() if name == 'tcp' else name} ({device})"
         for name, device in view.lanes
-        if name != "ring" and name not in _SINGLE_COPY
+        if name not in _SINGLE_COPY
     }
-    return " + ".join([*rings, *copies, *sorted(networks)]) or "unknown"
+    return " + ".join([*copies, *sorted(networks)]) or "unknown"
 
 
 def _host_obstacle(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obstacle | None:
@@ -101,8 +102,15 @@ def _host_obstacle(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obst
 
 def _obstacle_within_a_host(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obstacle | None:
     lanes = _lanes(views[0])
-    if lanes & _SHARED_MEMORY and lanes & _SINGLE_COPY.keys():
+    if lanes & {"ring", *_SHARED_MEMORY} and lanes & _SINGLE_COPY.keys():
         return None
+    refusals = [view.memory for view in views if view.memory]
+    if "ring" in lanes and any("cma" not in each.settings.get("AXON_TRANSPORTS", "cma") for each in facts):
+        return Obstacle("AXON_TRANSPORTS does not name cma", "unset AXON_TRANSPORTS")
+    if "ring" in lanes:
+        return Obstacle(
+            "a rank may not read the other's memory: " + (refusals or ["the kernel has no CMA"])[0], _PTRACE
+        )
     chosen = [
         f"{name}={each.settings[name]}"
         for each in facts
@@ -114,7 +122,6 @@ def _obstacle_within_a_host(views: tuple[View, View], facts: tuple[Facts, Facts]
         return Obstacle(f"UCX was not given {missing}: {chosen[0]}", f"unset {chosen[0].partition('=')[0]}")
     if missing == "shared memory":
         return Obstacle("UCX finds no shared memory", "look at the size of /dev/shm, and who may write to it")
-    refusals = [view.memory for view in views if view.memory]
     return Obstacle("a rank may not read the other's memory: " + (refusals or ["UCX offers no CMA"])[0], _PTRACE)
 
 

@@ -29,7 +29,7 @@ bool RingWriter::has_room(uint32_t num_lines) noexcept {
 // The first line last and at one go: its reader looks at it all the time, and takes it away in between. The head is
 // exchanged, not stored: whether the reader sleeps is read behind it, as the reader looks for messages behind saying
 // so.
-RingWriter::Outcome RingWriter::write(const MessageHeader& header, ConstBuffer payload) noexcept {
+RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept {
   static constexpr size_t kMostInFirst = RingLine::kNumBytes - sizeof header;
   const uint32_t num_lines = RingMemory::lines_of(payload.num_bytes);
   const uint32_t num_left = RingMemory::kNumLines - num_written_ % RingMemory::kNumLines;
@@ -49,8 +49,7 @@ RingWriter::Outcome RingWriter::write(const MessageHeader& header, ConstBuffer p
   }
   sync::copy(first.begin(), &header, sizeof header);
   if (num_in_first != 0) sync::copy(target, payload.data, num_in_first);
-  first.head.exchange(
-      {.kind = RingHead::Kind::kMessage, .num_bytes = static_cast<uint16_t>(payload.num_bytes), .line = num_written_});
+  first.head.exchange({.kind = kind, .num_bytes = static_cast<uint32_t>(payload.num_bytes), .line = num_written_});
   num_written_ += num_lines;
   const bool sleeps = memory.sleeps.load() != 0 && memory.sleeps.exchange(0) != 0;
   return sleeps ? Outcome::kWrittenToSleeper : Outcome::kWritten;

@@ -1,7 +1,7 @@
-// A queue of short messages from one process to another, in memory that both map: one writes, one reads, neither waits.
+// A queue of messages from one process to another, in memory that both map: one writes, one reads, neither waits.
 //
-//   if (writer.write(header, payload) == RingWriter::Outcome::kFull) …   // goes another way
-//   reader.read(most, [](const MessageHeader& header, const Payload& payload) { … });
+//   if (writer.write(kind, header, payload) == RingWriter::Outcome::kFull) …   // later
+//   reader.read(most, [](RingHead::Kind kind, const MessageHeader& header, const Payload& payload) { … });
 //
 // The memory is lines of 64 bytes. A message takes as many as it needs, side by side: a head, the header, the payload,
 // so that up to 16 bytes travel in one line. The head is written last: a writer that dies at any instruction leaves
@@ -26,10 +26,19 @@ inline constexpr size_t kLineBytes = 64;
 // A line's number, what begins there, and how many bytes of payload it has. Aligned as what is loaded at one go is:
 // clang calls libatomic for anything else.
 struct alignas(sizeof(uint64_t)) RingHead {
-  enum class Kind : uint16_t { kNothing, kMessage, kWrap };
+  enum class Kind : uint8_t {
+    kNothing,
+    kWrap,     // the next one begins on the ring's first line
+    kMessage,  // this and those below: see ring_link.hpp
+    kOffer,
+    kFetched,
+    kRefused,
+    kPull,
+    kPiece,
+  };
 
-  Kind kind = Kind::kNothing;
-  uint16_t num_bytes = 0;
+  Kind kind : 8 = Kind::kNothing;
+  uint32_t num_bytes : 24 = 0;
   uint32_t line = 0;
 };
 
@@ -69,7 +78,7 @@ class RingWriter {
   // Whether somebody reads; nothing may be written before.
   bool is_read() noexcept;
   // Never waits. A sleeper is one that must be woken, and of which nobody else has been told.
-  Outcome write(const MessageHeader& header, ConstBuffer payload) noexcept;
+  Outcome write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
 
  private:
   explicit RingWriter(SharedPages pages) noexcept : pages_(std::move(pages)) {}
@@ -128,12 +137,12 @@ unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
       take(num_left);
       continue;
     }
-    is_broken_ = head.kind != RingHead::Kind::kMessage || head.num_bytes > RingMemory::kMostBytes ||
+    is_broken_ = head.kind > RingHead::Kind::kPiece || head.num_bytes > RingMemory::kMostBytes ||
                  RingMemory::lines_of(head.num_bytes) > num_left;
     if (is_broken_) break;
     MessageHeader header;
     sync::copy(&header, first.begin(), sizeof header);
-    deliver(header, Payload{.bytes = first.begin() + sizeof header, .num_bytes = head.num_bytes});
+    deliver(head.kind, header, Payload{.bytes = first.begin() + sizeof header, .num_bytes = head.num_bytes});
     take(RingMemory::lines_of(head.num_bytes));
   }
   return num_read;

@@ -1,8 +1,12 @@
 #include "transport/rings/ring_transport.hpp"
 
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "base/log.hpp"
@@ -12,26 +16,46 @@ namespace axon {
 
 // A look at what has come takes no more from one ring, so that the others, and those who wait, have their turn.
 static constexpr unsigned kMostAtOnce = 16;
-// Of what a ring may hold.
-static constexpr unsigned kAll = RingMemory::kNumLines;
-
-// What is not to overtake what was sent before.
-static bool comes_last(OperationKind kind) noexcept {
-  return kind == OperationKind::kClose || kind >= OperationKind::kFailureNotice;
-}
 
 std::unique_ptr<Transport> with_rings(std::unique_ptr<Transport> network, RingUse use) {
   return std::make_unique<RingTransport>(std::move(network), use);
 }
 
-RingTransport::RingTransport(std::unique_ptr<Transport> network, RingUse use)
-    : network_(std::move(network)), own_{.key = use == RingUse::kNever ? 0 : random_number()} {
+RingTransport::RingTransport(std::unique_ptr<Transport> network, RingUse use) : network_(std::move(network)) {
+  shared_.reads_processes = use == RingUse::kAlways;
+  Status opened = use == RingUse::kNever ? Status() : open_bell();
+  if (!opened.ok()) log::warn("messages between processes of this host take the network: " + opened.message());
   const auto below = network_->address();
-  const auto end = std::as_bytes(std::span(&own_, 1));
+  const auto end = std::as_bytes(std::span(&shared_.own, 1));
   address_.assign(below.begin(), below.end());
   address_.insert(address_.end(), end.begin(), end.end());
   network_->set_receiver(*this);
 }
+
+RingTransport::~RingTransport() = default;
+
+Status RingTransport::open_bell() {
+  const uint64_t key = random_number();
+  Result<Bell> bell = Bell::make(key);
+  if (!bell.ok()) return std::move(bell.status());
+  FileDescriptor events(epoll_create1(EPOLL_CLOEXEC));
+  for (const int descriptor : {bell.value().pipe(), network_->event_fd()}) {
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
+    if (epoll_ctl(events.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+      return {ErrorCode::kResourceExhausted, "epoll_ctl: " + std::generic_category().message(errno)};
+    }
+  }
+  events_ = std::move(events);
+  shared_.own = {.key = key,
+                 .identity = reinterpret_cast<uint64_t>(&shared_.own.key),
+                 .pid = getpid(),
+                 .page = bell.value().page(),
+                 .pipe = bell.value().pipe()};
+  bell_.emplace(std::move(bell).value());
+  return Status();
+}
+
+// ---- Peers and links
 
 Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool same_host) {
   if (address.size() < sizeof(RingAddress)) {
@@ -43,158 +67,185 @@ Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool 
   Result<PeerId> added = network_->add_peer(address.first(address.size() - sizeof end), same_host);
   if (!added.ok()) return added;
   peers_.resize(std::max<size_t>(peers_.size(), added.value() + 1));
-  Peer& peer = peers_[added.value()];
-  peer.key = end.key;
-  peer.takes_ring = same_host && own_.key != 0 && end.key != 0 && end.key != own_.key;
+  if (!same_host || !bell_ || end.key == 0 || end.key == shared_.own.key) return added;
+  RingLink* const known = find_link(end);
+  peers_[added.value()].link = known != nullptr ? known : make_link(end);
   return added;
 }
 
+RingLink* RingTransport::find_link(const RingAddress& address) noexcept {
+  const auto found = std::ranges::find(links_, address.key, &RingLink::key);
+  return found != links_.end() ? &*found : nullptr;
+}
+
+// None if there are as many as may be.
+RingLink* RingTransport::make_link(const RingAddress& address) noexcept {
+  if (live_.size() >= kMostLinks) return nullptr;
+  return live_.emplace_back(&links_.emplace_back(shared_, address));
+}
+
+std::optional<PeerId> RingTransport::peer_of(const RingLink& link) const noexcept {
+  const auto found = std::ranges::find(peers_, &link, &Peer::link);
+  if (found == peers_.end()) return std::nullopt;
+  return static_cast<PeerId>(found - peers_.begin());
+}
+
+RingLink* RingTransport::link_to(const Peer& peer) noexcept {
+  RingLink* const link = peer.link;
+  if (link == nullptr || peer.is_dropped) return nullptr;
+  if (link->state() == RingLink::State::kNew) [[unlikely]]
+    link->connect();
+  return link->state() == RingLink::State::kNetwork ? nullptr : link;
+}
+
 Result<std::vector<Lane>> RingTransport::lanes(PeerId id) {
-  Result<std::vector<Lane>> lanes = network_->lanes(id);
-  Peer& peer = peers_[id];
-  if (lanes.ok() && peer.writer && peer.writer->is_read()) {
-    lanes.value().insert(lanes.value().begin(), {.name = "ring", .device = "memory"});
-  }
+  RingLink* const link = link_to(peers_[id]);
+  if (link == nullptr) return network_->lanes(id);
+  std::vector<Lane> lanes{{.name = "ring", .device = "memory"}};
+  if (link->reads_memory()) lanes.push_back({.name = "cma", .device = "memory"});
   return lanes;
 }
 
+// ---- Messages
+
 std::optional<Status> RingTransport::send(PeerId id, const MessageHeader& header, ConstBuffer payload,
                                           Completion& completion) noexcept {
-  Peer& peer = peers_[id];
-  const bool fits = peer.takes_ring && payload.num_bytes <= RingMemory::kMostBytes &&
-                    payload.kind == MemoryKind::kHost && !comes_last(header.fingerprint.operation);
-  if (!fits || !peer.writer || !peer.writer->is_read()) {
-    if (fits && !peer.writer) offer_ring(id, peer);
-    return network_->send(id, header, payload, completion);
-  }
-  switch (peer.writer->write(header, payload)) {
-    case RingWriter::Outcome::kFull:
-      return network_->send(id, header, payload, completion);
-    case RingWriter::Outcome::kWrittenToSleeper:  // sent once the reader has been woken, which may need more driving
-      return send_word(id, OperationKind::kRingWake, {}, completion);
-    case RingWriter::Outcome::kWritten:
-      break;
-  }
-  return Status();
+  RingLink* const link = link_to(peers_[id]);
+  return link != nullptr ? link->send(header, payload, completion) : network_->send(id, header, payload, completion);
 }
 
-void RingTransport::offer_ring(PeerId id, Peer& peer) noexcept {
-  Result<RingWriter> made = num_writers_ < kMostRings
-                                ? RingWriter::make()
-                                : Status(ErrorCode::kResourceExhausted, "there are as many rings as may be");
-  if (!made.ok()) {
-    log::info("no ring for short messages to a process of this host: " + made.status().message());
-    peer.takes_ring = false;
-    return;
-  }
-  ++num_writers_;
-  peer.writer.emplace(std::move(made).value());
-  peer.offer = {.key = own_.key, .pid = getpid(), .descriptor = peer.writer->descriptor()};
-  const auto bytes = std::as_bytes(std::span(&peer.offer, 1));
-  // If it cannot leave, whoever watches the peer knows why.
-  [[maybe_unused]] const auto sent =
-      send_word(id, OperationKind::kRingOffer, {.data = bytes.data(), .num_bytes = bytes.size()}, unattended);
+std::optional<Status> RingTransport::offer(PeerId id, const MessageHeader& header, ConstBuffer payload,
+                                           Completion& completion) noexcept {
+  RingLink* const link = link_to(peers_[id]);
+  return link != nullptr ? link->offer(header, payload, completion) : network_->offer(id, header, payload, completion);
 }
 
-// Between two transports.
-std::optional<Status> RingTransport::send_word(PeerId peer, OperationKind kind, ConstBuffer payload,
-                                               Completion& completion) noexcept {
-  MessageHeader header;
-  header.key = peers_[peer].key;
-  header.fingerprint.operation = kind;
-  return network_->send(peer, header, payload, completion);
+std::optional<Status> RingTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
+  RingLink::Arrival* const arrival = RingLink::arrival_of(rendezvous);
+  return arrival != nullptr ? RingLink::fetch(*arrival, into, completion)
+                            : network_->fetch(rendezvous, into, completion);
 }
 
-void RingTransport::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  const OperationKind kind = header.fingerprint.operation;
-  if (kind < OperationKind::kRingOffer) {
-    read_rings(kAll);
-    return receiver_->on_message(header, payload);
-  }
-  if (payload.rendezvous != nullptr) network_->refuse(payload.rendezvous);
-  const bool is_for_us = own_.key != 0 && header.key == own_.key && payload.rendezvous == nullptr;
-  if (is_for_us && kind == OperationKind::kRingOffer) return on_offer(payload);
-  if (!is_for_us || kind != OperationKind::kRingWake) on_refused("what is between transports, but not for this one");
+void RingTransport::refuse(void* rendezvous) noexcept {
+  RingLink::Arrival* const arrival = RingLink::arrival_of(rendezvous);
+  arrival != nullptr ? RingLink::refuse(*arrival) : network_->refuse(rendezvous);
 }
 
-// Who offers may be gone, or dropped, or not to be looked into by this process: that is nobody's fault.
-void RingTransport::on_offer(const Payload& payload) noexcept {
-  RingOffer offer;
-  if (payload.num_bytes != sizeof offer) return on_refused("an offer of a ring that is none");
-  std::memcpy(&offer, payload.bytes, sizeof offer);
-  const auto is_of_offerer = [&](const auto& each) { return each.key == offer.key; };
-  // Of who takes none, and so makes none; of this process, which needs none; or once more.
-  if (offer.key == 0 || offer.key == own_.key || std::ranges::any_of(readings_, is_of_offerer)) {
-    return on_refused("an offer of a ring by nobody who offers one now");
+// Who receives may meet others meanwhile.
+unsigned RingTransport::read_rings() noexcept {
+  unsigned num_moved = 0;
+  for (size_t i = 0; i < live_.size(); ++i) {
+    RingLink& link = *live_[i];
+    num_moved += link.advance() + link.read(kMostAtOnce);
+    is_to_tidy_ |= link.is_broken() || link.state() == RingLink::State::kNetwork;
   }
-  const auto peer = std::ranges::find_if(peers_, is_of_offerer);
-  if (readings_.size() >= kMostRings || (peer != peers_.end() && peer->is_dropped)) return;
-  Result<RingReader> ring = RingReader::open(offer.pid, offer.descriptor);
-  if (!ring.ok()) {
-    if (ring.status().code() == ErrorCode::kInvalidArgument) on_refused("an offer of a ring whose memory is none");
-    return log::info("short messages from process " + std::to_string(offer.pid) +
-                     " take no ring: " + ring.status().message());
-  }
-  readings_.push_back({.key = offer.key, .ring = std::move(ring).value()});
-}
-
-void RingTransport::on_peer_lost(PeerId peer, Status reason) noexcept {
-  receiver_->on_peer_lost(peer, std::move(reason));
-}
-
-// Receivers may send to their own process, which comes back here.
-unsigned RingTransport::read_rings(unsigned most_of_each) noexcept {
-  if (std::exchange(is_reading_, true)) return 0;
-  unsigned num_read = 0;
-  for (Reading& reading : readings_) {
-    num_read += reading.ring.read(most_of_each, [this](const MessageHeader& header, const Payload& payload) {
-      receiver_->on_message(header, payload);
-    });
-    is_to_tidy_ |= reading.ring.is_broken();
-  }
-  is_reading_ = false;
-  return num_read;
+  return num_moved;
 }
 
 unsigned RingTransport::progress() noexcept {
+  if (!bell_) return network_->progress();
   if (is_to_tidy_) [[unlikely]]
     tidy();
-  const unsigned num_read = read_rings(kMostAtOnce);
-  return num_read + network_->progress();
+  unsigned num_moved = 0;
+  if (bell_->is_rung()) [[unlikely]] {
+    num_moved = answer_calls();
+    bell_->ring();  // whoever armed it may not have slept yet
+  }
+  num_moved += read_rings();
+  return num_moved + network_->progress();
 }
 
 bool RingTransport::arm() noexcept {
-  for (Reading& reading : readings_) reading.ring.fall_asleep();
-  const auto has_message = [](const Reading& reading) { return reading.ring.has_message(); };
-  return std::ranges::none_of(readings_, has_message) && network_->arm();
+  if (!bell_) return network_->arm();
+  for (RingLink* link : live_) link->fall_asleep();
+  if (answer_calls() != 0) return false;
+  const auto is_awake = [](const RingLink* link) { return link->has_message() || link->has_work(); };
+  return !is_to_tidy_ && std::ranges::none_of(live_, is_awake) && network_->arm();
 }
+
+void RingTransport::flush(int timeout_ms) noexcept {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  const auto is_at_rest = [](const RingLink* link) { return link->is_at_rest(); };
+  while (!std::ranges::all_of(live_, is_at_rest) && std::chrono::steady_clock::now() < deadline) progress();
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  network_->flush(std::max(0, static_cast<int>(left.count())));
+}
+
+// ---- Calls
+
+// Wakes have done what they are for.
+unsigned RingTransport::answer_calls() noexcept {
+  unsigned num_answered = 0;
+  RingCall call;
+  bool finds_foreign = false;
+  while (bell_->next(call, finds_foreign)) {
+    ++num_answered;
+    if (call.kind == RingCall::Kind::kOffer) on_offer(call);
+  }
+  if (finds_foreign) on_refused("a call that is for another process, or none");
+  return num_answered;
+}
+
+// By one who takes none himself; by this process, which needs none; by one of this key who is somewhere else; or once
+// more.
+void RingTransport::on_offer(const RingCall& call) noexcept {
+  const RingAddress& caller = call.caller;
+  RingLink* link = find_link(caller);
+  const bool is_known = link != nullptr;
+  if (caller.key == 0 || caller.key == shared_.own.key || (is_known && !link->is_of(caller)) ||
+      (is_known && link->reads())) {
+    return on_refused("an offer of a ring by nobody who offers one now");
+  }
+  if (is_known && link->state() == RingLink::State::kLost) return;
+  if (!is_known) link = make_link(caller);
+  const bool may_be = link != nullptr && link->state() != RingLink::State::kNetwork;
+  if (may_be && read_ring_of(call, *link)) return;
+  bell_->refuse(caller.key);
+  if (link == nullptr || is_known) return;
+  live_.pop_back();
+  links_.pop_back();
+}
+
+// Who calls may be gone, or not to be looked into by this process: that is nobody's fault.
+bool RingTransport::read_ring_of(const RingCall& call, RingLink& link) noexcept {
+  const Status opened = link.open(call.descriptor);
+  if (opened.ok()) return true;
+  if (opened.code() == ErrorCode::kInvalidArgument) on_refused("an offer of a ring whose memory is none");
+  log::info("messages from process " + std::to_string(call.caller.pid) + " take no ring: " + opened.message());
+  return false;
+}
+
+// ---- Ends
 
 void RingTransport::drop_peer(PeerId id) noexcept {
   network_->drop_peer(id);
-  Peer& peer = peers_[id];
-  peer.takes_ring = false;
-  peer.is_dropped = is_to_tidy_ = true;
+  peers_[id].is_dropped = is_to_tidy_ = true;
+}
+
+// Of one that makes no sense, or takes no ring of ours.
+void RingTransport::look_after(RingLink& link) noexcept {
+  const std::optional<PeerId> peer = peer_of(link);
+  const bool is_deaf = link.state() == RingLink::State::kNetwork;  // to us
+  if (is_deaf && !link.is_broken() && !link.reads() && peer) link.hand_over(*network_, *peer);
+  if (!link.is_broken() && !(is_deaf && link.reads())) return;
+  on_refused(link.is_broken() ? "a ring whose content no process of ours writes" : "answers to what it offers");
+  if (peer && !peers_[*peer].is_dropped) {
+    const char* why = link.is_broken() ? "what it writes into shared memory makes no sense"
+                                       : "it writes to this process, but cannot read what this one writes";
+    on_peer_lost(*peer, {ErrorCode::kPeerLost, why});
+  }
+  link.lose();
 }
 
 // Not while rings are read.
 void RingTransport::tidy() noexcept {
   is_to_tidy_ = false;
-  for (Peer& peer : peers_) {
-    if (!peer.is_dropped || !peer.writer) continue;
-    peer.writer.reset();
-    --num_writers_;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    RingLink* const link = peers_[i].is_dropped ? peers_[i].link : nullptr;
+    if (link != nullptr && link->state() != RingLink::State::kLost) link->lose();
   }
-  for (auto next = readings_.begin(); next != readings_.end();) {
-    const auto reading = next++;
-    const auto peer = std::ranges::find(peers_, reading->key, &Peer::key);  // none: not met yet
-    const bool is_dropped = peer != peers_.end() && peer->is_dropped;
-    const bool is_broken = reading->ring.is_broken();
-    if (is_broken || is_dropped) readings_.erase(reading);
-    if (is_broken) on_refused("a ring whose content no process of ours writes");
-    if (!is_broken || is_dropped || peer == peers_.end()) continue;
-    receiver_->on_peer_lost(static_cast<PeerId>(peer - peers_.begin()),
-                            {ErrorCode::kPeerLost, "what it writes into shared memory makes no sense"});
-  }
+  for (size_t i = 0; i < live_.size(); ++i) look_after(*live_[i]);
+  std::erase_if(live_, [](const RingLink* link) { return !link->is_live(); });
 }
 
 }  // namespace axon

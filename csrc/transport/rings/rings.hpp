@@ -1,6 +1,6 @@
-// Rings of short messages between processes of one host, above a transport that reaches everybody.
+// Messages between processes of one host through memory that they share, above a transport that reaches everybody else.
 //
-//   std::unique_ptr<Transport> transport = with_rings(std::move(network), RingUse::kShortMessages);
+//   std::unique_ptr<Transport> transport = with_rings(std::move(network), RingUse::kAlways);
 //
 // Peers need the same above them, whatever their use of it.
 #pragma once
@@ -12,8 +12,12 @@
 
 namespace axon {
 
-enum class RingUse : uint8_t { kShortMessages, kNever };
+enum class RingUse : uint8_t {
+  kAlways,
+  kCopies,  // all through the rings: other processes' memory is not read
+  kNever,
+};
 
-std::unique_ptr<Transport> with_rings(std::unique_ptr<Transport> network, RingUse use = RingUse::kShortMessages);
+std::unique_ptr<Transport> with_rings(std::unique_ptr<Transport> network, RingUse use = RingUse::kAlways);
 
 }  // namespace axon

@@ -13,8 +13,7 @@ using namespace std::chrono_literals;
 
 class FormingTest : public testing::TestWithParam<NetworkKind> {
  protected:
-  // Rank 1's engine has taken in all that rank 0's has sent: what takes no ring comes behind all that has taken one,
-  // and behind notices of failures, which take none.
+  // Rank 1's engine has taken in all that rank 0's has sent: in order.
   void let_messages_arrive() {
     static constexpr size_t kNumElements = 2 * RingMemory::kMostBytes / sizeof(int32_t);
     auto sent = TestOperation::send(std::vector<int32_t>(kNumElements), 1, 0);

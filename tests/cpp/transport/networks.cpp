@@ -39,11 +39,13 @@ class UcxNetwork final : public Network {
 
 class RingsAbove final : public Network {
  public:
-  explicit RingsAbove(std::unique_ptr<Network> network) : network_(std::move(network)) {}
-  std::unique_ptr<Transport> make_transport() override { return with_rings(network_->make_transport()); }
+  explicit RingsAbove(std::unique_ptr<Network> network, RingUse use = RingUse::kAlways)
+      : network_(std::move(network)), use_(use) {}
+  std::unique_ptr<Transport> make_transport() override { return with_rings(network_->make_transport(), use_); }
 
  private:
   const std::unique_ptr<Network> network_;
+  const RingUse use_;
 };
 
 }  // namespace
@@ -63,8 +65,8 @@ const NetworkKind kUcxTcp{
 
 const NetworkKind kRings{
     "rings", []() -> std::unique_ptr<Network> { return std::make_unique<RingsAbove>(kUcxSharedMemory.make()); }};
-const NetworkKind kRingsLoopback{"rings_loopback_with_faults", []() -> std::unique_ptr<Network> {
-                                   return std::make_unique<RingsAbove>(kLoopbackWithFaults.make());
-                                 }};
+const NetworkKind kRingsCopies{"rings_copies", []() -> std::unique_ptr<Network> {
+                                 return std::make_unique<RingsAbove>(kLoopback.make(), RingUse::kCopies);
+                               }};
 
 }  // namespace axon

@@ -28,7 +28,7 @@ extern const NetworkKind kLoopback;
 extern const NetworkKind kLoopbackWithFaults;  // every send pending or late, in any order
 extern const NetworkKind kUcxSharedMemory;
 extern const NetworkKind kUcxTcp;
-extern const NetworkKind kRings;          // above UCX over shared memory
-extern const NetworkKind kRingsLoopback;  // above the loopback with faults
+extern const NetworkKind kRings;        // above UCX over shared memory
+extern const NetworkKind kRingsCopies;  // above the loopback; no memory is read but the rings'
 
 }  // namespace axon

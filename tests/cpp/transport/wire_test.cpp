@@ -26,7 +26,7 @@ TEST(Wire, message_header_bytes) {
                                        15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   2,    12,  1,  0x1C,
                                        0xFF, 0xFF, 0xFF, 0xFF, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::memcmp(&header, golden.data(), golden.size()), 0);
-  EXPECT_EQ(kWireVersion, 8u);
+  EXPECT_EQ(kWireVersion, 9u);
 }
 
 TEST(Wire, enumerations_keep_their_values) {
@@ -37,24 +37,37 @@ TEST(Wire, enumerations_keep_their_values) {
   EXPECT_EQ(static_cast<int>(OperationKind::kFailureNotice), 64);
   EXPECT_EQ(static_cast<int>(OperationKind::kProgressReply), 66);
   EXPECT_EQ(static_cast<int>(OperationKind::kDeparture), 67);
-  EXPECT_EQ(static_cast<int>(OperationKind::kRingOffer), 128);
-  EXPECT_EQ(static_cast<int>(OperationKind::kRingWake), 129);
   EXPECT_EQ(static_cast<int>(DataType::kComplex128), 15);
   EXPECT_EQ(static_cast<int>(Reduction::kPremulSum), 9);
 }
 
 TEST(Wire, ring_bytes) {
-  const RingHead head{.kind = RingHead::Kind::kWrap, .num_bytes = 0x0403, .line = 0x08070605};
-  const std::array<uint8_t, 8> golden_head{2, 0, 3, 4, 5, 6, 7, 8};
+  const RingHead head{.kind = RingHead::Kind::kMessage, .num_bytes = 0x040302, .line = 0x08070605};
+  const std::array<uint8_t, 8> golden_head{2, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(std::memcmp(&head, golden_head.data(), golden_head.size()), 0);
-  const RingOffer offer{.key = 0x0807060504030201, .pid = 0x0C0B0A09, .descriptor = 0x100F0E0D};
-  const std::array<uint8_t, 16> golden_offer{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-  EXPECT_EQ(std::memcmp(&offer, golden_offer.data(), golden_offer.size()), 0);
+  EXPECT_EQ(static_cast<int>(RingHead::Kind::kPiece), 7);
+  const RemoteBytes remote{.address = 0x0807060504030201, .num_bytes = 9, .number = 10};
+  const std::array<uint64_t, 3> golden_remote{0x0807060504030201, 9, 10};
+  EXPECT_EQ(std::memcmp(&remote, golden_remote.data(), sizeof golden_remote), 0);
   EXPECT_EQ(offsetof(RingMemory, num_taken), 0U);
   EXPECT_EQ(offsetof(RingMemory, is_read), 4U);
   EXPECT_EQ(offsetof(RingMemory, sleeps), 8U);
   EXPECT_EQ(offsetof(RingMemory, lines), 128U);
-  EXPECT_EQ(sizeof(RingMemory), 128U + 1024 * 64);
+  EXPECT_EQ(sizeof(RingMemory), 128U + 4096 * 64);
+}
+
+TEST(Wire, call_bytes) {
+  const RingCall call{.key = 0x0807060504030201,
+                      .caller = {.key = 2, .identity = 3, .pid = 4, .page = 5, .pipe = 6},
+                      .kind = RingCall::Kind::kOffer,
+                      .descriptor = 7};
+  const std::array<uint32_t, 12> golden{0x04030201, 0x08070605, 2, 0, 3, 0, 4, 5, 6, 0, 1, 7};
+  static_assert(sizeof golden == sizeof call);
+  EXPECT_EQ(std::memcmp(&call, golden.data(), sizeof golden), 0);
+  EXPECT_EQ(offsetof(BellPage, num_calls), 8U);
+  EXPECT_EQ(offsetof(BellPage, num_refusals), 12U);
+  EXPECT_EQ(offsetof(BellPage, refusals), 16U);
+  EXPECT_EQ(sizeof(BellPage), 16U + 64 * 8);
 }
 
 TEST(Wire, names_of_values_out_of_range_are_safe) {

@@ -1,0 +1,107 @@
+#include "transport/rings/bell.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace axon {
+
+static Status failed(const std::string& call) {
+  return {ErrorCode::kResourceExhausted, call + ": " + std::generic_category().message(errno)};
+}
+
+// The pipe has its owner for a writer, too: it is never at its end.
+Result<Bell> Bell::make(uint64_t key) {
+  Result<SharedPages> page = SharedPages::make(sizeof(BellPage));
+  if (!page.ok()) return std::move(page.status());
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return failed("pipe2");
+  FileDescriptor read_end(ends[0]);
+  const FileDescriptor write_end(ends[1]);
+  const std::string path = "/proc/self/fd/" + std::to_string(read_end.get());
+  FileDescriptor pipe(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!pipe.valid()) return failed("open of " + path);
+  Bell bell(key, std::move(page).value(), std::move(pipe));
+  bell.shared().key = key;
+  return bell;
+}
+
+bool Bell::read_more() noexcept {
+  std::memmove(bytes_.data(), bytes_.data() + begin_, end_ - begin_);
+  end_ -= std::exchange(begin_, 0);
+  const ssize_t num_read = read(pipe_.get(), bytes_.data() + end_, bytes_.size() - end_);
+  if (num_read <= 0) return false;
+  end_ += static_cast<size_t>(num_read);
+  return true;
+}
+
+bool Bell::next(RingCall& call, bool& finds_foreign) noexcept {
+  const uint32_t num_calls = shared().num_calls.load(std::memory_order_acquire);
+  for (;;) {
+    for (; end_ - begin_ >= sizeof call; ++begin_) {
+      std::memcpy(&call, bytes_.data() + begin_, sizeof call);
+      if (call.key != key_) {
+        finds_foreign = true;
+        continue;
+      }
+      begin_ += sizeof call;
+      return true;
+    }
+    if (read_more()) continue;
+    finds_foreign |= begin_ != end_;  // calls are whole
+    begin_ = end_ = 0;
+    num_calls_seen_ = num_calls;
+    return false;
+  }
+}
+
+void Bell::ring() noexcept {
+  const RingCall wake{.key = key_, .caller = {}};
+  [[maybe_unused]] const ssize_t written = write(pipe_.get(), &wake, sizeof wake);  // full: it is readable
+}
+
+void Bell::refuse(uint64_t caller) noexcept {
+  BellPage& page = shared();
+  const uint32_t number = page.num_refusals.load(std::memory_order_relaxed) + 1;
+  page.refusals[number % BellPage::kNumRefusals].store(caller, std::memory_order_relaxed);
+  page.num_refusals.store(number, std::memory_order_release);
+}
+
+// For reading, too: to write into a pipe that nobody reads any more would be a signal that ends the process.
+Result<BellPull> BellPull::open(const RingAddress& address) {
+  Result<SharedPages> page = SharedPages::open(address.pid, address.page, sizeof(BellPage));
+  if (!page.ok()) return std::move(page.status());
+  const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.pipe);
+  FileDescriptor pipe(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!pipe.valid()) return failed("open of " + path);
+  struct stat found{};
+  BellPull pull(std::move(page).value(), std::move(pipe));
+  if (fstat(pull.pipe_.get(), &found) != 0 || !S_ISFIFO(found.st_mode) || pull.shared().key != address.key) {
+    return Status(ErrorCode::kPeerLost, "process " + std::to_string(address.pid) + " is another one than was met");
+  }
+  return pull;
+}
+
+bool BellPull::call(const RingCall& call) noexcept {
+  const ssize_t num_written = write(pipe_.get(), &call, sizeof call);
+  if (call.kind != RingCall::Kind::kWake) shared().num_calls.fetch_add(1, std::memory_order_release);
+  return num_written == static_cast<ssize_t>(sizeof call);
+}
+
+bool BellPull::has_refused(uint64_t caller) noexcept {
+  BellPage& page = shared();
+  const uint32_t num_refusals = page.num_refusals.load(std::memory_order_acquire);
+  if (std::exchange(num_refusals_seen_, num_refusals) == num_refusals) return false;
+  for (const std::atomic<uint64_t>& refused : page.refusals) {
+    if (refused.load(std::memory_order_relaxed) == caller) return true;
+  }
+  return false;
+}
+
+}  // namespace axon

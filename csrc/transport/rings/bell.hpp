@@ -1,0 +1,102 @@
+// How a process calls another one of its host: a pipe that its owner reads, and a page that says whether to look there.
+//
+//   Result<Bell> mine = Bell::make(key);                       // who knows the key may call
+//   Result<BellPull> theirs = BellPull::open(address);         // of theirs, by way of their process's descriptors
+//   theirs.value().call({.key = address.key, …});              // never waits
+//
+// A call is written whole or not at all, whoever is killed meanwhile. Others who may look into the process can write
+// what they like: what does not begin with the key is no call.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/file_descriptor.hpp"
+#include "memory/shared_pages.hpp"
+
+namespace axon {
+
+// Of a process that takes rings; behind the network's address. Key 0: it takes none.
+struct RingAddress {
+  uint64_t key = 0;       // random: who knows it has been given the address
+  uint64_t identity = 0;  // where the key lies in the process's memory, for who reads there
+  int32_t pid = 0;
+  int32_t page = -1;  // descriptors of that process
+  int32_t pipe = -1;
+  int32_t reserved = 0;
+
+  friend bool operator==(const RingAddress&, const RingAddress&) = default;
+};
+static_assert(sizeof(RingAddress) == 32);
+
+struct RingCall {
+  enum class Kind : uint32_t { kWake, kOffer };
+
+  uint64_t key = 0;  // of who is called
+  RingAddress caller;
+  Kind kind = Kind::kWake;
+  int32_t descriptor = -1;  // of the ring that is offered
+};
+static_assert(sizeof(RingCall) == 48);
+
+struct BellPage {
+  static constexpr uint32_t kNumRefusals = 64;
+
+  uint64_t key;
+  std::atomic<uint32_t> num_calls;     // by callers, once one that is to be answered is in the pipe
+  std::atomic<uint32_t> num_refusals;  // by the owner: of offers, the latest at num_refusals % kNumRefusals
+  std::array<std::atomic<uint64_t>, kNumRefusals> refusals;  // their callers' keys
+};
+
+class Bell {
+ public:
+  static Result<Bell> make(uint64_t key);
+
+  int page() const noexcept { return page_.descriptor(); }
+  int pipe() const noexcept { return pipe_.get(); }
+  // Somebody may have called for an answer since the last next() that found nothing.
+  bool is_rung() const noexcept { return shared().num_calls.load(std::memory_order_acquire) != num_calls_seen_; }
+  // The next call; false: there is none. What is none is left out, and `finds_foreign` set.
+  bool next(RingCall& call, bool& finds_foreign) noexcept;
+  void refuse(uint64_t caller) noexcept;
+  // Makes the pipe readable, as a call does.
+  void ring() noexcept;
+
+ private:
+  Bell(uint64_t key, SharedPages page, FileDescriptor pipe) noexcept
+      : key_(key), page_(std::move(page)), pipe_(std::move(pipe)) {}
+  BellPage& shared() const noexcept { return *reinterpret_cast<BellPage*>(page_.data()); }
+  bool read_more() noexcept;
+
+  uint64_t key_;
+  SharedPages page_;
+  FileDescriptor pipe_;
+  uint32_t num_calls_seen_ = 0;
+  std::array<std::byte, 16 * sizeof(RingCall)> bytes_{};
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+class BellPull {
+ public:
+  // Fails where this process may not look into that one, or it is another one by now.
+  static Result<BellPull> open(const RingAddress& address);
+
+  // False: so much lies there unread that there is no room. Who sleeps is woken then, too.
+  bool call(const RingCall& call) noexcept;
+  // Since the last time that it was asked.
+  bool has_refused(uint64_t caller) noexcept;
+
+ private:
+  BellPull(SharedPages page, FileDescriptor pipe) noexcept : page_(std::move(page)), pipe_(std::move(pipe)) {}
+  BellPage& shared() const noexcept { return *reinterpret_cast<BellPage*>(page_.data()); }
+
+  SharedPages page_;
+  FileDescriptor pipe_;
+  uint32_t num_refusals_seen_ = 0;
+};
+
+}  // namespace axon

@@ -1,0 +1,24 @@
+#include "transport/rings/process_memory.hpp"
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+
+namespace axon {
+
+ReadOutcome read_process(const RingAddress& process, uint64_t from, std::byte* to, size_t num_bytes) noexcept {
+  uint64_t identity = 0;
+  const auto remote = [](uint64_t address) { return reinterpret_cast<void*>(address); };
+  const std::array<iovec, 2> local{
+      {{.iov_base = to, .iov_len = num_bytes}, {.iov_base = &identity, .iov_len = sizeof identity}}};
+  const std::array<iovec, 2> there{{{.iov_base = remote(from), .iov_len = num_bytes},
+                                    {.iov_base = remote(process.identity), .iov_len = sizeof identity}}};
+  const ssize_t num_read = process_vm_readv(process.pid, local.data(), local.size(), there.data(), there.size(), 0);
+  if (num_read < 0 && (errno == EPERM || errno == ENOSYS)) return ReadOutcome::kForbidden;
+  if (num_read < 0 && errno == ESRCH) return ReadOutcome::kGone;
+  if (num_read != static_cast<ssize_t>(num_bytes + sizeof identity)) return ReadOutcome::kUnreadable;
+  return identity == process.key ? ReadOutcome::kRead : ReadOutcome::kGone;
+}
+
+}  // namespace axon

@@ -1,0 +1,153 @@
+// What this process and another one of its host have to do with each other: a ring each way, what waits for room there,
+// and long payloads, which wait at their sender.
+//
+//   kMessage   a message, whole
+//   kOffer     a message whose payload (RemoteBytes) its receiver is to fetch or refuse
+//   kFetched   by the receiver: it has the payload; kRefused: it does not want it
+//   kPull      by a receiver that may not read the sender's memory: send it, in …
+//   kPiece     … of these, in order
+//
+// Answers name the offer by its number, in the place of a header's key. None is believed that names another one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/block_pool.hpp"
+#include "base/intrusive_list.hpp"
+#include "transport/rings/bell.hpp"
+#include "transport/rings/process_memory.hpp"
+#include "transport/rings/ring.hpp"
+#include "transport/transport.hpp"
+
+namespace axon {
+
+// An offer's payload.
+struct RemoteBytes {
+  uint64_t address = 0;
+  uint64_t num_bytes = 0;
+  uint64_t number = 0;
+};
+static_assert(sizeof(RemoteBytes) == 24);
+
+class RingLink {
+ public:
+  // What links of one transport share.
+  struct Shared {
+    RingAddress own;
+    bool reads_processes = true;
+    Receiver* receiver = nullptr;
+    BlockPool pool;
+  };
+
+  enum class State : uint8_t {
+    kNew,
+    kCalled,  // and has not mapped our ring yet: what is sent waits
+    kOpen,
+    kNetwork,  // takes no ring of ours: all goes by the network
+    kLost,
+  };
+
+  RingLink(Shared& shared, const RingAddress& address) noexcept : shared_(shared), address_(address) {}
+  ~RingLink();
+  RingLink(const RingLink&) = delete;
+  RingLink& operator=(const RingLink&) = delete;
+
+  uint64_t key() const noexcept { return address_.key; }
+  bool is_of(const RingAddress& address) const noexcept { return address_ == address; }
+  State state() const noexcept { return state_; }
+  bool is_live() const noexcept { return state_ != State::kNetwork && state_ != State::kLost; }
+  bool reads() const noexcept { return reader_.has_value(); }
+  // What it writes makes no sense.
+  bool is_broken() const noexcept { return is_broken_; }
+  // Whether payloads come by one copy. Tries it.
+  bool reads_memory() noexcept;
+
+  // Makes the ring and calls, if it is new.
+  void connect() noexcept;
+  std::optional<Status> send(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
+  std::optional<Status> offer(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
+  // What has waited since connect(), once it takes no ring: in order, by way of the network.
+  void hand_over(Transport& network, PeerId peer) noexcept;
+
+  // Its ring.
+  Status open(int descriptor) noexcept;
+  unsigned read(unsigned most) noexcept;
+  bool has_message() const noexcept { return reader_ && reader_->has_message(); }
+  void fall_asleep() noexcept {
+    if (reader_) reader_->fall_asleep();
+  }
+  // What moves by driving alone: it waits for room, for the other process to map our ring, or to be read.
+  bool has_work() const noexcept {
+    return !queue_.empty() || state_ == State::kCalled || num_pulled_ != 0 || !fetching_.empty();
+  }
+  unsigned advance() noexcept { return has_work() ? advance_all() : 0; }
+  // All that was sent is where it can be read, or has been fetched.
+  bool is_at_rest() const noexcept { return queue_.empty() && num_kept_ == 0; }
+
+  // Nothing comes or goes any more: what was under way fails.
+  void lose() noexcept;
+
+  // A payload that waits at the other process, from its arrival until it has been fetched or refused. As a Payload's
+  // rendezvous it is told apart from the network's.
+  class Arrival;
+  static Arrival* arrival_of(void* rendezvous) noexcept;  // null: it is the network's
+  static std::optional<Status> fetch(Arrival& arrival, Buffer into, Completion& completion) noexcept;
+  static void refuse(Arrival& arrival) noexcept;
+
+ private:
+  struct Waiting;
+  // Of ours, that the other process is to fetch; its number is its place and how often that has been used.
+  struct Kept {
+    ConstBuffer payload;
+    Completion* completion = nullptr;  // none: the place is free
+    uint32_t num_uses = 0;
+    bool is_pulled = false;  // and not all of it is sent
+    size_t num_sent = 0;
+  };
+
+  unsigned advance_all() noexcept;
+  void look_for_answer() noexcept;
+  bool write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
+  void answer(RingHead::Kind kind, uint64_t number) noexcept;
+  Waiting& enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload,
+                   size_t num_copied = 0) noexcept;
+  void release(Waiting& waiting) noexcept;
+  unsigned write_waiting() noexcept;
+  void hand_over_copy(Transport& network, PeerId peer, Waiting& waiting) noexcept;
+  bool call(RingCall::Kind kind, int descriptor) noexcept;
+
+  uint64_t keep(ConstBuffer payload, Completion& completion) noexcept;
+  Kept* find(uint64_t number) noexcept;
+  Completion& let_go(Kept& kept) noexcept;
+  unsigned push_pieces() noexcept;
+
+  bool receive(RingHead::Kind kind, const MessageHeader& header, const Payload& payload) noexcept;
+  bool receive_offer(const MessageHeader& header, const Payload& payload) noexcept;
+  bool receive_piece(uint64_t number, const Payload& payload) noexcept;
+  unsigned fetch_more() noexcept;
+  // Of what is fetched; null while more is to come.
+  std::optional<Status> read_chunk(Arrival& arrival) noexcept;
+  void release(Arrival& arrival) noexcept;
+
+  Shared& shared_;
+  const RingAddress address_;
+  State state_ = State::kNew;
+  bool reads_memory_ = true;  // as far as is known
+  bool is_broken_ = false;
+  std::optional<BellPull> bell_;
+  std::optional<RingWriter> writer_;
+  std::optional<RingReader> reader_;
+  IntrusiveList<Waiting> queue_;  // in order
+  size_t num_copied_ = 0;         // bytes, of those that wait
+  std::vector<Kept> kept_;
+  std::vector<uint32_t> free_places_;
+  size_t num_kept_ = 0;
+  size_t num_pulled_ = 0;            // of those kept
+  IntrusiveList<Arrival> held_;      // neither fetched nor refused yet
+  IntrusiveList<Arrival> fetching_;  // more of it is to be read
+  IntrusiveList<Arrival> pulling_;   // more of it is to come
+};
+
+}  // namespace axon
