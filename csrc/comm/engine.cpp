@@ -16,8 +16,9 @@ namespace axon {
 
 static constexpr std::chrono::milliseconds kTickInterval{10};
 static constexpr int kFlushTimeoutMs = 1000;
-// What a process sent before it ended still counts; others may keep sending meanwhile.
+// What a process sent before it ended still counts; others may keep sending meanwhile. What lies here is only read.
 static constexpr std::chrono::milliseconds kLastWords{20};
+static constexpr std::chrono::milliseconds kUnreadWords{1000};
 // What we send to ourselves takes microseconds, but for a living process that is not given a core while it writes.
 static constexpr std::chrono::milliseconds kLongestToHear{500};
 // For words that others wait for before they are given up.
@@ -324,8 +325,8 @@ void Engine::on_peer_lost(PeerId peer, Status reason) noexcept {
 
 void Engine::on_process_ended(PeerId peer) noexcept {
   if (shut_down_) return;
-  const Clock::time_point deadline = Clock::now() + kLastWords;
-  while (drive() != 0 && Clock::now() < deadline) {
+  const Clock::time_point began = Clock::now();
+  while (drive() != 0 && Clock::now() < began + (transport_->has_unread(peer) ? kUnreadWords : kLastWords)) {
   }
   lose(peer, "its process (pid " + std::to_string(peers_[peer].card.pid) + ") has ended");
   messenger_.run_ready();

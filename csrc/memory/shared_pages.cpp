@@ -25,7 +25,9 @@ Result<SharedPages> SharedPages::map(FileDescriptor descriptor, size_t num_bytes
 Result<SharedPages> SharedPages::make(size_t num_bytes) {
   FileDescriptor file(memfd_create("axon", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) return failed("memfd_create");
-  const bool is_there = fallocate(file.get(), 0, 0, static_cast<off_t>(num_bytes)) == 0;
+  const auto allocate = [&] { return fallocate(file.get(), 0, 0, static_cast<off_t>(num_bytes)) == 0; };
+  bool is_there = allocate();
+  while (!is_there && errno == EINTR) is_there = allocate();
   if (!is_there) return failed("fallocate of " + std::to_string(num_bytes) + " shared bytes");
   if (fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return failed("sealing shared memory");
   return map(std::move(file), num_bytes);

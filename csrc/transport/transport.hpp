@@ -102,6 +102,9 @@ class Transport {
   // Moves everything that can move; returns how much did (0: nothing).
   virtual unsigned progress() noexcept = 0;
 
+  // Whether something of this peer's lies here and only has to be looked at: that does not end with its process.
+  virtual bool has_unread(PeerId /*peer*/) const noexcept { return false; }
+
   // For after a death on this host: false if nothing that others send gets here any more, since what was killed had
   // begun to write where all write. Delivers meanwhile, for as long at most.
   virtual bool hears(std::chrono::milliseconds /*at_most*/) noexcept { return true; }

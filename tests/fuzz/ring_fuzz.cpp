@@ -31,7 +31,7 @@ class SharedRing {
   }
 
  private:
-  RingWriter writer_ = RingWriter::make().value();
+  RingWriter writer_ = RingWriter::make(0, 0).value();
   SharedPages pages_ = SharedPages::open(getpid(), writer_.descriptor(), sizeof(RingMemory)).value();
 };
 
@@ -127,7 +127,7 @@ class Reading {
 
   Input& input_;
   SharedRing& ring_;
-  RingReader reader_ = RingReader::open(getpid(), ring_.descriptor()).value();
+  RingReader reader_ = RingReader::open(getpid(), ring_.descriptor(), 0, 0).value();
   Rank rank_{input_};
   const std::byte* ring_as_read_ = nullptr;
   uint32_t next_ = 0;   // line to write
@@ -140,6 +140,12 @@ class Descriptors {
   static constexpr size_t kNumRings = 3;
 
   SharedRing& ring(uint8_t chosen) noexcept { return rings_[chosen % kNumRings]; }
+  void name_rings(uint64_t writer, uint64_t reader) noexcept {
+    for (SharedRing& ring : rings_) {
+      ring.memory().writer = writer;
+      ring.memory().reader = reader;
+    }
+  }
   int take(Input& input) noexcept {
     switch (const auto chosen = input.take<uint8_t>(); chosen % 8) {
       case 0:
@@ -215,7 +221,9 @@ class Offers final : Receiver {
   void meet() {
     if (is_dropped_.size() == 8) return;
     const auto address = std::bit_cast<std::array<std::byte, sizeof(RingAddress)>>(take_address());
-    CHECK(transport_.add_peer(address, input_.take<uint8_t>() % 4 != 0).value() == is_dropped_.size());
+    const Result<PeerId> met = transport_.add_peer(address, input_.take<uint8_t>() % 4 != 0);
+    if (!met.ok()) return;
+    CHECK(met.value() == is_dropped_.size());
     is_dropped_.push_back(false);
   }
 
@@ -239,8 +247,10 @@ class Offers final : Receiver {
     const auto chosen = input_.take<uint8_t>();
     const RingCall call{.key = chosen & 1 ? own_.key : input_.take<uint64_t>(),
                         .caller = take_address(),
-                        .kind = chosen & 2 ? RingCall::Kind::kOffer : input_.take<RingCall::Kind>(),
+                        .number = chosen & 8 ? 1u : 0u,
+                        .kind = chosen & 2 ? RingCall::Kind::kRing : input_.take<RingCall::Kind>(),
                         .descriptor = descriptors_.take(input_)};
+    if (chosen & 16) descriptors_.name_rings(call.caller.key, own_.key);
     if (chosen & 4) {
       pull_.call(call);
     } else {

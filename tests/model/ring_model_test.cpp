@@ -87,8 +87,8 @@ class World {
   }
   const std::vector<uint32_t>& came() const { return came_; }
 
-  RingWriter writer = RingWriter::make().value();
-  static RingReader open() { return RingReader::open(0, -1).value(); }
+  RingWriter writer = RingWriter::make(1, 2).value();
+  static RingReader open() { return RingReader::open(0, -1, 1, 2).value(); }
 
  private:
   static uint32_t num_left_at(uint32_t line) { return RingMemory::kNumLines - line % RingMemory::kNumLines; }

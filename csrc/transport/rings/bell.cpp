@@ -61,16 +61,16 @@ bool Bell::next(RingCall& call, bool& finds_foreign) noexcept {
   }
 }
 
-void Bell::ring() noexcept {
+void Bell::wake() noexcept {
   const RingCall wake{.key = key_, .caller = {}};
   [[maybe_unused]] const ssize_t written = write(pipe_.get(), &wake, sizeof wake);  // full: it is readable
 }
 
-void Bell::refuse(uint64_t caller) noexcept {
+void Bell::refuse(uint64_t number) noexcept {
   BellPage& page = shared();
-  const uint32_t number = page.num_refusals.load(std::memory_order_relaxed) + 1;
-  page.refusals[number % BellPage::kNumRefusals].store(caller, std::memory_order_relaxed);
-  page.num_refusals.store(number, std::memory_order_release);
+  const uint32_t num_refusals = page.num_refusals.load(std::memory_order_relaxed) + 1;
+  page.refusals[num_refusals % BellPage::kNumRefusals].store(number, std::memory_order_relaxed);
+  page.num_refusals.store(num_refusals, std::memory_order_release);
 }
 
 // For reading, too: to write into a pipe that nobody reads any more would be a signal that ends the process.
@@ -85,6 +85,7 @@ Result<BellPull> BellPull::open(const RingAddress& address) {
   if (fstat(pull.pipe_.get(), &found) != 0 || !S_ISFIFO(found.st_mode) || pull.shared().key != address.key) {
     return Status(ErrorCode::kPeerLost, "process " + std::to_string(address.pid) + " is another one than was met");
   }
+  pull.num_refusals_seen_ = pull.shared().num_refusals.load(std::memory_order_acquire);
   return pull;
 }
 
@@ -94,14 +95,15 @@ bool BellPull::call(const RingCall& call) noexcept {
   return num_written == static_cast<ssize_t>(sizeof call);
 }
 
-bool BellPull::has_refused(uint64_t caller) noexcept {
+BellPull::Refused BellPull::has_refused(uint64_t number) noexcept {
   BellPage& page = shared();
   const uint32_t num_refusals = page.num_refusals.load(std::memory_order_acquire);
-  if (std::exchange(num_refusals_seen_, num_refusals) == num_refusals) return false;
+  const uint32_t num_new = num_refusals - std::exchange(num_refusals_seen_, num_refusals);
+  if (num_new == 0) return Refused::kNo;
   for (const std::atomic<uint64_t>& refused : page.refusals) {
-    if (refused.load(std::memory_order_relaxed) == caller) return true;
+    if (refused.load(std::memory_order_relaxed) == number) return Refused::kYes;
   }
-  return false;
+  return num_new < BellPage::kNumRefusals ? Refused::kNo : Refused::kMaybe;
 }
 
 }  // namespace axon

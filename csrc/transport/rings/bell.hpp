@@ -33,22 +33,24 @@ struct RingAddress {
 static_assert(sizeof(RingAddress) == 32);
 
 struct RingCall {
-  enum class Kind : uint32_t { kWake, kOffer };
+  enum class Kind : uint32_t { kWake, kRing };
 
   uint64_t key = 0;  // of who is called
   RingAddress caller;
+  uint64_t number = 0;  // random: what a refusal names
   Kind kind = Kind::kWake;
-  int32_t descriptor = -1;  // of the ring that is offered
+  int32_t descriptor = -1;  // of the caller's ring, which is to be read from now on
 };
-static_assert(sizeof(RingCall) == 48);
+static_assert(sizeof(RingCall) == 56);
 
 struct BellPage {
   static constexpr uint32_t kNumRefusals = 64;
 
   uint64_t key;
   std::atomic<uint32_t> num_calls;     // by callers, once one that is to be answered is in the pipe
-  std::atomic<uint32_t> num_refusals;  // by the owner: of offers, the latest at num_refusals % kNumRefusals
-  std::array<std::atomic<uint64_t>, kNumRefusals> refusals;  // their callers' keys
+  std::atomic<uint32_t> num_refusals;  // by the owner: of rings, the latest at num_refusals % kNumRefusals
+  std::atomic<uint32_t> is_closed;     // by the owner, who hears nothing any more
+  std::array<std::atomic<uint64_t>, kNumRefusals> refusals;  // the numbers of their calls
 };
 
 class Bell {
@@ -58,12 +60,13 @@ class Bell {
   int page() const noexcept { return page_.descriptor(); }
   int pipe() const noexcept { return pipe_.get(); }
   // Somebody may have called for an answer since the last next() that found nothing.
-  bool is_rung() const noexcept { return shared().num_calls.load(std::memory_order_acquire) != num_calls_seen_; }
+  bool has_calls() const noexcept { return shared().num_calls.load(std::memory_order_acquire) != num_calls_seen_; }
   // The next call; false: there is none. What is none is left out, and `finds_foreign` set.
   bool next(RingCall& call, bool& finds_foreign) noexcept;
-  void refuse(uint64_t caller) noexcept;
+  void refuse(uint64_t number) noexcept;
   // Makes the pipe readable, as a call does.
-  void ring() noexcept;
+  void wake() noexcept;
+  void close() noexcept { shared().is_closed.store(1, std::memory_order_release); }
 
  private:
   Bell(uint64_t key, SharedPages page, FileDescriptor pipe) noexcept
@@ -87,8 +90,10 @@ class BellPull {
 
   // False: so much lies there unread that there is no room. Who sleeps is woken then, too.
   bool call(const RingCall& call) noexcept;
-  // Since the last time that it was asked.
-  bool has_refused(uint64_t caller) noexcept;
+  // Whether this call has been, since the last time that this was asked.
+  enum class Refused : uint8_t { kNo, kYes, kMaybe };
+  Refused has_refused(uint64_t number) noexcept;
+  bool is_closed() const noexcept { return shared().is_closed.load(std::memory_order_acquire) != 0; }
 
  private:
   BellPull(SharedPages page, FileDescriptor pipe) noexcept : page_(std::move(page)), pipe_(std::move(pipe)) {}

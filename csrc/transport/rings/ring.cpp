@@ -4,10 +4,13 @@
 
 namespace axon {
 
-Result<RingWriter> RingWriter::make() {
+Result<RingWriter> RingWriter::make(uint64_t writer, uint64_t reader) {
   Result<SharedPages> pages = SharedPages::make(sizeof(RingMemory));
   if (!pages.ok()) return std::move(pages.status());
-  return RingWriter(std::move(pages).value());
+  RingWriter made(std::move(pages).value());
+  made.ring().writer = writer;
+  made.ring().reader = reader;
+  return made;
 }
 
 bool RingWriter::is_read() noexcept {
@@ -64,12 +67,16 @@ void RingReader::give_back() noexcept {
   ring().num_taken.store(num_taken_, std::memory_order_release);
 }
 
-Result<RingReader> RingReader::open(int32_t pid, int descriptor) {
+Result<RingReader> RingReader::open(int32_t pid, int descriptor, uint64_t writer, uint64_t reader) {
   Result<SharedPages> pages = SharedPages::open(pid, descriptor, sizeof(RingMemory));
   if (!pages.ok()) return std::move(pages.status());
-  RingReader reader(std::move(pages).value());
-  reader.ring().is_read.store(1, std::memory_order_release);
-  return reader;
+  RingReader opened(std::move(pages).value());
+  RingMemory& ring = opened.ring();
+  if (ring.writer != writer || ring.reader != reader) {
+    return Status(ErrorCode::kInvalidArgument, "a ring between other processes");
+  }
+  ring.is_read.store(1, std::memory_order_release);
+  return opened;
 }
 
 }  // namespace axon

@@ -59,6 +59,8 @@ struct RingMemory {
   alignas(2 * kLineBytes) sync::atomic<uint32_t> num_taken;
   sync::atomic<uint32_t> is_read;  // from now on; before, nothing is written
   sync::atomic<uint32_t> sleeps;   // the reader does, and wants to be woken; cleared by the writer
+  uint64_t writer;                 // the keys of these two, by the writer, who then shows the ring
+  uint64_t reader;
   alignas(2 * kLineBytes) RingLine lines[kNumLines];
 
   static uint32_t lines_of(size_t num_payload_bytes) noexcept {
@@ -71,7 +73,7 @@ class RingWriter {
  public:
   enum class Outcome : uint8_t { kFull, kWritten, kWrittenToSleeper };
 
-  static Result<RingWriter> make();
+  static Result<RingWriter> make(uint64_t writer, uint64_t reader);
 
   // What the reader opens it by, until it has.
   int descriptor() const noexcept { return pages_.descriptor(); }
@@ -93,13 +95,14 @@ class RingWriter {
 
 class RingReader {
  public:
-  // By what its writer's process has told; the writer may write from now on.
-  static Result<RingReader> open(int32_t pid, int descriptor);
+  // By what its writer's process has told; the writer may write from now on. kInvalidArgument: it is no ring, or not
+  // one between these two.
+  static Result<RingReader> open(int32_t pid, int descriptor, uint64_t writer, uint64_t reader);
 
   // Up to so many messages; returns how many. They are the ring's until `deliver` returns, and may change until then.
   template <typename Deliver>
   unsigned read(unsigned most, Deliver deliver) noexcept;
-  bool has_message() const noexcept { return is_next(line().head.load()); }
+  bool has_message() const noexcept { return !is_broken_ && is_next(line().head.load()); }
   // Something that no writer of ours writes has been found: nothing is read any more.
   bool is_broken() const noexcept { return is_broken_; }
   // The writer tells of the next message. Look for messages afterwards.

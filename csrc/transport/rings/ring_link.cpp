@@ -1,11 +1,15 @@
 #include "transport/rings/ring_link.hpp"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/random.hpp"
 
 namespace axon {
 
@@ -14,22 +18,46 @@ static constexpr size_t kChunk = size_t{1} << 20;
 // Several of them are in the ring at once: one is written while another one is read.
 static constexpr size_t kPiece = size_t{16} << 10;
 // Of what is sent before the other process has mapped our ring so much is copied, so that its sender need not wait.
-static constexpr size_t kMostCopied = size_t{64} << 10;
+static constexpr size_t kMostCopied = size_t{128} << 10;
+// Who offers more, and does not read that all of it is refused, means harm.
+static constexpr size_t kMostWaiting = size_t{1} << 20;
 
-struct RingLink::Waiting : ListNode<Waiting> {
-  RingHead::Kind kind;
+// As a completion: of its copy, on its way through the network.
+struct RingLink::Waiting : ListNode<Waiting>, Completion {
+  Waiting(Shared& owner, size_t num_bytes) noexcept
+      : Completion{[](Completion& self, Status) noexcept { static_cast<Waiting&>(self).release(); }},
+        shared(owner),
+        num_copied(num_bytes) {}
+
+  std::byte* copy() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+  size_t num_bytes() const noexcept { return sizeof *this + num_copied; }
+  // Its sender has been told that it is done.
+  bool is_copied() const noexcept { return kind == RingHead::Kind::kMessage && completion == nullptr; }
+  void release() noexcept {
+    unlink();
+    shared.pool.release(this, num_bytes());
+  }
+
+  Shared& shared;
+  const size_t num_copied;  // bytes, behind this
+  RingHead::Kind kind = RingHead::Kind::kMessage;
   MessageHeader header;
   ConstBuffer payload;
   RemoteBytes offered;               // of an offer, whose payload this is
   Completion* completion = nullptr;  // of a message that has not been copied
-  size_t num_copied = 0;             // bytes, behind this
-
-  std::byte* copy() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
+
+RingLink::Shared::~Shared() {
+  while (Waiting* waiting = handed_over.front()) waiting->release();
+}
 
 class RingLink::Arrival : public ListNode<Arrival> {
  public:
   Arrival(RingLink& from, const RemoteBytes& there) noexcept : link(from), remote(there) {}
+  void release() noexcept {
+    unlink();
+    link.shared_.pool.release(this, sizeof *this);
+  }
 
   RingLink& link;
   const RemoteBytes remote;
@@ -49,9 +77,9 @@ static Status lost() {
 }
 
 RingLink::~RingLink() {
-  while (Waiting* waiting = queue_.front()) release(*waiting);
+  while (Waiting* waiting = queue_.front()) waiting->release();
   for (IntrusiveList<Arrival>* list : {&held_, &fetching_, &pulling_}) {
-    while (Arrival* arrival = list->front()) release(*arrival);
+    while (Arrival* arrival = list->front()) arrival->release();
   }
 }
 
@@ -59,30 +87,55 @@ RingLink::~RingLink() {
 
 void RingLink::connect() noexcept {
   if (state_ != State::kNew) return;
+  const Status made = make_ring();
+  if (made.ok()) return offer_ring();
+  if (reads()) return;
   state_ = State::kNetwork;
-  const auto do_without = [](const Status& why) { log::info("no ring to a process of this host: " + why.message()); };
+  log::info("no ring to a process of this host: " + made.message());
+}
+
+Status RingLink::make_ring() noexcept {
   if (!bell_) {
     Result<BellPull> bell = BellPull::open(address_);
-    if (!bell.ok()) return do_without(bell.status());
+    if (!bell.ok()) return std::move(bell.status());
     bell_.emplace(std::move(bell).value());
   }
-  Result<RingWriter> made = RingWriter::make();
-  if (!made.ok()) return do_without(made.status());
-  writer_.emplace(std::move(made).value());
-  state_ = call(RingCall::Kind::kOffer, writer_->descriptor()) ? State::kCalled : State::kNew;
+  if (!writer_) {
+    Result<RingWriter> made = RingWriter::make(shared_.own.key, address_.key);
+    if (!made.ok()) return std::move(made.status());
+    writer_.emplace(std::move(made).value());
+  }
+  return Status();
 }
 
-bool RingLink::call(RingCall::Kind kind, int descriptor) noexcept {
-  return bell_->call({.key = address_.key, .caller = shared_.own, .kind = kind, .descriptor = descriptor});
+// Where the bell is full it is rung again.
+void RingLink::offer_ring() noexcept {
+  call_ = random_number();
+  const bool is_heard = bell_->call({.key = address_.key,
+                                     .caller = shared_.own,
+                                     .number = call_,
+                                     .kind = RingCall::Kind::kRing,
+                                     .descriptor = writer_->descriptor()});
+  state_ = is_heard ? State::kCalled : State::kNew;
 }
 
-// Where the bell was full it is rung again.
 void RingLink::look_for_answer() noexcept {
   if (writer_->is_read()) {
     state_ = State::kOpen;
-  } else if (bell_->has_refused(shared_.own.key)) {
-    state_ = State::kNetwork;
-    writer_.reset();
+    if (refuses_ring_) fault_ = "it reads what this process writes, which cannot read what it writes";
+    return;
+  }
+  switch (bell_->has_refused(call_)) {
+    case BellPull::Refused::kNo:
+      break;
+    case BellPull::Refused::kYes:
+      state_ = State::kNetwork;
+      writer_.reset();
+      if (reads()) fault_ = "it writes to this process, but cannot read what this one writes";
+      break;
+    case BellPull::Refused::kMaybe:
+      offer_ring();
+      break;
   }
 }
 
@@ -92,7 +145,7 @@ bool RingLink::write(RingHead::Kind kind, const MessageHeader& header, ConstBuff
     case RingWriter::Outcome::kFull:
       return false;
     case RingWriter::Outcome::kWrittenToSleeper:
-      call(RingCall::Kind::kWake, -1);
+      bell_->call({.key = address_.key, .caller = shared_.own});
       break;
     case RingWriter::Outcome::kWritten:
       break;
@@ -102,28 +155,30 @@ bool RingLink::write(RingHead::Kind kind, const MessageHeader& header, ConstBuff
 
 RingLink::Waiting& RingLink::enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload,
                                      size_t num_copied) noexcept {
-  auto* waiting = new (shared_.pool.allocate(sizeof(Waiting) + num_copied)) Waiting;
+  auto* waiting = new (shared_.pool.allocate(sizeof(Waiting) + num_copied)) Waiting(shared_, num_copied);
   waiting->kind = kind;
   waiting->header = header;
   waiting->payload = payload;
-  waiting->num_copied = num_copied;
-  num_copied_ += num_copied;
+  ++num_waiting_;
   queue_.push_back(*waiting);
   return *waiting;
 }
 
-void RingLink::release(Waiting& waiting) noexcept {
+void RingLink::leave_queue(Waiting& waiting) noexcept {
+  --num_waiting_;
+  if (waiting.is_copied()) num_copied_ -= waiting.num_bytes();
   waiting.unlink();
-  num_copied_ -= waiting.num_copied;
-  shared_.pool.release(&waiting, sizeof waiting + waiting.num_copied);
 }
 
 std::optional<Status> RingLink::send(const MessageHeader& header, ConstBuffer payload,
                                      Completion& completion) noexcept {
+  if (state_ == State::kLost) [[unlikely]]
+    return lost();
   if (payload.num_bytes > RingMemory::kMostBytes) return offer(header, payload, completion);
   if (state_ == State::kOpen && queue_.empty() && write(RingHead::Kind::kMessage, header, payload)) return Status();
   if (state_ != State::kOpen && num_copied_ + payload.num_bytes <= kMostCopied) {
     Waiting& waiting = enqueue(RingHead::Kind::kMessage, header, payload, payload.num_bytes);
+    num_copied_ += waiting.num_bytes();
     if (payload.num_bytes != 0) std::memcpy(waiting.copy(), payload.data, payload.num_bytes);
     waiting.payload.data = waiting.copy();
     return Status();
@@ -134,6 +189,7 @@ std::optional<Status> RingLink::send(const MessageHeader& header, ConstBuffer pa
 
 std::optional<Status> RingLink::offer(const MessageHeader& header, ConstBuffer payload,
                                       Completion& completion) noexcept {
+  if (state_ == State::kLost) return lost();
   const RemoteBytes remote{.address = reinterpret_cast<uint64_t>(payload.data),
                            .num_bytes = payload.num_bytes,
                            .number = keep(payload, completion)};
@@ -151,7 +207,9 @@ void RingLink::answer(RingHead::Kind kind, uint64_t number) noexcept {
   if (state_ == State::kLost) return;
   connect();
   const MessageHeader header = header_of(number);
-  if (state_ != State::kOpen || !queue_.empty() || !write(kind, header, {})) enqueue(kind, header, {});
+  if (state_ == State::kOpen && queue_.empty() && write(kind, header, {})) return;
+  enqueue(kind, header, {});
+  if (num_waiting_ > kMostWaiting) find_harm("it does not read the answers to what it writes");
 }
 
 unsigned RingLink::write_waiting() noexcept {
@@ -160,53 +218,33 @@ unsigned RingLink::write_waiting() noexcept {
     if (!write(first->kind, first->header, first->payload)) break;
     ++num_written;
     Completion* const completion = first->completion;
-    release(*first);
+    leave_queue(*first);
+    first->release();
     if (completion != nullptr) completion->done(*completion, Status());
   }
   return num_written;
 }
 
-namespace {
-
-// A copied payload on its way through the network.
-struct CopyInFlight : Completion {
-  BlockPool* pool;
-  size_t num_bytes;
-
-  std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
-  static void release(Completion& completion, Status) noexcept {
-    auto& copy = static_cast<CopyInFlight&>(completion);
-    copy.pool->release(&copy, sizeof copy + copy.num_bytes);
-  }
-};
-
-}  // namespace
-
-void RingLink::hand_over_copy(Transport& network, PeerId peer, Waiting& waiting) noexcept {
-  auto* copy = new (shared_.pool.allocate(sizeof(CopyInFlight) + waiting.num_copied)) CopyInFlight;
-  copy->done = &CopyInFlight::release;
-  copy->pool = &shared_.pool;
-  copy->num_bytes = waiting.num_copied;
-  std::memcpy(copy->bytes(), waiting.copy(), waiting.num_copied);
-  const ConstBuffer payload{.data = copy->bytes(), .num_bytes = waiting.num_copied};
-  if (auto sent = network.send(peer, waiting.header, payload, *copy)) copy->done(*copy, std::move(*sent));
-}
-
+// Answers concern nobody there.
 void RingLink::hand_over(Transport& network, PeerId peer) noexcept {
   while (Waiting* first = queue_.front()) {
     Completion* completion = first->completion;
     std::optional<Status> sent;
-    if (first->num_copied != 0) {
-      hand_over_copy(network, peer, *first);
-    } else if (first->kind == RingHead::Kind::kMessage) {
-      if (completion == nullptr) completion = &unattended;
-      sent = network.send(peer, first->header, first->payload, *completion);
-    } else if (Kept* kept = first->kind == RingHead::Kind::kOffer ? find(first->offered.number) : nullptr) {
-      const ConstBuffer payload = kept->payload;
-      completion = &let_go(*kept);
-      sent = network.offer(peer, first->header, payload, *completion);
+    leave_queue(*first);
+    if (first->is_copied()) {
+      shared_.handed_over.push_back(*first);
+      completion = first;
+      sent = network.send(peer, first->header, first->payload, *first);
+    } else {
+      if (first->kind == RingHead::Kind::kMessage) {
+        sent = network.send(peer, first->header, first->payload, *completion);
+      } else if (Kept* kept = first->kind == RingHead::Kind::kOffer ? find(first->offered.number) : nullptr) {
+        const ConstBuffer payload = kept->payload;
+        completion = &let_go(*kept);
+        sent = network.offer(peer, first->header, payload, *completion);
+      }
+      first->release();
     }
-    release(*first);
     if (sent) completion->done(*completion, std::move(*sent));
   }
 }
@@ -240,10 +278,11 @@ Completion& RingLink::let_go(Kept& kept) noexcept {
   return *std::exchange(kept.completion, nullptr);
 }
 
-// One of each that is asked for, as long as there is room.
+// One of each that is asked for, as long as there is room; then on from there.
 unsigned RingLink::push_pieces() noexcept {
   unsigned num_written = 0;
-  for (uint32_t place = 0; place < kept_.size() && num_pulled_ != 0; ++place) {
+  for (size_t num_seen = 0; num_seen < kept_.size() && num_pulled_ != 0; ++num_seen, ++next_pushed_) {
+    const size_t place = next_pushed_ % kept_.size();
     Kept& kept = kept_[place];
     if (kept.completion == nullptr || !kept.is_pulled) continue;
     const size_t length = std::min(kPiece, kept.payload.num_bytes - kept.num_sent);
@@ -263,7 +302,7 @@ Status RingLink::open(int descriptor) noexcept {
   Result<BellPull> bell = bell_ ? Result<BellPull>(std::move(*bell_)) : BellPull::open(address_);
   if (!bell.ok()) return std::move(bell.status());
   bell_.emplace(std::move(bell).value());
-  Result<RingReader> ring = RingReader::open(address_.pid, descriptor);
+  Result<RingReader> ring = RingReader::open(address_.pid, descriptor, address_.key, shared_.own.key);
   if (!ring.ok()) return std::move(ring.status());
   reader_.emplace(std::move(ring).value());
   return Status();
@@ -272,10 +311,11 @@ Status RingLink::open(int descriptor) noexcept {
 unsigned RingLink::read(unsigned most) noexcept {
   if (!reader_) return 0;
   const auto deliver = [this](RingHead::Kind kind, const MessageHeader& header, const Payload& payload) {
-    if (!is_broken_) is_broken_ = !receive(kind, header, payload);
+    if (fault_ == nullptr && !receive(kind, header, payload))
+      find_harm("what it writes into shared memory makes no sense");
   };
   const unsigned num_read = reader_->read(most, deliver);
-  is_broken_ |= reader_->is_broken();
+  if (reader_->is_broken() && fault_ == nullptr) find_harm("what it writes into shared memory makes no sense");
   return num_read;
 }
 
@@ -319,15 +359,9 @@ RingLink::Arrival* RingLink::arrival_of(void* rendezvous) noexcept {
   return reinterpret_cast<Arrival*>(static_cast<std::byte*>(rendezvous) - 1);
 }
 
-void RingLink::release(Arrival& arrival) noexcept {
-  arrival.unlink();
-  shared_.pool.release(&arrival, sizeof arrival);
-}
-
 void RingLink::refuse(Arrival& arrival) noexcept {
-  RingLink& link = arrival.link;
-  link.answer(RingHead::Kind::kRefused, arrival.remote.number);
-  link.release(arrival);
+  arrival.link.answer(RingHead::Kind::kRefused, arrival.remote.number);
+  arrival.release();
 }
 
 std::optional<Status> RingLink::fetch(Arrival& arrival, Buffer into, Completion& completion) noexcept {
@@ -335,14 +369,15 @@ std::optional<Status> RingLink::fetch(Arrival& arrival, Buffer into, Completion&
   arrival.into = into;
   arrival.completion = &completion;
   arrival.unlink();
+  const bool is_first = link.fetching_.empty();
   link.fetching_.push_back(arrival);
-  return link.read_chunk(arrival);
+  return is_first ? link.read_chunk(arrival) : std::nullopt;
 }
 
 // What cannot be read here has to come through the ring.
 std::optional<Status> RingLink::read_chunk(Arrival& arrival) noexcept {
   if (state_ == State::kLost) {
-    release(arrival);
+    arrival.release();
     return lost();
   }
   const size_t length = std::min(kChunk, arrival.into.num_bytes - arrival.num_here);
@@ -355,7 +390,7 @@ std::optional<Status> RingLink::read_chunk(Arrival& arrival) noexcept {
       arrival.num_here += length;
       if (arrival.num_here != arrival.into.num_bytes) return std::nullopt;
       answer(RingHead::Kind::kFetched, arrival.remote.number);
-      release(arrival);
+      arrival.release();
       return Status();
     case ReadOutcome::kForbidden:
       reads_memory_ = false;
@@ -369,7 +404,7 @@ std::optional<Status> RingLink::read_chunk(Arrival& arrival) noexcept {
     case ReadOutcome::kGone:
       break;
   }
-  release(arrival);
+  arrival.release();
   return lost();
 }
 
@@ -392,7 +427,7 @@ bool RingLink::receive_piece(uint64_t number, const Payload& payload) noexcept {
   if (arrival->num_here != arrival->into.num_bytes) return true;
   Completion& completion = *arrival->completion;
   answer(RingHead::Kind::kFetched, number);
-  release(*arrival);
+  arrival->release();
   completion.done(completion, Status());
   return true;
 }
@@ -410,9 +445,24 @@ bool RingLink::reads_memory() noexcept {
 unsigned RingLink::advance_all() noexcept {
   if (state_ == State::kNew) connect();  // the bell was full
   if (state_ == State::kCalled) look_for_answer();
+  look_for_fault();
   unsigned num_moved = state_ == State::kOpen ? write_waiting() : 0;
   if (state_ == State::kOpen && queue_.empty()) num_moved += push_pieces();
   return num_moved + fetch_more();
+}
+
+// What waits, waits for nobody.
+void RingLink::look_for_fault() noexcept {
+  if (fault_ == nullptr && bell_ && bell_->is_closed() && !has_message()) fault_ = "it takes no messages any more";
+}
+
+void RingLink::find_harm(const char* what) noexcept {
+  fault_ = what;
+  shared_.receiver->on_refused(what);
+}
+
+bool RingLink::is_gone() const noexcept {
+  return kill(address_.pid, 0) != 0 && errno == ESRCH;
 }
 
 void RingLink::lose() noexcept {
@@ -422,7 +472,7 @@ void RingLink::lose() noexcept {
   reader_.reset();
   while (Waiting* waiting = queue_.front()) {
     Completion* const completion = waiting->completion;
-    release(*waiting);
+    leave_queue(*waiting);
     if (completion != nullptr) completion->done(*completion, lost());
   }
   for (size_t place = 0; place < kept_.size(); ++place) {
@@ -433,7 +483,7 @@ void RingLink::lose() noexcept {
   for (IntrusiveList<Arrival>* list : {&fetching_, &pulling_}) {
     while (Arrival* arrival = list->front()) {
       Completion& completion = *arrival->completion;
-      release(*arrival);
+      arrival->release();
       completion.done(completion, lost());
     }
   }

@@ -32,13 +32,21 @@ struct RemoteBytes {
 static_assert(sizeof(RemoteBytes) == 24);
 
 class RingLink {
+  struct Waiting;
+
  public:
-  // What links of one transport share.
+  // What links of one transport share. Outlives its network.
   struct Shared {
+    Shared() noexcept = default;
+    ~Shared();
+    Shared(const Shared&) = delete;
+    Shared& operator=(const Shared&) = delete;
+
     RingAddress own;
     bool reads_processes = true;
     Receiver* receiver = nullptr;
     BlockPool pool;
+    IntrusiveList<Waiting> handed_over;  // whose copies the network is sending
   };
 
   enum class State : uint8_t {
@@ -59,20 +67,24 @@ class RingLink {
   State state() const noexcept { return state_; }
   bool is_live() const noexcept { return state_ != State::kNetwork && state_ != State::kLost; }
   bool reads() const noexcept { return reader_.has_value(); }
-  // What it writes makes no sense.
-  bool is_broken() const noexcept { return is_broken_; }
+  // Why nothing can come of it any more; null: nothing is wrong.
+  const char* fault() const noexcept { return fault_; }
   // Whether payloads come by one copy. Tries it.
   bool reads_memory() noexcept;
 
-  // Makes the ring and calls, if it is new.
+  // Makes the ring and calls, if it is new. Whose ring is read is answered by a ring: that is tried again.
   void connect() noexcept;
   std::optional<Status> send(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
   std::optional<Status> offer(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
   // What has waited since connect(), once it takes no ring: in order, by way of the network.
   void hand_over(Transport& network, PeerId peer) noexcept;
 
-  // Its ring.
+  // Its ring; or not, and then it takes none of ours either.
   Status open(int descriptor) noexcept;
+  void refuse_ring() noexcept {
+    refuses_ring_ = true;
+    if (state_ == State::kOpen) look_for_answer();
+  }
   unsigned read(unsigned most) noexcept;
   bool has_message() const noexcept { return reader_ && reader_->has_message(); }
   void fall_asleep() noexcept {
@@ -86,6 +98,7 @@ class RingLink {
   // All that was sent is where it can be read, or has been fetched.
   bool is_at_rest() const noexcept { return queue_.empty() && num_kept_ == 0; }
 
+  bool is_gone() const noexcept;
   // Nothing comes or goes any more: what was under way fails.
   void lose() noexcept;
 
@@ -97,7 +110,6 @@ class RingLink {
   static void refuse(Arrival& arrival) noexcept;
 
  private:
-  struct Waiting;
   // Of ours, that the other process is to fetch; its number is its place and how often that has been used.
   struct Kept {
     ConstBuffer payload;
@@ -108,15 +120,17 @@ class RingLink {
   };
 
   unsigned advance_all() noexcept;
+  Status make_ring() noexcept;
   void look_for_answer() noexcept;
+  void look_for_fault() noexcept;
+  void find_harm(const char* what) noexcept;  // which no process of ours does
   bool write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
   void answer(RingHead::Kind kind, uint64_t number) noexcept;
   Waiting& enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload,
                    size_t num_copied = 0) noexcept;
-  void release(Waiting& waiting) noexcept;
+  void leave_queue(Waiting& waiting) noexcept;
   unsigned write_waiting() noexcept;
-  void hand_over_copy(Transport& network, PeerId peer, Waiting& waiting) noexcept;
-  bool call(RingCall::Kind kind, int descriptor) noexcept;
+  void offer_ring() noexcept;
 
   uint64_t keep(ConstBuffer payload, Completion& completion) noexcept;
   Kept* find(uint64_t number) noexcept;
@@ -129,22 +143,25 @@ class RingLink {
   unsigned fetch_more() noexcept;
   // Of what is fetched; null while more is to come.
   std::optional<Status> read_chunk(Arrival& arrival) noexcept;
-  void release(Arrival& arrival) noexcept;
 
   Shared& shared_;
   const RingAddress address_;
   State state_ = State::kNew;
   bool reads_memory_ = true;  // as far as is known
-  bool is_broken_ = false;
+  bool refuses_ring_ = false;
+  const char* fault_ = nullptr;
+  uint64_t call_ = 0;  // the number of the latest
   std::optional<BellPull> bell_;
   std::optional<RingWriter> writer_;
   std::optional<RingReader> reader_;
   IntrusiveList<Waiting> queue_;  // in order
-  size_t num_copied_ = 0;         // bytes, of those that wait
+  size_t num_waiting_ = 0;
+  size_t num_copied_ = 0;  // bytes, of those that wait though their senders have been told that they are done
   std::vector<Kept> kept_;
   std::vector<uint32_t> free_places_;
   size_t num_kept_ = 0;
   size_t num_pulled_ = 0;            // of those kept
+  size_t next_pushed_ = 0;           // of these places
   IntrusiveList<Arrival> held_;      // neither fetched nor refused yet
   IntrusiveList<Arrival> fetching_;  // more of it is to be read
   IntrusiveList<Arrival> pulling_;   // more of it is to come

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <system_error>
@@ -16,6 +17,7 @@ namespace axon {
 
 // A look at what has come takes no more from one ring, so that the others, and those who wait, have their turn.
 static constexpr unsigned kMostAtOnce = 16;
+static constexpr unsigned kMostCalls = 64;
 
 std::unique_ptr<Transport> with_rings(std::unique_ptr<Transport> network, RingUse use) {
   return std::make_unique<RingTransport>(std::move(network), use);
@@ -32,7 +34,11 @@ RingTransport::RingTransport(std::unique_ptr<Transport> network, RingUse use) : 
   network_->set_receiver(*this);
 }
 
-RingTransport::~RingTransport() = default;
+// Others may be reading this process's memory, whose content means nothing any more: they find another key.
+RingTransport::~RingTransport() {
+  std::atomic_ref(shared_.own.key).store(0, std::memory_order_release);
+  if (bell_) bell_->close();
+}
 
 Status RingTransport::open_bell() {
   const uint64_t key = random_number();
@@ -64,22 +70,28 @@ Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool 
   }
   RingAddress end;
   std::memcpy(&end, address.last(sizeof end).data(), sizeof end);
+  RingLink* const known = find_link(end);
+  if (known != nullptr && peer_of(*known)) {
+    return Status(ErrorCode::kInvalidArgument, "the rings' address of a process that was met as another peer");
+  }
   Result<PeerId> added = network_->add_peer(address.first(address.size() - sizeof end), same_host);
   if (!added.ok()) return added;
   peers_.resize(std::max<size_t>(peers_.size(), added.value() + 1));
   if (!same_host || !bell_ || end.key == 0 || end.key == shared_.own.key) return added;
-  RingLink* const known = find_link(end);
-  peers_[added.value()].link = known != nullptr ? known : make_link(end);
+  Peer& peer = peers_[added.value()];
+  peer.address = end;
+  peer.link = known != nullptr ? known : make_link(end);
   return added;
 }
 
 RingLink* RingTransport::find_link(const RingAddress& address) noexcept {
-  const auto found = std::ranges::find(links_, address.key, &RingLink::key);
+  const auto found = std::ranges::find_if(links_, [&](const RingLink& link) { return link.is_of(address); });
   return found != links_.end() ? &*found : nullptr;
 }
 
-// None if there are as many as may be.
+// None if there are as many as may be; then those are to be looked for whose process is gone.
 RingLink* RingTransport::make_link(const RingAddress& address) noexcept {
+  is_to_tidy_ |= live_.size() >= kMostLinks;
   if (live_.size() >= kMostLinks) return nullptr;
   return live_.emplace_back(&links_.emplace_back(shared_, address));
 }
@@ -137,7 +149,7 @@ unsigned RingTransport::read_rings() noexcept {
   for (size_t i = 0; i < live_.size(); ++i) {
     RingLink& link = *live_[i];
     num_moved += link.advance() + link.read(kMostAtOnce);
-    is_to_tidy_ |= link.is_broken() || link.state() == RingLink::State::kNetwork;
+    is_to_tidy_ |= link.fault() != nullptr || link.state() == RingLink::State::kNetwork;
   }
   return num_moved;
 }
@@ -147,9 +159,9 @@ unsigned RingTransport::progress() noexcept {
   if (is_to_tidy_) [[unlikely]]
     tidy();
   unsigned num_moved = 0;
-  if (bell_->is_rung()) [[unlikely]] {
+  if (bell_->has_calls()) [[unlikely]] {
     num_moved = answer_calls();
-    bell_->ring();  // whoever armed it may not have slept yet
+    bell_->wake();  // whoever armed it may not have slept yet
   }
   num_moved += read_rings();
   return num_moved + network_->progress();
@@ -160,7 +172,15 @@ bool RingTransport::arm() noexcept {
   for (RingLink* link : live_) link->fall_asleep();
   if (answer_calls() != 0) return false;
   const auto is_awake = [](const RingLink* link) { return link->has_message() || link->has_work(); };
-  return !is_to_tidy_ && std::ranges::none_of(live_, is_awake) && network_->arm();
+  const auto awake = std::ranges::find_if(live_, is_awake);
+  if (awake == live_.end()) return !is_to_tidy_ && network_->arm();
+  is_to_tidy_ |= !peer_of(**awake);  // whose process nobody watches
+  return false;
+}
+
+bool RingTransport::has_unread(PeerId id) const noexcept {
+  const RingLink* const link = peers_[id].link;
+  return link != nullptr && link->has_message();
 }
 
 void RingTransport::flush(int timeout_ms) noexcept {
@@ -178,32 +198,35 @@ unsigned RingTransport::answer_calls() noexcept {
   unsigned num_answered = 0;
   RingCall call;
   bool finds_foreign = false;
-  while (bell_->next(call, finds_foreign)) {
+  while (num_answered < kMostCalls && bell_->next(call, finds_foreign)) {
     ++num_answered;
-    if (call.kind == RingCall::Kind::kOffer) on_offer(call);
+    if (call.kind == RingCall::Kind::kRing) on_offer(call);
   }
   if (finds_foreign) on_refused("a call that is for another process, or none");
   return num_answered;
 }
 
-// By one who takes none himself; by this process, which needs none; by one of this key who is somewhere else; or once
-// more.
+// By one who takes none himself; by this process, which needs none; or once more.
 void RingTransport::on_offer(const RingCall& call) noexcept {
   const RingAddress& caller = call.caller;
   RingLink* link = find_link(caller);
   const bool is_known = link != nullptr;
-  if (caller.key == 0 || caller.key == shared_.own.key || (is_known && !link->is_of(caller)) ||
-      (is_known && link->reads())) {
+  if (caller.key == 0 || caller.key == shared_.own.key || (is_known && link->reads())) {
     return on_refused("an offer of a ring by nobody who offers one now");
   }
-  if (is_known && link->state() == RingLink::State::kLost) return;
   if (!is_known) link = make_link(caller);
-  const bool may_be = link != nullptr && link->state() != RingLink::State::kNetwork;
-  if (may_be && read_ring_of(call, *link)) return;
-  bell_->refuse(caller.key);
-  if (link == nullptr || is_known) return;
-  live_.pop_back();
-  links_.pop_back();
+  if (link != nullptr && link->is_live() && read_ring_of(call, *link)) {
+    const auto met = std::ranges::find(peers_, caller, &Peer::address);
+    if (met != peers_.end() && !met->is_dropped) met->link = link;
+    return;
+  }
+  bell_->refuse(call.number);
+  if (is_known) {
+    link->refuse_ring();
+  } else if (link != nullptr) {
+    live_.pop_back();
+    links_.pop_back();
+  }
 }
 
 // Who calls may be gone, or not to be looked into by this process: that is nobody's fault.
@@ -222,27 +245,26 @@ void RingTransport::drop_peer(PeerId id) noexcept {
   peers_[id].is_dropped = is_to_tidy_ = true;
 }
 
-// Of one that makes no sense, or takes no ring of ours.
+// Of one with which something is wrong, or that takes no ring of ours.
 void RingTransport::look_after(RingLink& link) noexcept {
   const std::optional<PeerId> peer = peer_of(link);
-  const bool is_deaf = link.state() == RingLink::State::kNetwork;  // to us
-  if (is_deaf && !link.is_broken() && !link.reads() && peer) link.hand_over(*network_, *peer);
-  if (!link.is_broken() && !(is_deaf && link.reads())) return;
-  on_refused(link.is_broken() ? "a ring whose content no process of ours writes" : "answers to what it offers");
-  if (peer && !peers_[*peer].is_dropped) {
-    const char* why = link.is_broken() ? "what it writes into shared memory makes no sense"
-                                       : "it writes to this process, but cannot read what this one writes";
-    on_peer_lost(*peer, {ErrorCode::kPeerLost, why});
+  const bool is_gone = !peer && link.is_gone();
+  if (link.fault() != nullptr && peer && !peers_[*peer].is_dropped) {
+    on_peer_lost(*peer, {ErrorCode::kPeerLost, link.fault()});
   }
-  link.lose();
+  if (link.fault() != nullptr || is_gone) {
+    link.lose();
+  } else if (link.state() == RingLink::State::kNetwork && peer) {
+    link.hand_over(*network_, *peer);
+  }
 }
 
 // Not while rings are read.
 void RingTransport::tidy() noexcept {
   is_to_tidy_ = false;
-  for (size_t i = 0; i < peers_.size(); ++i) {
-    RingLink* const link = peers_[i].is_dropped ? peers_[i].link : nullptr;
-    if (link != nullptr && link->state() != RingLink::State::kLost) link->lose();
+  for (const Peer& peer : peers_) {
+    const bool is_to_end = peer.is_dropped && peer.link != nullptr;
+    if (is_to_end && peer.link->state() != RingLink::State::kLost) peer.link->lose();
   }
   for (size_t i = 0; i < live_.size(); ++i) look_after(*live_[i]);
   std::erase_if(live_, [](const RingLink* link) { return !link->is_live(); });

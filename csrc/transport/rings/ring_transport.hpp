@@ -40,6 +40,7 @@ class RingTransport final : public Transport, private Receiver {
   void refuse(void* rendezvous) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
   unsigned progress() noexcept override;
+  bool has_unread(PeerId peer) const noexcept override;
   bool hears(std::chrono::milliseconds at_most) noexcept override { return network_->hears(at_most); }
   int event_fd() const noexcept override { return events_.valid() ? events_.get() : network_->event_fd(); }
   bool arm() noexcept override;
@@ -47,7 +48,8 @@ class RingTransport final : public Transport, private Receiver {
 
  private:
   struct Peer {
-    RingLink* link = nullptr;  // none: the network's alone
+    RingLink* link = nullptr;  // none: the network's alone, as yet
+    RingAddress address;
     bool is_dropped = false;
   };
 
@@ -73,8 +75,8 @@ class RingTransport final : public Transport, private Receiver {
   void look_after(RingLink& link) noexcept;
   void tidy() noexcept;
 
-  std::unique_ptr<Transport> network_;
   RingLink::Shared shared_;
+  std::unique_ptr<Transport> network_;
   std::optional<Bell> bell_;  // none: nothing goes by rings
   FileDescriptor events_;     // the bell's and the network's
   std::vector<std::byte> address_;

@@ -5,17 +5,25 @@
 #include <string>
 #include <utility>
 
+#include "base/config.hpp"
 #include "transport/ucx/ucx_status.hpp"
 
 namespace axon {
 
 static constexpr const char* kPrefix = "AXON";  // AXON_UCX_TLS and the like
 
+// What replaces UCX's own defaults, unless the user says otherwise.
+//
 // Endpoints with error handling get neither shared memory nor CMA unless UCX is told that they can do without what it
 // misses in them: word of a peer's end, which its process gives us, and taking back the right to read memory, which
 // ends with the peer. docs/adr/ucx-error-handling-everywhere.md.
-static constexpr std::array<std::pair<const char*, const char*>, 3> kSharedMemory{
-    {{"POSIX_ERROR_HANDLING", "y"}, {"SYSV_ERROR_HANDLING", "y"}, {"CMA_MEMORY_INVALIDATE", "y"}}};
+//
+// RNDV_THRESH makes no rendezvous rarer, as each of our messages says which protocol it takes, but what its data comes
+// by over TCP: one write into the receiver's memory instead of frames of 64 KiB. docs/adr/one-write-over-tcp.md.
+static constexpr std::array<std::pair<const char*, const char*>, 4> kDefaults{{{"POSIX_ERROR_HANDLING", "y"},
+                                                                               {"SYSV_ERROR_HANDLING", "y"},
+                                                                               {"CMA_MEMORY_INVALIDATE", "y"},
+                                                                               {"RNDV_THRESH", "inf"}}};
 
 namespace {
 
@@ -34,7 +42,11 @@ static Result<Config> read_config(const UcxOptions& options) {
     const std::string call = "ucp_config_modify(" + name + "=" + value + ")";
     return status_of(ucp_config_modify(config.get(), name.c_str(), value.c_str()), call.c_str());
   };
-  for (const auto& [name, value] : kSharedMemory) AXON_TRY(set(name, value));
+  for (const auto& [name, value] : kDefaults) {
+    const std::string variable = std::string("UCX_") + name;
+    const bool is_users = config::is_set(variable) || config::is_set("AXON_" + variable);
+    if (!is_users) AXON_TRY(set(name, value));
+  }
   for (const auto& [name, value] : options.settings) AXON_TRY(set(name, value));
   return config;
 }

@@ -38,7 +38,7 @@ struct Written {
 
 // A ring, and its memory for whoever writes it without a writer.
 struct SharedRing {
-  RingWriter writer = RingWriter::make().value();
+  RingWriter writer = RingWriter::make(0, 0).value();
   SharedPages pages = SharedPages::open(getpid(), writer.descriptor(), sizeof(RingMemory)).value();
   RingMemory& memory = *reinterpret_cast<RingMemory*>(pages.data());
 };
@@ -64,21 +64,27 @@ class Process final : public Receiver {
   // Whom this card is of, or who has a key so much larger.
   void call(const PeerCard& card, RingCall::Kind kind, int descriptor = -1, uint64_t key_difference = 0,
             uint64_t own_key = kKey) {
-    RingAddress called;
-    std::memcpy(&called, std::span(card.address).last(sizeof called).data(), sizeof called);
+    const RingAddress called = address_in(card);
     EXPECT_TRUE(BellPull::open(called).value().call(
         {.key = called.key + key_difference, .caller = address(own_key), .kind = kind, .descriptor = descriptor}));
   }
   void wake(const PeerCard& card) { call(card, RingCall::Kind::kWake); }
 
   void offer(const PeerCard& card, SharedRing& ring) {
-    call(card, RingCall::Kind::kOffer, ring.writer.descriptor());
+    ring.memory.writer = kKey;
+    ring.memory.reader = address_in(card).key;
+    call(card, RingCall::Kind::kRing, ring.writer.descriptor());
     const Clock::time_point deadline = Clock::now() + 10s;
     while (!ring.writer.is_read() && Clock::now() < deadline) std::this_thread::yield();
     ASSERT_TRUE(ring.writer.is_read());
   }
 
  private:
+  static RingAddress address_in(const PeerCard& card) {
+    RingAddress address;
+    std::memcpy(&address, std::span(card.address).last(sizeof address).data(), sizeof address);
+    return address;
+  }
   void on_message(const MessageHeader&, const Payload&) noexcept override {}
   void on_peer_lost(PeerId, Status) noexcept override {}
 
@@ -326,11 +332,11 @@ TEST_F(HostileRings, offers_that_are_not_theirs_are_counted) {
   SharedRing another;
   const int descriptor = another.writer.descriptor();
   using Kind = RingCall::Kind;
-  member_.call(cards_[0], Kind::kOffer, descriptor, 1);  // not for this process
+  member_.call(cards_[0], Kind::kRing, descriptor, 1);  // not for this process
   expect_refused(1);
-  member_.call(cards_[0], Kind::kOffer, descriptor, 0, 0);  // by nobody
+  member_.call(cards_[0], Kind::kRing, descriptor, 0, 0);  // by nobody
   expect_refused(2);
-  member_.call(cards_[0], Kind::kOffer, descriptor);  // once more
+  member_.call(cards_[0], Kind::kRing, descriptor);  // once more
   expect_refused(3);
   EXPECT_FALSE(another.writer.is_read());
   expect_arrives({1});

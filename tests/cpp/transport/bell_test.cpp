@@ -24,22 +24,24 @@ class Bells : public testing::Test {
 
   Bell bell = Bell::make(kKey).value();
   BellPull pull = BellPull::open(address()).value();
+  using Refused = BellPull::Refused;
+
   RingCall call;
   bool finds_foreign = false;
 };
 
 TEST_F(Bells, bring_each_call_once_in_order) {
-  EXPECT_FALSE(bell.is_rung());
+  EXPECT_FALSE(bell.has_calls());
   for (int32_t number = 0; number < 100; ++number) {
-    ASSERT_TRUE(pull.call({.key = kKey, .caller = {}, .kind = RingCall::Kind::kOffer, .descriptor = number}));
+    ASSERT_TRUE(pull.call({.key = kKey, .caller = {}, .kind = RingCall::Kind::kRing, .descriptor = number}));
   }
-  EXPECT_TRUE(bell.is_rung());
+  EXPECT_TRUE(bell.has_calls());
   for (int32_t number = 0; number < 100; ++number) {
     ASSERT_TRUE(bell.next(call, finds_foreign));
     EXPECT_EQ(call.descriptor, number);
   }
   EXPECT_FALSE(bell.next(call, finds_foreign));
-  EXPECT_FALSE(bell.is_rung());
+  EXPECT_FALSE(bell.has_calls());
   EXPECT_FALSE(finds_foreign);
 }
 
@@ -68,11 +70,25 @@ TEST_F(Bells, find_calls_among_foreign_bytes) {
 }
 
 TEST_F(Bells, tell_callers_that_they_are_refused) {
-  EXPECT_FALSE(pull.has_refused(7));
+  EXPECT_EQ(pull.has_refused(7), Refused::kNo);
   for (uint64_t other = 100; other < 130; ++other) bell.refuse(other);
-  EXPECT_FALSE(pull.has_refused(7));
+  EXPECT_EQ(pull.has_refused(7), Refused::kNo);
   bell.refuse(7);
-  EXPECT_TRUE(pull.has_refused(7));
+  EXPECT_EQ(pull.has_refused(7), Refused::kYes);
+  EXPECT_EQ(pull.has_refused(7), Refused::kNo) << "nothing since";
+}
+
+TEST_F(Bells, leave_no_caller_waiting_whose_refusal_they_do_not_hold_any_more) {
+  bell.refuse(7);
+  for (uint64_t other = 100; other < 100 + BellPage::kNumRefusals; ++other) bell.refuse(other);
+  EXPECT_EQ(pull.has_refused(7), Refused::kMaybe);
+  EXPECT_EQ(BellPull::open(address()).value().has_refused(7), Refused::kNo) << "of before";
+}
+
+TEST_F(Bells, tell_callers_that_nobody_hears) {
+  EXPECT_FALSE(pull.is_closed());
+  bell.close();
+  EXPECT_TRUE(pull.is_closed());
 }
 
 TEST_F(Bells, are_opened_of_the_process_that_was_met_alone) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <random>
 #include <thread>
@@ -37,11 +38,14 @@ class Ring : public testing::Test {
     return message;
   }
 
-  RingWriter writer = RingWriter::make().value();
+  static constexpr uint64_t kWriter = 1;
+  static constexpr uint64_t kReader = 2;
+
+  RingWriter writer = RingWriter::make(kWriter, kReader).value();
   // As a peer of another kind writes it.
   SharedPages pages = SharedPages::open(getpid(), writer.descriptor(), sizeof(RingMemory)).value();
   RingMemory& memory = *reinterpret_cast<RingMemory*>(pages.data());
-  RingReader reader = RingReader::open(getpid(), writer.descriptor()).value();
+  RingReader reader = RingReader::open(getpid(), writer.descriptor(), kWriter, kReader).value();
 };
 
 TEST_F(Ring, brings_every_size_in_order_however_often_it_goes_around) {
@@ -106,7 +110,7 @@ TEST_F(Ring, is_broken_by_what_no_writer_writes) {
                          {.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = 0},
                          {.kind = static_cast<RingHead::Kind>(8), .line = 0}};
   for (const RingHead& head : heads) {
-    RingReader another = RingReader::open(getpid(), writer.descriptor()).value();
+    RingReader another = RingReader::open(getpid(), writer.descriptor(), kWriter, kReader).value();
     memory.lines[0].head.store(head);
     EXPECT_EQ(another.read(16, [](RingHead::Kind, const MessageHeader&, const Payload&) { FAIL(); }), 1U);
     EXPECT_TRUE(another.is_broken());
@@ -232,15 +236,19 @@ class RingTransports : public testing::TestWithParam<RingUse> {
     return end;
   }
   // To the second one, as by the process of this key.
-  bool offer(uint64_t key, int descriptor) {
+  bool offer(uint64_t key, int descriptor, uint64_t number = 0) {
     const RingAddress called = address_of(second);
     RingAddress caller{.key = key, .identity = 0, .pid = getpid(), .page = stranger.page(), .pipe = stranger.pipe()};
     if (key == address_of(first).key) caller = address_of(first);
-    return BellPull::open(called).value().call(
-        {.key = called.key, .caller = caller, .kind = RingCall::Kind::kOffer, .descriptor = descriptor});
+    return BellPull::open(called).value().call({.key = called.key,
+                                                .caller = caller,
+                                                .number = number,
+                                                .kind = RingCall::Kind::kRing,
+                                                .descriptor = descriptor});
   }
+  RingWriter ring_to_second(uint64_t key) { return RingWriter::make(key, address_of(second).key).value(); }
   void offer_broken(uint64_t key) {
-    RingWriter ring = RingWriter::make().value();
+    RingWriter ring = ring_to_second(key);
     const SharedPages pages = SharedPages::open(getpid(), ring.descriptor(), sizeof(RingMemory)).value();
     auto& memory = *reinterpret_cast<RingMemory*>(pages.data());
     memory.lines[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = 0});
@@ -316,31 +324,71 @@ TEST_P(RingTransports, do_not_sleep_while_messages_wait_for_room) {
 
 TEST_P(RingTransports, refuse_offers_that_are_not_theirs) {
   const size_t num_before = num_mapped();
-  RingWriter ring = RingWriter::make().value();
+  RingWriter ring = ring_to_second(5);
+  RingWriter to_another = RingWriter::make(5, address_of(first).key).value();
+  RingWriter of_another = ring_to_second(address_of(first).key);
   const SharedPages shorter = SharedPages::make(4096).value();
+  BellPull pull = BellPull::open(address_of(second)).value();
   EXPECT_TRUE(offer(0, ring.descriptor()));
   EXPECT_TRUE(offer(address_of(second).key, ring.descriptor()));
   EXPECT_TRUE(offer(5, shorter.descriptor()));
-  ASSERT_TRUE(run([&] { return second.num_refused == 3; }));
-  BellPull pull = BellPull::open(address_of(second)).value();
-  EXPECT_TRUE(pull.has_refused(5));
-  EXPECT_TRUE(offer(5, 1 << 20));  // as of who has ended meanwhile
-  ASSERT_TRUE(run([&] { return pull.has_refused(5); }));
-  EXPECT_EQ(second.num_refused, 3U);
-  EXPECT_FALSE(ring.is_read());
+  EXPECT_TRUE(offer(5, to_another.descriptor()));
+  EXPECT_TRUE(offer(5, of_another.descriptor(), 9));
+  ASSERT_TRUE(run([&] { return second.num_refused == 5; }));
+  EXPECT_EQ(pull.has_refused(9), BellPull::Refused::kYes);
+  EXPECT_TRUE(offer(5, 1 << 20, 10));  // as of who has ended meanwhile
+  ASSERT_TRUE(run([&] { return pull.has_refused(10) == BellPull::Refused::kYes; }));
+  EXPECT_EQ(second.num_refused, 5U);
+  EXPECT_FALSE(ring.is_read() || to_another.is_read() || of_another.is_read());
   for (int time = 0; time < 3; ++time) EXPECT_TRUE(offer(5, ring.descriptor()));
-  ASSERT_TRUE(run([&] { return ring.is_read() && second.num_refused == 5; })) << "once, however often it is offered";
-  EXPECT_EQ(num_mapped(), num_before + 5);  // ours, the shorter one, the pull; theirs: the ring and a pull
+  ASSERT_TRUE(run([&] { return ring.is_read() && second.num_refused == 7; })) << "once, however often it is offered";
+  EXPECT_EQ(num_mapped(), num_before + 7);  // ours, those of others, the shorter one, the pull; theirs: one and a pull
 }
 
 TEST_P(RingTransports, take_the_network_to_who_refuses) {
+  std::deque<Bell> bells;
+  std::vector<RingWriter> rings;
+  for (uint64_t key = 100; key < 100 + RingTransport::kMostLinks - 1; ++key) {  // and the first one
+    Bell& bell = bells.emplace_back(Bell::make(key).value());
+    RingWriter& ring = rings.emplace_back(ring_to_second(key));
+    const RingAddress called = address_of(second);
+    ASSERT_TRUE(BellPull::open(called).value().call(
+        {.key = called.key,
+         .caller = {.key = key, .identity = 0, .pid = getpid(), .page = bell.page(), .pipe = bell.pipe()},
+         .kind = RingCall::Kind::kRing,
+         .descriptor = ring.descriptor()}));
+    ASSERT_TRUE(run([&] { return ring.is_read(); }));
+  }
+  Node third{with_rings(below->make_transport(), GetParam())};
+  const PeerId to_full = third.meet(second, true);
+  second.meet(third, true);
+  third.send(to_full, pattern(8, 1), 1);
+  third.send(to_full, pattern(kLong, 2), 2);
+  third.offer(to_full, pattern(9, 3));
+  ASSERT_TRUE(drive({&second, &third}, [&] { return second.num_complete() == 3 && third.all_sends_finished(); }));
+  for (const Transfer& send : third.sends) EXPECT_TRUE(send.status.ok()) << send.status.message();
+  EXPECT_FALSE(has_ring(third, to_full));
+}
+
+// Each has what it needs of the other, but for one way.
+TEST_P(RingTransports, lose_who_cannot_be_answered) {
   ASSERT_TRUE(offer(address_of(first).key, 1 << 20));
-  ASSERT_TRUE(run([&] { return BellPull::open(address_of(second)).value().has_refused(address_of(first).key); }));
-  first.send(to_second, pattern(8, 1), 1);  // the refusal is not of this one's offer, but is taken for it
-  first.send(to_second, pattern(kLong, 2), 2);
-  first.offer(to_second, pattern(9, 3));
-  ASSERT_TRUE(run([&] { return second.num_complete() == 3 && first.all_sends_finished(); }));
-  for (const Transfer& send : first.sends) EXPECT_TRUE(send.status.ok()) << send.status.message();
+  ASSERT_TRUE(drive({&second}, [&] { return second.transport().progress() == 0; }));
+  second.send(to_first, pattern(8, 1));
+  ASSERT_TRUE(run([&] { return !second.lost.empty(); }));
+  EXPECT_EQ(second.lost, std::vector{to_first});
+  EXPECT_EQ(second.num_refused, 0U);
+}
+
+TEST_P(RingTransports, tell_who_waits_that_nobody_reads_any_more) {
+  warm_up();
+  second.policy = Node::Policy::kHold;
+  const Transfer& offered = first.send(to_second, pattern(kLong, 1));
+  while (first.send(to_second, pattern(RingMemory::kMostBytes, 1)).finished()) continue;
+  second.close();
+  ASSERT_TRUE(drive({&first}, [&] { return first.all_sends_finished(); }));
+  EXPECT_EQ(offered.status.code(), ErrorCode::kPeerLost);
+  EXPECT_EQ(first.lost, std::vector{to_second});
 }
 
 TEST_P(RingTransports, lose_a_peer_whose_ring_makes_no_sense) {
@@ -366,11 +414,11 @@ TEST_P(RingTransports, believe_no_answer_to_what_was_not_offered) {
     Node third{with_rings(below->make_transport(), GetParam())};
     Bell bell = Bell::make(77).value();
     const RingAddress called = address_of(third);
-    RingWriter ring = RingWriter::make().value();
+    RingWriter ring = RingWriter::make(77, called.key).value();
     ASSERT_TRUE(BellPull::open(called).value().call(
         {.key = called.key,
          .caller = {.key = 77, .identity = 0, .pid = getpid(), .page = bell.page(), .pipe = bell.pipe()},
-         .kind = RingCall::Kind::kOffer,
+         .kind = RingCall::Kind::kRing,
          .descriptor = ring.descriptor()}));
     ASSERT_TRUE(drive({&third}, [&] { return ring.is_read(); }));
     MessageHeader header;

@@ -52,6 +52,8 @@ TEST(Wire, ring_bytes) {
   EXPECT_EQ(offsetof(RingMemory, num_taken), 0U);
   EXPECT_EQ(offsetof(RingMemory, is_read), 4U);
   EXPECT_EQ(offsetof(RingMemory, sleeps), 8U);
+  EXPECT_EQ(offsetof(RingMemory, writer), 16U);
+  EXPECT_EQ(offsetof(RingMemory, reader), 24U);
   EXPECT_EQ(offsetof(RingMemory, lines), 128U);
   EXPECT_EQ(sizeof(RingMemory), 128U + 4096 * 64);
 }
@@ -59,15 +61,17 @@ TEST(Wire, ring_bytes) {
 TEST(Wire, call_bytes) {
   const RingCall call{.key = 0x0807060504030201,
                       .caller = {.key = 2, .identity = 3, .pid = 4, .page = 5, .pipe = 6},
-                      .kind = RingCall::Kind::kOffer,
-                      .descriptor = 7};
-  const std::array<uint32_t, 12> golden{0x04030201, 0x08070605, 2, 0, 3, 0, 4, 5, 6, 0, 1, 7};
+                      .number = 7,
+                      .kind = RingCall::Kind::kRing,
+                      .descriptor = 8};
+  const std::array<uint32_t, 14> golden{0x04030201, 0x08070605, 2, 0, 3, 0, 4, 5, 6, 0, 7, 0, 1, 8};
   static_assert(sizeof golden == sizeof call);
   EXPECT_EQ(std::memcmp(&call, golden.data(), sizeof golden), 0);
   EXPECT_EQ(offsetof(BellPage, num_calls), 8U);
   EXPECT_EQ(offsetof(BellPage, num_refusals), 12U);
-  EXPECT_EQ(offsetof(BellPage, refusals), 16U);
-  EXPECT_EQ(sizeof(BellPage), 16U + 64 * 8);
+  EXPECT_EQ(offsetof(BellPage, is_closed), 16U);
+  EXPECT_EQ(offsetof(BellPage, refusals), 24U);
+  EXPECT_EQ(sizeof(BellPage), 24U + 64 * 8);
 }
 
 TEST(Wire, names_of_values_out_of_range_are_safe) {
