@@ -123,6 +123,7 @@ class Engine final : private ControlHandler, private Driver {
   void tick(Clock::time_point now) noexcept override;
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override;
+  bool holds_back() const noexcept override { return transport_ && transport_->holds_back(); }
   bool has_gated() const noexcept override { return !gated_.empty() || !watched_.empty(); }
   bool has_neighbours() const noexcept override { return num_neighbours_ != 0; }
   bool arm() noexcept override { return !shut_down_ && transport_->arm(); }

@@ -65,13 +65,17 @@ void Progress::notify_of_end() noexcept {
   if (waiter_listens_.load()) doorbell_.ring_waiter();
 }
 
+// The background thread may have decided to sleep before this began.
 void Progress::release() noexcept {
+  bool is_to_look = listens_.load() && driver_.holds_back();
   release_once();
   while (driver_.has_submissions() && try_acquire()) {
     driver_.drive();
-    wake();  // the background thread may have decided to sleep before this began
+    is_to_look |= listens_.load() && driver_.holds_back();
+    wake();
     release_once();
   }
+  if (is_to_look) wake_to_look();
 }
 
 void Progress::pump() noexcept {
@@ -112,7 +116,8 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
       patience_left = listen(finished, deadline) ? patience : Clock::duration{0};
       continue;
     }
-    if (has_listened) leaves_work = Clock::now() >= crowded_until_ || driver_.has_running() || for_end_.any();
+    if (has_listened)
+      leaves_work = Clock::now() >= crowded_until_ || driver_.has_running() || driver_.holds_back() || for_end_.any();
     release();
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {

@@ -35,6 +35,8 @@ class Driver {
   virtual void tick(Clock::time_point now) noexcept = 0;
   virtual bool has_submissions() const noexcept = 0;  // without the token, too
   virtual bool has_running() const noexcept = 0;
+  // Something that was sent, by operations that may be over, moves only while somebody drives.
+  virtual bool holds_back() const noexcept = 0;
   // Something is awaited that can only be seen by looking: a word in memory that a device writes.
   virtual bool has_gated() const noexcept = 0;
   // Processes of this host may send, which costs them a system call where one listens. The network's costs nobody.

@@ -304,6 +304,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   using namespace axon;
   static Descriptors descriptors;
+  descriptors.name_rings(0, 0);
   Input input(data, num_bytes);
   const auto act = [&](auto&& player) {
     for (int i = 0; i < kMostActions && !input.is_over(); ++i) player.act();

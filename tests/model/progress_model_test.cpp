@@ -17,7 +17,8 @@ using namespace std::chrono_literals;
 
 enum class Ends : uint8_t {
   kAtOnce,
-  kInTwoRounds,  // of which nothing tells: the transport has more to do and cannot be armed
+  kLeavingSomething,  // that the transport holds back until the next round
+  kInTwoRounds,       // of which nothing tells: the transport has more to do and cannot be armed
   kByMessage,
   kByDeadline,
 };
@@ -51,28 +52,32 @@ class JobDriver final : public Driver {
     model::check(!driven_, "one thread drives at a time");
     driven_ = true;
     model::point();
+    const bool moves = std::exchange(holds_back_, false);
     for (Deliverable* item = submitted_.take_all(); item != nullptr;) {
       running_.push_back(static_cast<Job*>(std::exchange(item, item->next)));
     }
     has_unseen_ = false;
     const size_t num_over = end_if([this](Job& job) {
-      return job.ends == Ends::kAtOnce || (job.ends == Ends::kByMessage && has_message_) ||
+      holds_back_ |= job.ends == Ends::kLeavingSomething;
+      return job.ends == Ends::kAtOnce || job.ends == Ends::kLeavingSomething ||
+             (job.ends == Ends::kByMessage && has_message_) ||
              (job.ends == Ends::kInTwoRounds && ++job.num_rounds == 2);
     });
     driven_ = false;
-    return static_cast<unsigned>(num_over);
+    return static_cast<unsigned>(num_over) + (moves ? 1 : 0);
   }
   void tick(Clock::time_point) noexcept override {
     end_if([](const Job& job) { return job.ends == Ends::kByDeadline; });
   }
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override { return !running_.empty(); }
+  bool holds_back() const noexcept override { return holds_back_; }
   bool has_gated() const noexcept override { return false; }
   bool has_neighbours() const noexcept override { return has_neighbours_; }
   bool arm() noexcept override {
     doorbell_.hush();
     const auto is_on_its_way = [](const Job* job) { return job->ends == Ends::kInTwoRounds; };
-    armed_ = !has_unseen_ && std::ranges::none_of(running_, is_on_its_way);
+    armed_ = !has_unseen_ && !holds_back_ && std::ranges::none_of(running_, is_on_its_way);
     was_armed_ |= armed_;
     return armed_;
   }
@@ -106,6 +111,7 @@ class JobDriver final : public Driver {
   bool has_unseen_ = false;  // since the last round
   bool armed_ = false;
   bool was_armed_ = false;
+  bool holds_back_ = false;
   bool driven_ = false;
 };
 
@@ -252,6 +258,28 @@ void ended_beside_a_listener() {
   other.join();
 }
 
+// Whose job is over does not come back to drive what it has left.
+template <bool kIsCrowd>
+void something_is_left_as_the_background_sleeps() {
+  World world;
+  if (kIsCrowd) world.progress.exclusively([&] { world.progress.crowd(); });
+  world.driver.block_until_armed();
+  world.run(Ends::kLeavingSomething);
+  model::block_until([&] { return !world.driver.holds_back(); }, model::kNever);
+}
+
+void something_is_left_by_a_listener() {
+  World world;
+  sync::thread other([&] {
+    world.driver.block_until_armed();
+    world.start_only(Ends::kLeavingSomething);
+    world.driver.bring_message();
+  });
+  world.run(Ends::kByMessage);
+  other.join();
+  model::block_until([&] { return !world.driver.holds_back(); }, model::kNever);
+}
+
 // And somebody else starts what needs driving.
 template <Ends kHow, bool kHasNeighbours = true>
 void started_beside_a_listener() {
@@ -321,6 +349,9 @@ constexpr Program kPrograms[] = {
     {"two_started_as_the_background_sleeps", two_started_as_the_background_sleeps, kThree},
     {"deadline_of_what_starts_as_the_background_sleeps", deadline_of_what_starts_as_the_background_sleeps,
      kFourWithSleeps},
+    {"something_is_left_as_the_background_sleeps", something_is_left_as_the_background_sleeps<false>, kFour},
+    {"something_is_left_as_a_crowds_background_sleeps", something_is_left_as_the_background_sleeps<true>, kFour},
+    {"something_is_left_by_a_listener", something_is_left_by_a_listener, kThree},
     {"exclusive_action_beside_a_waiter", exclusive_action_beside_a_waiter, kThree},
     {"ended_beside_a_listener", ended_beside_a_listener, kThree},
     {"started_at_once_beside_a_listener", started_beside_a_listener<Ends::kAtOnce>, kThree},

@@ -9,6 +9,7 @@
 // Whoever is killed, at any instruction, holds nobody up: each ring and each bell's call has one writer.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -39,6 +40,7 @@ class RingTransport final : public Transport, private Receiver {
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
   void refuse(void* rendezvous) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
+  bool holds_back() const noexcept override { return std::ranges::any_of(live_, &RingLink::has_work); }
   unsigned progress() noexcept override;
   bool has_unread(PeerId peer) const noexcept override;
   bool hears(std::chrono::milliseconds at_most) noexcept override { return network_->hears(at_most); }

@@ -55,6 +55,7 @@ class JobDriver final : public Driver {
   void tick(Clock::time_point) noexcept override { num_ticks.fetch_add(1); }
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override { return !running_.empty(); }
+  bool holds_back() const noexcept override { return false; }
   bool has_gated() const noexcept override { return false; }
   bool has_neighbours() const noexcept override { return true; }
   bool arm() noexcept override { return true; }
