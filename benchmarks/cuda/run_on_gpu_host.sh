@@ -11,9 +11,9 @@
 # deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
 #
 #   TORTURE=100000 sets the operations of the step torture, SOAK_MINUTES how long the soak takes, FAULT_ROUNDS how often
-#   ranks fail and regroup in the step faults, JOBS how many of upstream's tests run at a time and UPSTREAM_LIMIT for
-#   how many seconds (UPSTREAM_REST=1: only of those that the committed results lack), SIZES and OPERATIONS those of the
-#   benchmark, SHAPES those of overlap.
+#   ranks fail and regroup in the step faults and FAULTS which of them (as pytest's -k), JOBS how many of upstream's
+#   tests run at a time and UPSTREAM_LIMIT for how many seconds (UPSTREAM_REST=1: only of those that the committed
+#   results lack), SIZES and OPERATIONS those of the benchmark, SHAPES those of overlap.
 set -u
 bundle=$(realpath "$1")
 mkdir -p "$2"
@@ -160,7 +160,7 @@ all_steps() {
   step training 240 python_tests "$few" test_cuda_training.py test_training.py test_cuda_clients.py test_examples.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
   step runtime 150 python_tests test test_cuda_runtime.py
-  step faults 500 faults
+  step faults 500 faults "${FAULTS:-test}"
   step soak 400 soak
   step upstream_2 370 upstream 2
   step bench_2_graph 200 bench 2 graph

@@ -239,12 +239,12 @@ def _suffer(case: Case, step: Step) -> str:
     """The victim's part; what it is told if it goes on."""
     if case.moment == "inside":
         with once_at_rest(lambda: strike(case)):
-            return _fail(step)
+            return _fail(case, step)
     if case.moment == "after":
         step()
     case.hear(*(f"rank {rank}" for rank in range(dist.get_rank())))  # is inside, or through
     strike(case)
-    return _fail(step)
+    return _fail(case, step)
 
 
 def _raise_lookup_error(*_: object) -> None:
@@ -292,9 +292,9 @@ def be_survivor(case: Case, place: Place) -> tuple[str, Stretch]:
 
     if case.moment == "before":
         with once_at_rest(tell_from_inside):
-            message = _fail(step)
+            message = _fail(case, step)
     else:
-        message = _fail(step)
+        message = _fail(case, step)
     return message, Stretch.since(started)
 
 
@@ -325,12 +325,15 @@ def _prepare(case: Case) -> Step:
     return step
 
 
-def _fail(step: Step) -> str:
+def _fail(case: Case, step: Step) -> str:
     """A first call may have got all that it needs from the victim, and a GPU tells only the next one."""
-    deadline = time.monotonic() + FORMING_TIMEOUT_S
-    while time.monotonic() < deadline:
+    began = now = time.monotonic()
+    num_steps, longest_s = 0, 0.0
+    while now < began + FORMING_TIMEOUT_S:
         try:
             step()
         except RuntimeError as error:
             return str(error)
-    raise AssertionError("nothing was raised")
+        num_steps, longest_s, now = num_steps + 1, max(longest_s, time.monotonic() - now), time.monotonic()
+    told = [word for word in ("struck", "left") if case.is_told(word)]
+    raise AssertionError(f"nothing was raised by {num_steps} calls, of at most {longest_s:.3f} s; the victim: {told}")
