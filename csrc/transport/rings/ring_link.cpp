@@ -94,17 +94,20 @@ void RingLink::connect() noexcept {
   log::info("no ring to a process of this host: " + made.message());
 }
 
+Status RingLink::open_bell() noexcept {
+  if (bell_) return Status();
+  Result<BellPull> opened = BellPull::open(address_);
+  if (!opened.ok()) return std::move(opened.status());
+  bell_.emplace(std::move(opened).value());
+  return Status();
+}
+
 Status RingLink::make_ring() noexcept {
-  if (!bell_) {
-    Result<BellPull> bell = BellPull::open(address_);
-    if (!bell.ok()) return std::move(bell.status());
-    bell_.emplace(std::move(bell).value());
-  }
-  if (!writer_) {
-    Result<RingWriter> made = RingWriter::make(shared_.own.key, address_.key);
-    if (!made.ok()) return std::move(made.status());
-    writer_.emplace(std::move(made).value());
-  }
+  AXON_TRY(open_bell());
+  if (writer_) return Status();
+  Result<RingWriter> made = RingWriter::make(shared_.own.key, address_.key);
+  if (!made.ok()) return std::move(made.status());
+  writer_.emplace(std::move(made).value());
   return Status();
 }
 
@@ -299,23 +302,22 @@ unsigned RingLink::push_pieces() noexcept {
 // ---- Receiving
 
 Status RingLink::open(int descriptor) noexcept {
-  Result<BellPull> bell = bell_ ? Result<BellPull>(std::move(*bell_)) : BellPull::open(address_);
-  if (!bell.ok()) return std::move(bell.status());
-  bell_.emplace(std::move(bell).value());
-  Result<RingReader> ring = RingReader::open(address_.pid, descriptor, address_.key, shared_.own.key);
-  if (!ring.ok()) return std::move(ring.status());
-  reader_.emplace(std::move(ring).value());
+  AXON_TRY(open_bell());
+  Result<RingReader> opened = RingReader::open(address_.pid, descriptor, address_.key, shared_.own.key);
+  if (!opened.ok()) return std::move(opened.status());
+  reader_.emplace(std::move(opened).value());
   return Status();
 }
 
 unsigned RingLink::read(unsigned most) noexcept {
   if (!reader_) return 0;
-  const auto deliver = [this](RingHead::Kind kind, const MessageHeader& header, const Payload& payload) {
-    if (fault_ == nullptr && !receive(kind, header, payload))
-      find_harm("what it writes into shared memory makes no sense");
+  bool makes_sense = true;
+  const auto deliver = [&](RingHead::Kind kind, const MessageHeader& header, const Payload& payload) {
+    if (fault_ == nullptr && makes_sense) makes_sense = receive(kind, header, payload);
   };
   const unsigned num_read = reader_->read(most, deliver);
-  if (reader_->is_broken() && fault_ == nullptr) find_harm("what it writes into shared memory makes no sense");
+  makes_sense = makes_sense && !reader_->is_broken();
+  if (!makes_sense) find_harm("what it writes into shared memory makes no sense");
   return num_read;
 }
 
@@ -457,6 +459,7 @@ void RingLink::look_for_fault() noexcept {
 }
 
 void RingLink::find_harm(const char* what) noexcept {
+  if (fault_ != nullptr) return;
   fault_ = what;
   shared_.receiver->on_refused(what);
 }
@@ -473,6 +476,7 @@ void RingLink::lose() noexcept {
   while (Waiting* waiting = queue_.front()) {
     Completion* const completion = waiting->completion;
     leave_queue(*waiting);
+    waiting->release();
     if (completion != nullptr) completion->done(*completion, lost());
   }
   for (size_t place = 0; place < kept_.size(); ++place) {

@@ -120,6 +120,7 @@ class RingLink {
   };
 
   unsigned advance_all() noexcept;
+  Status open_bell() noexcept;
   Status make_ring() noexcept;
   void look_for_answer() noexcept;
   void look_for_fault() noexcept;
@@ -154,17 +155,17 @@ class RingLink {
   std::optional<BellPull> bell_;
   std::optional<RingWriter> writer_;
   std::optional<RingReader> reader_;
-  IntrusiveList<Waiting> queue_;  // in order
+  IntrusiveList<Waiting> queue_;  // to be written, in order: by driving
   size_t num_waiting_ = 0;
-  size_t num_copied_ = 0;  // bytes, of those that wait though their senders have been told that they are done
-  std::vector<Kept> kept_;
+  size_t num_copied_ = 0;   // bytes, of those that wait though their senders have been told that they are done
+  std::vector<Kept> kept_;  // until the other process answers
   std::vector<uint32_t> free_places_;
   size_t num_kept_ = 0;
   size_t num_pulled_ = 0;            // of those kept
   size_t next_pushed_ = 0;           // of these places
-  IntrusiveList<Arrival> held_;      // neither fetched nor refused yet
-  IntrusiveList<Arrival> fetching_;  // more of it is to be read
-  IntrusiveList<Arrival> pulling_;   // more of it is to come
+  IntrusiveList<Arrival> held_;      // until fetched or refused
+  IntrusiveList<Arrival> fetching_;  // more is to be read: by driving
+  IntrusiveList<Arrival> pulling_;   // more is to come
 };
 
 }  // namespace axon

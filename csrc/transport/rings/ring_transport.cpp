@@ -77,6 +77,7 @@ Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool 
   Result<PeerId> added = network_->add_peer(address.first(address.size() - sizeof end), same_host);
   if (!added.ok()) return added;
   peers_.resize(std::max<size_t>(peers_.size(), added.value() + 1));
+  peers_[added.value()].is_of_host = same_host;
   if (!same_host || !bell_ || end.key == 0 || end.key == shared_.own.key) return added;
   Peer& peer = peers_[added.value()];
   peer.address = end;
@@ -181,6 +182,14 @@ bool RingTransport::arm() noexcept {
 bool RingTransport::has_unread(PeerId id) const noexcept {
   const RingLink* const link = peers_[id].link;
   return link != nullptr && link->has_message();
+}
+
+// Rings have no place that a killed writer could hold.
+bool RingTransport::hears(std::chrono::milliseconds at_most) noexcept {
+  const auto takes_network = [](const Peer& peer) {
+    return peer.is_of_host && (peer.link == nullptr || peer.link->state() == RingLink::State::kNetwork);
+  };
+  return std::ranges::none_of(peers_, takes_network) || network_->hears(at_most);
 }
 
 void RingTransport::flush(int timeout_ms) noexcept {

@@ -43,7 +43,7 @@ class RingTransport final : public Transport, private Receiver {
   bool holds_back() const noexcept override { return std::ranges::any_of(live_, &RingLink::has_work); }
   unsigned progress() noexcept override;
   bool has_unread(PeerId peer) const noexcept override;
-  bool hears(std::chrono::milliseconds at_most) noexcept override { return network_->hears(at_most); }
+  bool hears(std::chrono::milliseconds at_most) noexcept override;
   int event_fd() const noexcept override { return events_.valid() ? events_.get() : network_->event_fd(); }
   bool arm() noexcept override;
   void flush(int timeout_ms) noexcept override;
@@ -52,6 +52,7 @@ class RingTransport final : public Transport, private Receiver {
   struct Peer {
     RingLink* link = nullptr;  // none: the network's alone, as yet
     RingAddress address;
+    bool is_of_host = false;
     bool is_dropped = false;
   };
 

@@ -59,6 +59,7 @@ UcxTransport::~UcxTransport() {
   for (Peer& peer : peers_) {
     if (!peer.same_host) close(peer);
   }
+  close(itself_);
   drain(worker_.get());
   const UcxWorker ended_quietly = std::move(worker_);
 }
