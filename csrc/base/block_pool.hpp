@@ -1,4 +1,5 @@
-// Blocks of memory by power-of-two size, kept for reuse: coroutine frames, request nodes, small unexpected payloads.
+// Blocks of memory by power-of-two size, kept for reuse: coroutine frames, request nodes, unexpected payloads of up to
+// 64 KiB with what stands before them.
 //
 // After warm-up allocate() and release() touch no heap. One owner at a time: used only by the holder of the engine's
 // progress token, hence no lock. Blocks above kLargestBlock come from the heap each time.
@@ -12,7 +13,7 @@ namespace axon {
 class BlockPool {
  public:
   static constexpr size_t kSmallestBlock = 64;
-  static constexpr size_t kLargestBlock = size_t{1} << 16;
+  static constexpr size_t kLargestBlock = size_t{1} << 17;
 
   BlockPool() = default;
   ~BlockPool();
@@ -27,7 +28,7 @@ class BlockPool {
   struct FreeBlock {
     FreeBlock* next;
   };
-  static constexpr size_t kNumClasses = 11;  // 64 B … 64 KiB
+  static constexpr size_t kNumClasses = 12;  // 64 B … 128 KiB
 
   static size_t class_of(size_t num_bytes) noexcept;
 
