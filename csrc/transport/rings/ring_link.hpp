@@ -62,7 +62,6 @@ class RingLink {
   RingLink(const RingLink&) = delete;
   RingLink& operator=(const RingLink&) = delete;
 
-  uint64_t key() const noexcept { return address_.key; }
   bool is_of(const RingAddress& address) const noexcept { return address_ == address; }
   State state() const noexcept { return state_; }
   bool is_live() const noexcept { return state_ != State::kNetwork && state_ != State::kLost; }

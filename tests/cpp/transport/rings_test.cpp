@@ -235,11 +235,15 @@ class RingTransports : public testing::TestWithParam<RingUse> {
     std::memcpy(&end, node.transport().address().last(sizeof end).data(), sizeof end);
     return end;
   }
+  static RingAddress address_at(const Bell& bell, uint64_t key) {
+    return {.key = key, .identity = 0, .pid = getpid(), .page = bell.page(), .pipe = bell.pipe()};
+  }
   // To the second one, as by the process of this key.
   bool offer(uint64_t key, int descriptor, uint64_t number = 0) {
-    const RingAddress called = address_of(second);
-    RingAddress caller{.key = key, .identity = 0, .pid = getpid(), .page = stranger.page(), .pipe = stranger.pipe()};
-    if (key == address_of(first).key) caller = address_of(first);
+    const RingAddress caller = key == address_of(first).key ? address_of(first) : address_at(stranger, key);
+    return offer(address_of(second), caller, descriptor, number);
+  }
+  static bool offer(const RingAddress& called, const RingAddress& caller, int descriptor, uint64_t number = 0) {
     return BellPull::open(called).value().call({.key = called.key,
                                                 .caller = caller,
                                                 .number = number,
@@ -351,12 +355,7 @@ TEST_P(RingTransports, take_the_network_to_who_refuses) {
   for (uint64_t key = 100; key < 100 + RingTransport::kMostLinks - 1; ++key) {  // and the first one
     Bell& bell = bells.emplace_back(Bell::make(key).value());
     RingWriter& ring = rings.emplace_back(ring_to_second(key));
-    const RingAddress called = address_of(second);
-    ASSERT_TRUE(BellPull::open(called).value().call(
-        {.key = called.key,
-         .caller = {.key = key, .identity = 0, .pid = getpid(), .page = bell.page(), .pipe = bell.pipe()},
-         .kind = RingCall::Kind::kRing,
-         .descriptor = ring.descriptor()}));
+    ASSERT_TRUE(offer(address_of(second), address_at(bell, key), ring.descriptor()));
     ASSERT_TRUE(run([&] { return ring.is_read(); }));
   }
   Node third{with_rings(below->make_transport(), GetParam())};
@@ -415,11 +414,7 @@ TEST_P(RingTransports, believe_no_answer_to_what_was_not_offered) {
     Bell bell = Bell::make(77).value();
     const RingAddress called = address_of(third);
     RingWriter ring = RingWriter::make(77, called.key).value();
-    ASSERT_TRUE(BellPull::open(called).value().call(
-        {.key = called.key,
-         .caller = {.key = 77, .identity = 0, .pid = getpid(), .page = bell.page(), .pipe = bell.pipe()},
-         .kind = RingCall::Kind::kRing,
-         .descriptor = ring.descriptor()}));
+    ASSERT_TRUE(offer(called, address_at(bell, 77), ring.descriptor()));
     ASSERT_TRUE(drive({&third}, [&] { return ring.is_read(); }));
     MessageHeader header;
     header.key = uint64_t{1} << 32;
