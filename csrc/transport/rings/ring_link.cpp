@@ -17,39 +17,16 @@ namespace axon {
 static constexpr size_t kChunk = size_t{1} << 20;
 // Several of them are in the ring at once: one is written while another one is read.
 static constexpr size_t kPiece = size_t{16} << 10;
-// Of what is sent before the other process has mapped our ring so much is copied, so that its sender need not wait.
-static constexpr size_t kMostCopied = size_t{128} << 10;
 // Who offers more, and does not read that all of it is refused, means harm.
 static constexpr size_t kMostWaiting = size_t{1} << 20;
 
-// As a completion: of its copy, on its way through the network.
-struct RingLink::Waiting : ListNode<Waiting>, Completion {
-  Waiting(Shared& owner, size_t num_bytes) noexcept
-      : Completion{[](Completion& self, Status) noexcept { static_cast<Waiting&>(self).release(); }},
-        shared(owner),
-        num_copied(num_bytes) {}
-
-  std::byte* copy() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
-  size_t num_bytes() const noexcept { return sizeof *this + num_copied; }
-  // Its sender has been told that it is done.
-  bool is_copied() const noexcept { return kind == RingHead::Kind::kMessage && completion == nullptr; }
-  void release() noexcept {
-    unlink();
-    shared.pool.release(this, num_bytes());
-  }
-
-  Shared& shared;
-  const size_t num_copied;  // bytes, behind this
+struct RingLink::Waiting : ListNode<Waiting> {
   RingHead::Kind kind = RingHead::Kind::kMessage;
   MessageHeader header;
   ConstBuffer payload;
   RemoteBytes offered;               // of an offer, whose payload this is
-  Completion* completion = nullptr;  // of a message that has not been copied
+  Completion* completion = nullptr;  // of a message
 };
-
-RingLink::Shared::~Shared() {
-  while (Waiting* waiting = handed_over.front()) waiting->release();
-}
 
 class RingLink::Arrival : public ListNode<Arrival> {
  public:
@@ -77,7 +54,7 @@ static Status lost() {
 }
 
 RingLink::~RingLink() {
-  while (Waiting* waiting = queue_.front()) waiting->release();
+  while (Waiting* waiting = queue_.front()) release(*waiting);
   for (IntrusiveList<Arrival>* list : {&held_, &fetching_, &pulling_}) {
     while (Arrival* arrival = list->front()) arrival->release();
   }
@@ -156,9 +133,8 @@ bool RingLink::write(RingHead::Kind kind, const MessageHeader& header, ConstBuff
   return true;
 }
 
-RingLink::Waiting& RingLink::enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload,
-                                     size_t num_copied) noexcept {
-  auto* waiting = new (shared_.pool.allocate(sizeof(Waiting) + num_copied)) Waiting(shared_, num_copied);
+RingLink::Waiting& RingLink::enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept {
+  auto* waiting = new (shared_.pool.allocate(sizeof(Waiting))) Waiting;
   waiting->kind = kind;
   waiting->header = header;
   waiting->payload = payload;
@@ -167,25 +143,19 @@ RingLink::Waiting& RingLink::enqueue(RingHead::Kind kind, const MessageHeader& h
   return *waiting;
 }
 
-void RingLink::leave_queue(Waiting& waiting) noexcept {
+void RingLink::release(Waiting& waiting) noexcept {
   --num_waiting_;
-  if (waiting.is_copied()) num_copied_ -= waiting.num_bytes();
   waiting.unlink();
+  shared_.pool.release(&waiting, sizeof waiting);
 }
 
+// None is done before it is in the ring, where its receiver finds it though this process has ended.
 std::optional<Status> RingLink::send(const MessageHeader& header, ConstBuffer payload,
                                      Completion& completion) noexcept {
   if (state_ == State::kLost) [[unlikely]]
     return lost();
   if (payload.num_bytes > RingMemory::kMostBytes) return offer(header, payload, completion);
   if (state_ == State::kOpen && queue_.empty() && write(RingHead::Kind::kMessage, header, payload)) return Status();
-  if (state_ != State::kOpen && num_copied_ + payload.num_bytes <= kMostCopied) {
-    Waiting& waiting = enqueue(RingHead::Kind::kMessage, header, payload, payload.num_bytes);
-    num_copied_ += waiting.num_bytes();
-    if (payload.num_bytes != 0) std::memcpy(waiting.copy(), payload.data, payload.num_bytes);
-    waiting.payload.data = waiting.copy();
-    return Status();
-  }
   enqueue(RingHead::Kind::kMessage, header, payload).completion = &completion;
   return std::nullopt;
 }
@@ -221,8 +191,7 @@ unsigned RingLink::write_waiting() noexcept {
     if (!write(first->kind, first->header, first->payload)) break;
     ++num_written;
     Completion* const completion = first->completion;
-    leave_queue(*first);
-    first->release();
+    release(*first);
     if (completion != nullptr) completion->done(*completion, Status());
   }
   return num_written;
@@ -233,21 +202,14 @@ void RingLink::hand_over(Transport& network, PeerId peer) noexcept {
   while (Waiting* first = queue_.front()) {
     Completion* completion = first->completion;
     std::optional<Status> sent;
-    leave_queue(*first);
-    if (first->is_copied()) {
-      shared_.handed_over.push_back(*first);
-      completion = first;
-      sent = network.send(peer, first->header, first->payload, *first);
-    } else {
-      if (first->kind == RingHead::Kind::kMessage) {
-        sent = network.send(peer, first->header, first->payload, *completion);
-      } else if (Kept* kept = first->kind == RingHead::Kind::kOffer ? find(first->offered.number) : nullptr) {
-        const ConstBuffer payload = kept->payload;
-        completion = &let_go(*kept);
-        sent = network.offer(peer, first->header, payload, *completion);
-      }
-      first->release();
+    if (first->kind == RingHead::Kind::kMessage) {
+      sent = network.send(peer, first->header, first->payload, *completion);
+    } else if (Kept* kept = first->kind == RingHead::Kind::kOffer ? find(first->offered.number) : nullptr) {
+      const ConstBuffer payload = kept->payload;
+      completion = &let_go(*kept);
+      sent = network.offer(peer, first->header, payload, *completion);
     }
+    release(*first);
     if (sent) completion->done(*completion, std::move(*sent));
   }
 }
@@ -351,7 +313,9 @@ bool RingLink::receive_offer(const MessageHeader& header, const Payload& payload
   auto* arrival = new (shared_.pool.allocate(sizeof(Arrival))) Arrival(*this, remote);
   held_.push_back(*arrival);
   void* const rendezvous = reinterpret_cast<std::byte*>(arrival) + 1;
+  arriving_ = arrival;
   shared_.receiver->on_message(header, {.num_bytes = remote.num_bytes, .rendezvous = rendezvous});
+  arriving_ = nullptr;
   return true;
 }
 
@@ -361,8 +325,10 @@ RingLink::Arrival* RingLink::arrival_of(void* rendezvous) noexcept {
   return reinterpret_cast<Arrival*>(static_cast<std::byte*>(rendezvous) - 1);
 }
 
+// Who refuses later has failed meanwhile, and says why: that is what the sender is to hear.
 void RingLink::refuse(Arrival& arrival) noexcept {
-  arrival.link.answer(RingHead::Kind::kRefused, arrival.remote.number);
+  const bool is_late = arrival.link.arriving_ != &arrival;
+  arrival.link.answer(is_late ? RingHead::Kind::kFetched : RingHead::Kind::kRefused, arrival.remote.number);
   arrival.release();
 }
 
@@ -475,8 +441,7 @@ void RingLink::lose() noexcept {
   reader_.reset();
   while (Waiting* waiting = queue_.front()) {
     Completion* const completion = waiting->completion;
-    leave_queue(*waiting);
-    waiting->release();
+    release(*waiting);
     if (completion != nullptr) completion->done(*completion, lost());
   }
   for (size_t place = 0; place < kept_.size(); ++place) {

@@ -32,21 +32,13 @@ struct RemoteBytes {
 static_assert(sizeof(RemoteBytes) == 24);
 
 class RingLink {
-  struct Waiting;
-
  public:
-  // What links of one transport share. Outlives its network.
+  // What links of one transport share.
   struct Shared {
-    Shared() noexcept = default;
-    ~Shared();
-    Shared(const Shared&) = delete;
-    Shared& operator=(const Shared&) = delete;
-
     RingAddress own;
     bool reads_processes = true;
     Receiver* receiver = nullptr;
     BlockPool pool;
-    IntrusiveList<Waiting> handed_over;  // whose copies the network is sending
   };
 
   enum class State : uint8_t {
@@ -109,6 +101,7 @@ class RingLink {
   static void refuse(Arrival& arrival) noexcept;
 
  private:
+  struct Waiting;
   // Of ours, that the other process is to fetch; its number is its place and how often that has been used.
   struct Kept {
     ConstBuffer payload;
@@ -126,9 +119,8 @@ class RingLink {
   void find_harm(const char* what) noexcept;  // which no process of ours does
   bool write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
   void answer(RingHead::Kind kind, uint64_t number) noexcept;
-  Waiting& enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload,
-                   size_t num_copied = 0) noexcept;
-  void leave_queue(Waiting& waiting) noexcept;
+  Waiting& enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
+  void release(Waiting& waiting) noexcept;
   unsigned write_waiting() noexcept;
   void offer_ring() noexcept;
 
@@ -156,15 +148,15 @@ class RingLink {
   std::optional<RingReader> reader_;
   IntrusiveList<Waiting> queue_;  // to be written, in order: by driving
   size_t num_waiting_ = 0;
-  size_t num_copied_ = 0;   // bytes, of those that wait though their senders have been told that they are done
   std::vector<Kept> kept_;  // until the other process answers
   std::vector<uint32_t> free_places_;
   size_t num_kept_ = 0;
-  size_t num_pulled_ = 0;            // of those kept
-  size_t next_pushed_ = 0;           // of these places
-  IntrusiveList<Arrival> held_;      // until fetched or refused
-  IntrusiveList<Arrival> fetching_;  // more is to be read: by driving
-  IntrusiveList<Arrival> pulling_;   // more is to come
+  size_t num_pulled_ = 0;              // of those kept
+  size_t next_pushed_ = 0;             // of these places
+  const Arrival* arriving_ = nullptr;  // which the receiver is being told of
+  IntrusiveList<Arrival> held_;        // until fetched or refused
+  IntrusiveList<Arrival> fetching_;    // more is to be read: by driving
+  IntrusiveList<Arrival> pulling_;     // more is to come
 };
 
 }  // namespace axon
