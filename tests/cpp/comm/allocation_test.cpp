@@ -45,7 +45,7 @@ std::vector<std::unique_ptr<TestOperation>> operations_of(size_t rank, size_t nu
 void finish(Communicator& communicator, TestOperation& operation) {
   ASSERT_TRUE(communicator.wait(operation, Clock::now() + 30s));
   ASSERT_TRUE(operation.status().ok()) << operation.status().message();
-  while (!operation.released.load()) std::this_thread::yield();
+  await_release(operation);
 }
 
 TEST_P(EngineAllocation, none_once_warm) {

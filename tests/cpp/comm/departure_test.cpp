@@ -21,11 +21,6 @@ class DepartureTest : public testing::TestWithParam<NetworkKind> {
     EXPECT_NE(operation.status().message().find(culprit + " reports: it had enough"), std::string::npos)
         << operation.status().message();
   }
-  void await_release(TestOperation& operation) {
-    const Clock::time_point deadline = Clock::now() + 10s;
-    while (!operation.released.load() && Clock::now() < deadline) std::this_thread::yield();
-    ASSERT_TRUE(operation.released.load());
-  }
   void abort(size_t rank) { group_[rank]->abort("it had enough"); }
 
   const std::unique_ptr<Network> network_ = GetParam().make();

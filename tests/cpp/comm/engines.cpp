@@ -125,9 +125,14 @@ void on_all_ranks(size_t num_ranks, const std::function<void(int rank)>& run) {
 const Status& run(Communicator& communicator, TestOperation& operation) {
   communicator.start(operation);
   EXPECT_TRUE(communicator.wait(operation, Clock::now() + 60s));
+  await_release(operation);
+  return operation.status();
+}
+
+void await_release(const TestOperation& operation) {
   const Clock::time_point deadline = Clock::now() + 10s;
   while (!operation.released.load() && Clock::now() < deadline) std::this_thread::yield();
-  return operation.status();
+  EXPECT_TRUE(operation.released.load()) << "the engine still uses it";
 }
 
 }  // namespace axon

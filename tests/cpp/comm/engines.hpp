@@ -68,4 +68,7 @@ void on_all_ranks(size_t num_ranks, const std::function<void(int rank)>& run);
 // Starts an operation and waits until it is released; its status.
 const Status& run(Communicator& communicator, TestOperation& operation);
 
+// Until the engine uses it no more: what failed may still have data in flight.
+void await_release(const TestOperation& operation);
+
 }  // namespace axon

@@ -83,7 +83,7 @@ TEST_F(ForeignTest, repeated_messages_of_members_are_refused) {
   auto received = TestOperation::receive(1, 1, 3);
   EXPECT_TRUE(run(*group_[0], *received).ok());
   EXPECT_TRUE(group_[1]->wait(*sent, Clock::now() + 10s));
-  while (!sent->released.load()) std::this_thread::yield();
+  await_release(*sent);
   MessageHeader header{.key = cards_[0].key, .source = 1, .slot = 3, .fingerprint = received->fingerprint(0)};
   stranger_.send(cards_[0], header);
   auto again = TestOperation::all_reduce({1, 1}, 30s);

@@ -84,7 +84,7 @@ TEST_P(ForkTest, what_its_parent_has_in_flight_fails_in_a_child_that_waits_for_i
   auto sent = TestOperation::send({1, 2, 3}, 0, 0);
   EXPECT_TRUE(run(*group_[1], *sent).ok());
   EXPECT_TRUE(group_[0]->wait(*received, Clock::now() + 10s));
-  while (!received->released.load()) std::this_thread::yield();
+  await_release(*received);
   EXPECT_EQ(received->data, (std::vector<int32_t>{1, 2, 3}));
 }
 

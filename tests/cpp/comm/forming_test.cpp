@@ -21,7 +21,7 @@ class FormingTest : public testing::TestWithParam<NetworkKind> {
     earlier_[0]->start(*sent);
     EXPECT_TRUE(run(*earlier_[1], *received).ok());
     EXPECT_TRUE(earlier_[0]->wait(*sent, Clock::now() + 10s));
-    while (!sent->released.load()) std::this_thread::yield();
+    await_release(*sent);
   }
 
   // More than rank 1 keeps for groups that it has not formed.

@@ -197,7 +197,7 @@ TEST_F(GateTest, a_companions_timeout_is_explained_to_callbacks_of_the_backgroun
   EXPECT_EQ(asker.failure.code(), ErrorCode::kTimeout);
   EXPECT_EQ(asker.failure.message().find("does not answer"), std::string::npos) << asker.failure.message();
   EXPECT_TRUE(wait(1, *theirs));
-  while (!theirs->released.load()) std::this_thread::yield();
+  await_release(*theirs);
   group_[0]->accompany(nullptr);
 }
 

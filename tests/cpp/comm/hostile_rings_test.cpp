@@ -212,7 +212,7 @@ class HostileRings : public testing::Test {
               std::string::npos)
         << waiting->status().message();
     EXPECT_EQ(waiting->data, Integers(4));
-    while (!waiting->released.load()) std::this_thread::yield();
+    await_release(*waiting);
     expect_refused(num_refused_before + 1);
     expect_others_undisturbed();
   }

@@ -38,7 +38,7 @@ class OverdueTest : public testing::TestWithParam<int> {
   void expect_success(int rank, TestOperation& operation) {
     EXPECT_TRUE(group_[rank]->wait(operation, Clock::now() + 20s));
     EXPECT_TRUE(operation.status().ok()) << operation.status().message();
-    while (!operation.released.load()) std::this_thread::yield();
+    await_release(operation);
   }
 
   LoopbackFabric fabric_;
@@ -80,7 +80,7 @@ TEST_P(OverdueTest, rank_that_does_not_answer_is_named_so) {
   group_[last()].reset();  // it has left the group, and says nothing about it
   expect_parts(explain(0, *operation), {"rank " + std::to_string(last()) + " (does not answer)"});
   group_[0].reset();
-  while (!operation->released.load()) std::this_thread::yield();
+  await_release(*operation);
 }
 
 TEST_P(OverdueTest, several_waiters_ask_at_a_time) {
@@ -110,7 +110,7 @@ TEST_P(OverdueTest, question_of_a_waiter_and_of_the_operations_own_timeout_do_no
   EXPECT_GT(num_explained, 1);
   expect_parts(operation->status().message(),
                {"Timed out after 400 ms. Not entered by: rank 1 (has called no collective yet)"});
-  while (!operation->released.load()) std::this_thread::yield();
+  await_release(*operation);
 }
 
 TEST_P(OverdueTest, messages_between_two_name_the_other) {
@@ -133,7 +133,7 @@ TEST_P(OverdueTest, operation_whose_inputs_are_not_there_says_so) {
   expect_parts(explain(0, *operation), {"Not entered by: rank 1 ", "Its inputs are not there yet: this rank's device"});
   group_[0]->abort("enough");
   EXPECT_TRUE(group_[0]->wait(*operation, Clock::now() + 10s));
-  while (!operation->released.load()) std::this_thread::yield();
+  await_release(*operation);
 }
 
 TEST_P(OverdueTest, operation_that_ends_meanwhile_is_no_timeout) {
@@ -149,7 +149,7 @@ TEST_P(OverdueTest, operation_that_ends_meanwhile_is_no_timeout) {
   for (std::thread& other : others) other.join();
   EXPECT_TRUE(group_[0]->wait(*operation, Clock::now() + 20s));
   EXPECT_TRUE(group_[0]->explain(*operation).ok());
-  while (!operation->released.load()) std::this_thread::yield();
+  await_release(*operation);
 }
 
 TEST_P(OverdueTest, operation_of_an_engine_that_has_shut_down_is_no_timeout) {
