@@ -160,6 +160,19 @@ def catches_the_interrupt_and_goes_on() -> None:
     dist.destroy_process_group()
 
 
+def ends_right_behind_its_message() -> None:
+    _, _, rank, size, store, *_ = sys.argv
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=int(rank), world_size=int(size))
+    ready()
+    if dist.get_rank() == 1:
+        dist.send(torch.tensor([1, 2, 3]), 0)
+        os._exit(0)
+    time.sleep(0.3)  # by now the other one is gone
+    received = torch.zeros(3, dtype=torch.int64)
+    dist.recv(received, 1)
+    print(received.tolist())
+
+
 def outlives_its_peer() -> None:
     """Rank 1 ends without a word; rank 0 then waits for it."""
     join()

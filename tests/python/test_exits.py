@@ -104,6 +104,12 @@ def test_a_caught_control_c_leaves_other_groups_usable(tmp_path: Path) -> None:
         assert "sum 2" in ended.output
 
 
+def test_what_a_peer_sent_before_it_ended_is_received(tmp_path: Path) -> None:
+    receiver, sender = run_ranks("ends_right_behind_its_message", 2, tmp_path / "store")
+    assert (receiver.code, sender.code) == (0, 0), receiver.errors
+    assert receiver.output.strip().endswith("[1, 2, 3]")
+
+
 def test_a_peer_that_exits_is_named(tmp_path: Path) -> None:
     survivor, _ = run_ranks("outlives_its_peer", 2, tmp_path / "store")
     assert survivor.code == 0, survivor.errors

@@ -279,6 +279,25 @@ TEST_P(RingTransports, need_no_driving_of_a_sender_for_what_fits) {
   EXPECT_EQ(second.num_complete(), 1U);
 }
 
+TEST_P(RingTransports, are_done_with_nothing_that_is_not_in_the_ring) {
+  const Transfer& sent = first.send(to_second, pattern(8, 1));
+  EXPECT_FALSE(drive({&first}, [&] { return sent.finished(); }, std::chrono::milliseconds(50)))
+      << "before the other process has mapped the ring";
+  ASSERT_TRUE(run([&] { return sent.finished(); }));
+  EXPECT_TRUE(sent.status.ok());
+  EXPECT_TRUE(drive({&second}, [&] { return second.num_complete() == 1; }));
+}
+
+// Its sender hears why from who has failed, not that it was refused.
+TEST_P(RingTransports, end_what_is_refused_later_as_if_it_had_been_fetched) {
+  second.policy = Node::Policy::kHold;
+  const Transfer& refused = first.send(to_second, pattern(kLong, 1));
+  ASSERT_TRUE(run([&] { return second.arrivals.size() == 1; }));
+  second.transport().refuse(second.arrivals.front().rendezvous);
+  ASSERT_TRUE(run([&] { return refused.finished(); }));
+  EXPECT_TRUE(refused.status.ok()) << refused.status.message();
+}
+
 TEST_P(RingTransports, say_how_messages_go) {
   const std::vector<Lane> lanes = first.transport().lanes(to_second).value();
   EXPECT_EQ(lanes.size(), GetParam() == RingUse::kAlways ? 2U : 1U);
