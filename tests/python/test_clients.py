@@ -91,6 +91,19 @@ def test_fsdp1_trains_as_one_process_does(two_ranks: RankPool) -> None:
     two_ranks.run(_fsdp1, timeout_s=120)
 
 
+def _fsdp1_hybrid() -> None:
+    for strategy in (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2):
+        with case(strategy=strategy.name):
+            model = _sharded_by_fsdp1(sharding_strategy=strategy, device_mesh=_mesh(2, 2))
+            _train(model, _share())
+            _agrees_with_fsdp1(model, _alone())
+
+
+@on_cpu_and_gpu
+def test_fsdp1_over_a_mesh_of_two_dimensions(four_ranks: RankPool) -> None:
+    four_ranks.run(_fsdp1_hybrid, timeout_s=120)
+
+
 def _alone_in_mixed_precision(reduced_as: torch.dtype) -> list[torch.Tensor]:
     """Each rank's share passes through parameters rounded to bfloat16; their gradients are averaged as `reduced_as`."""
     num_ranks, model = dist.get_world_size(), _model()
@@ -125,6 +138,23 @@ def _fsdp1_in_mixed_precision() -> None:
 @on_cpu_and_gpu
 def test_fsdp1_in_mixed_precision(two_ranks: RankPool) -> None:
     two_ranks.run(_fsdp1_in_mixed_precision, timeout_s=120)
+
+
+def _fsdp2_in_mixed_precision() -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    for reduced_as in (torch.float32, torch.bfloat16):
+        with case(reduced_as=reduced_as):
+            policy = MixedPrecisionPolicy(torch.bfloat16, reduced_as)
+            model = fully_shard(_model(), mesh=_mesh(dist.get_world_size()), mp_policy=policy)
+            _train(model, _share())
+            for parameter, expected in zip(model.parameters(), _alone_in_mixed_precision(reduced_as), strict=True):
+                torch.testing.assert_close(parameter.full_tensor().detach(), expected, atol=3e-4, rtol=1e-5)
+
+
+@on_cpu_and_gpu
+def test_fsdp2_in_mixed_precision(two_ranks: RankPool) -> None:
+    two_ranks.run(_fsdp2_in_mixed_precision, timeout_s=120)
 
 
 def _fsdp1_offloaded() -> None:

@@ -104,6 +104,37 @@ def _agrees(model: nn.Module, alone: nn.Module) -> None:
             same_bits(other, parameter.detach())
 
 
+def _drops_out_over(group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """What a training says of itself whose every step draws random numbers, of which rank 0 draws some for all."""
+    torch.manual_seed(own_rank())
+    network = nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.5), nn.Linear(64, 4))
+    model = nn.parallel.DistributedDataParallel(network, process_group=group)
+    optimizer = torch.optim.Adam(model.parameters())
+    losses = []
+    for inputs, targets in _batches():
+        order = torch.randperm(len(inputs))
+        dist.broadcast(order, 0, group=group)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs[order][_share()]), targets[order][_share()])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    state = torch.cuda.get_rng_state() if torch.get_default_device().type == "cuda" else torch.get_rng_state()
+    return [*losses, *(parameter.detach() for parameter in model.parameters()), state.cpu()]
+
+
+def _random_numbers() -> None:
+    builtin = dist.new_group(backend="nccl" if torch.get_default_device().type == "cuda" else "gloo")
+    assert dist.group.WORLD is not None
+    for ours, theirs in zip(_drops_out_over(dist.group.WORLD), _drops_out_over(builtin), strict=True):
+        same_bits(ours, theirs)
+
+
+@on_cpu_and_gpu
+def test_losses_and_random_numbers_are_those_over_a_built_in_backend(two_ranks: RankPool) -> None:
+    two_ranks.run(_random_numbers, timeout_s=120)
+
+
 def _unused_parameters() -> None:
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     alone, model = _Branches(), nn.parallel.DistributedDataParallel(_Branches(), find_unused_parameters=True)
@@ -340,3 +371,24 @@ def _debug_in_detail(folder: str) -> None:
 
 def test_groups_debugged_in_detail(fresh_ranks, tmp_path: Path) -> None:
     fresh_ranks(2, meeting="none").run(_debug_in_detail, str(tmp_path))
+
+
+def _disagree_in_detail(folder: str) -> None:
+    rank = own_rank()
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    dist.set_debug_level_from_env()
+    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    for call in (
+        lambda: dist.all_reduce(torch.ones(10 + rank)),
+        lambda: dist.barrier() if rank == 0 else dist.all_reduce(torch.ones(1)),
+    ):
+        with pytest.raises(RuntimeError, match="Detected mismatch between collectives on ranks"):
+            call()
+    data = torch.ones(10)
+    dist.all_reduce(data)  # the backend was not asked, and goes on
+    same_bits(data, torch.full((10,), 2.0))
+    dist.destroy_process_group()
+
+
+def test_a_disagreement_debugged_in_detail_is_told_by_torch(fresh_ranks, tmp_path: Path) -> None:
+    fresh_ranks(2, meeting="none").run(_disagree_in_detail, str(tmp_path))
