@@ -1,8 +1,8 @@
 """What is expected of upstream's tests. Each is in one of three lists, on CPUs and on GPUs: passes (must_pass, gated;
 passes_on_gpus), upstream refuses (upstream_refuses[_on_gpus]), not supported (cannot_pass[_on_gpus]).
 
-In the lists: names, one a line; after a colon the reason where there is one. What upstream refuses stands in groups
-under the line of its source that refuses (`Gate`).
+In the lists: names, one a line; of what cannot pass, behind a colon the reason and in brackets what the test then says.
+What upstream refuses stands in groups under the line of its source that refuses (`Gate`).
 """
 
 from __future__ import annotations
@@ -70,11 +70,19 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Shortcoming:
+    """Why a test cannot pass, and what it says then."""
+
+    reason: str
+    saying: str
+
+
+@dataclass(frozen=True)
 class Expected:
-    """Names: of what cannot pass with the reasons, of what upstream refuses with the lines that do."""
+    """Names: of what cannot pass with the shortcomings, of what upstream refuses with the lines that do."""
 
     to_pass: set[str]
-    not_to_pass: dict[str, str]
+    not_to_pass: dict[str, Shortcoming]
     not_to_run: dict[str, list[Gate]]
 
     def __post_init__(self) -> None:
@@ -88,10 +96,9 @@ def _lines(list_name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def read(list_name: str) -> dict[str, str]:
-    """Reasons by name."""
-    rows = [line.partition(":") for line in _lines(list_name)]
-    return {name.strip(): reason.strip() for name, _, reason in rows}
+def read_shortcomings(list_name: str) -> dict[str, Shortcoming]:
+    rows = [re.fullmatch(r"(\w+): (.+) \[(.+)\]", line) for line in _lines(list_name)]
+    return {row[1]: Shortcoming(row[2], row[3]) for row in rows if row}
 
 
 def read_gates(list_name: str) -> list[Gate]:
@@ -113,11 +120,11 @@ def gates(on_gpus: bool) -> list[Gate]:
 
 
 def must_pass() -> list[str]:
-    return [*read("must_pass"), *read("gated")]
+    return [*_lines("must_pass"), *_lines("gated")]
 
 
-def cannot_pass() -> dict[str, str]:
-    return read("cannot_pass")
+def cannot_pass() -> dict[str, Shortcoming]:
+    return read_shortcomings("cannot_pass")
 
 
 def committed(host: Host) -> list[dict[str, str]]:
@@ -127,8 +134,8 @@ def committed(host: Host) -> list[dict[str, str]]:
 def expected(host: Host) -> Expected:
     """A gate that depends on the host goes before the other lists; where more GPUs open it, its tests have to pass."""
     on_gpus = host.num_gpus > 0
-    to_pass = set(read("passes_on_gpus") if on_gpus else must_pass())
-    not_to_pass = read("cannot_pass_on_gpus") if on_gpus else cannot_pass()
+    to_pass = set(_lines("passes_on_gpus") if on_gpus else must_pass())
+    not_to_pass = read_shortcomings("cannot_pass_on_gpus") if on_gpus else cannot_pass()
     not_to_run: dict[str, list[Gate]] = {}
     for gate in gates(on_gpus):
         for name in gate.names:
@@ -137,5 +144,5 @@ def expected(host: Host) -> Expected:
             elif gate.wants_more_gpus:
                 to_pass.add(name)
     conditional = {name for name, refusing in not_to_run.items() if all(gate.conditions for gate in refusing)}
-    not_to_pass = {name: reason for name, reason in not_to_pass.items() if name not in conditional}
+    not_to_pass = {name: why for name, why in not_to_pass.items() if name not in conditional}
     return Expected(to_pass - conditional, not_to_pass, not_to_run)

@@ -69,10 +69,12 @@ def test_what_upstream_refuses_in_one_place_passes_in_the_other() -> None:
 
 
 _GATE = lists.Gate('@skip_but_pass_in_sandcastle_if(BACKEND != "nccl", "NCCL only")', names=["test_refused"])
-_EXPECTED = lists.Expected({"test_passes"}, {"test_cannot": "the reason"}, {"test_refused": [_GATE]})
+_EXPECTED = lists.Expected(
+    {"test_passes"}, {"test_cannot": lists.Shortcoming("the reason", "1 != 2")}, {"test_refused": [_GATE]}
+)
 _AS_LISTED = [
     {"name": "test_passes", "outcome": "passed", "why": ""},
-    {"name": "test_cannot", "outcome": "failed", "why": "AssertionError"},
+    {"name": "test_cannot", "outcome": "failed", "why": "AssertionError: 1 != 2"},
     {"name": "test_refused", "outcome": "skipped", "why": "NCCL only"},
 ]
 
@@ -91,6 +93,7 @@ def test_results_as_listed_give_no_complaint() -> None:
         ("test_passes", "failed", "ValueError", "has to pass"),
         ("test_cannot", "passed", "", "passes by now, though listed as: the reason"),
         ("test_cannot", "skipped", "NCCL only", "though listed as: the reason"),
+        ("test_cannot", "failed", "ValueError", "fails otherwise (ValueError), though listed as: the reason"),
         ("test_refused", "passed", "", "passed, though listed under @skip"),
         ("test_refused", "failed", "ValueError", "failed, though listed under @skip"),
         ("test_refused", "skipped", "MPI only", "is skipped (MPI only), though listed under @skip"),

@@ -72,10 +72,11 @@ def test_passes(name: str, runner: Runner) -> None:
     assert row["outcome"] == "passed", row["detail"]
 
 
-@pytest.mark.parametrize(("name", "reason"), lists.cannot_pass().items())
-def test_cannot_pass(name: str, reason: str, runner: Runner) -> None:
-    outcome = runner.run(name)["outcome"]
-    assert outcome != "passed", f"passes by now, though listed as: {reason}. Move it to gated.txt."
+@pytest.mark.parametrize(("name", "why"), lists.cannot_pass().items())
+def test_cannot_pass(name: str, why: lists.Shortcoming, runner: Runner) -> None:
+    row = runner.run(name)
+    assert row["outcome"] != "passed", f"passes by now, though listed as: {why.reason}. Move it to gated.txt."
+    assert why.saying in row["detail"]
 
 
 @pytest.mark.parametrize("backend", ["gloo", "axon"])
