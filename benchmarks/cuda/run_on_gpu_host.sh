@@ -157,7 +157,8 @@ all_steps() {
   step settings 120 python_tests "$few" test_cuda_settings.py
   step fused 240 python_tests "$few" test_fused.py test_fused_composition.py test_fused_float8.py test_cuda_fused.py \
     test_tensor_parallel.py
-  step training 240 python_tests "$few" test_cuda_training.py test_training.py test_cuda_clients.py test_examples.py
+  step training 240 python_tests "$few" test_cuda_training.py test_training.py test_clients.py \
+    test_cuda_clients.py test_examples.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
   step runtime 150 python_tests test test_cuda_runtime.py
   step faults 500 faults "${FAULTS:-test}"
