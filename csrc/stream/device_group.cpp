@@ -237,7 +237,8 @@ Status DeviceGroup::check_addressee(const Operation& message) {
   if (message.direction != Direction::kSend) return Status();
   const std::lock_guard lock(fate_mutex_);
   const Status& loss = loss_of(message.peer);
-  return loss.ok() ? Status() : Status(loss.code(), message.describe() + ": " + loss.message());
+  if (loss.ok()) return Status();
+  return {loss.code(), communicator_.signed_text(message.describe() + ": " + loss.message())};
 }
 
 // Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a

@@ -27,6 +27,10 @@ def _die_while(how: str, store_of_survivors: str) -> tuple[str, float] | None:
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     size = 1 << 20 if how == "streaming" else 10
     dist.all_reduce(torch.ones(size))
+    if how == "sending":  # not for the first time
+        for sender in range(last):
+            if rank in (sender, last):
+                dist.send(torch.ones(size), last) if rank == sender else dist.recv(torch.ones(size), sender)
     if rank == last:
         if how == "streaming":
             for _ in range(5):
@@ -34,11 +38,13 @@ def _die_while(how: str, store_of_survivors: str) -> tuple[str, float] | None:
         elif how == "waiting":
             time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "idle":
+    if how in ("idle", "sending"):
         time.sleep(1)
     message, started = "", time.monotonic()
     if how == "receiving":
         message = eventual_failure(lambda: dist.recv(torch.ones(size), last))
+    elif how == "sending":
+        message = eventual_failure(lambda: dist.send(torch.ones(size), last))
     else:
         message = eventual_failure(lambda: dist.all_reduce(torch.ones(size)))
     seconds = time.monotonic() - started
@@ -59,12 +65,12 @@ def _die_while(how: str, store_of_survivors: str) -> tuple[str, float] | None:
 
 
 @on("cuda")
-@pytest.mark.parametrize("how", ["idle", "receiving"])
+@pytest.mark.parametrize("how", ["idle", "receiving", "sending"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_rank_that_is_killed_before_others_call_it_is_named(how: str, size: int, fresh_ranks, tmp_path) -> None:
     results = fresh_ranks(size).run(_die_while, how, str(tmp_path / "store"), dying=[size - 1], timeout_s=40)
     for message, seconds in results[:-1]:
-        assert f"rank {size - 1}" in message
+        assert re.match(rf"\[rank \d of group '.*'\] .*rank {size - 1}", message, re.DOTALL), message
         assert seconds < NOTICE_S
 
 
