@@ -223,6 +223,7 @@ unsigned Engine::drive() noexcept {
     finish_over();
     return 0;
   }
+  finish_over();  // what has failed at its beginning, before anything comes for it: others are to hear why first
   const unsigned num_moved = messenger_.progress();
   finish_over();
   return num_moved + static_cast<unsigned>(num_begun);
