@@ -130,7 +130,7 @@ def _skip_unless_runnable(device: str) -> None:
     if device == "cuda":
         if torch.cuda.device_count() < 2:
             pytest.skip("needs 2 GPUs")
-        for package in ("sklearn", "accelerate", "pytorch_lightning"):
+        for package in ("sklearn", "accelerate", "transformers", "pytorch_lightning"):
             pytest.importorskip(package)
 
 
