@@ -74,7 +74,7 @@ python_tests() { # python_tests SELECTION FILE…: on GPUs only
 
 faults() { # faults [SELECTION]: of tests/fault, all on GPUs
   python3 -m pytest -vv -p no:cacheprovider -m gpu -k "${1:-test}" --all-faults --fault-rounds "${FAULT_ROUNDS:-30}" \
-    --tb=short --timeout 120 "$tests/../fault"
+    --faults-json "$results/faults.jsonl" --tb=short --timeout 120 "$tests/../fault"
 }
 
 soak() { # soak: random operations and faults, on all GPUs

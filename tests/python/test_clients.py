@@ -143,7 +143,7 @@ def test_fsdp1_in_mixed_precision(two_ranks: RankPool) -> None:
 def _fsdp2_in_mixed_precision() -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    for reduced_as in (torch.float32, torch.bfloat16):
+    for reduced_as in (torch.float32, torch.bfloat16, torch.float16):
         with case(reduced_as=reduced_as):
             policy = MixedPrecisionPolicy(torch.bfloat16, reduced_as)
             model = fully_shard(_model(), mesh=_mesh(dist.get_world_size()), mp_policy=policy)

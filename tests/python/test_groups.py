@@ -382,6 +382,8 @@ def _distributed_tensor() -> None:
     partial = distribute_tensor(left, mesh, [Shard(1)]) @ distribute_tensor(right, mesh, [Shard(0)])
     same_bits(partial.redistribute(mesh, [Shard(0)]).full_tensor(), left @ right)
     same_bits(distribute_tensor(left, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)]).full_tensor(), left)
+    row = left[:1].clone()  # of which all ranks but one have nothing
+    same_bits(distribute_tensor(row, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)]).full_tensor(), row)
 
 
 @on_cpu_and_gpu
