@@ -99,7 +99,7 @@ class Transport {
   // Nothing is sent to or expected from this peer any more. Pending transfers with it fail, or are never told done.
   virtual void drop_peer(PeerId peer) noexcept = 0;
 
-  // Something that was sent, and may be done for its sender, moves only in further calls of progress().
+  // Something waits here, though whoever sent it may be through, and moves only in further calls of progress().
   virtual bool holds_back() const noexcept { return false; }
 
   // Moves everything that can move; returns how much did (0: nothing).

@@ -128,6 +128,7 @@ def _random_numbers() -> None:
     assert dist.group.WORLD is not None
     for ours, theirs in zip(_drops_out_over(dist.group.WORLD), _drops_out_over(builtin), strict=True):
         same_bits(ours, theirs)
+    dist.destroy_process_group(builtin)
 
 
 @on_cpu_and_gpu

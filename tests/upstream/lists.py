@@ -97,8 +97,13 @@ def _lines(list_name: str) -> list[str]:
 
 
 def read_shortcomings(list_name: str) -> dict[str, Shortcoming]:
-    rows = [re.fullmatch(r"(\w+): (.+) \[(.+)\]", line) for line in _lines(list_name)]
-    return {row[1]: Shortcoming(row[2], row[3]) for row in rows if row}
+    shortcomings = {}
+    for line in _lines(list_name):
+        row = re.fullmatch(r"(\w+): (.+) \[(.+)\]", line)
+        if row is None:
+            raise ValueError(f"{list_name}.txt: not 'name: reason [what it says]' but {line!r}")
+        shortcomings[row[1]] = Shortcoming(row[2], row[3])
+    return shortcomings
 
 
 def read_gates(list_name: str) -> list[Gate]:

@@ -313,9 +313,7 @@ bool RingLink::receive_offer(const MessageHeader& header, const Payload& payload
   auto* arrival = new (shared_.pool.allocate(sizeof(Arrival))) Arrival(*this, remote);
   held_.push_back(*arrival);
   void* const rendezvous = reinterpret_cast<std::byte*>(arrival) + 1;
-  arriving_ = arrival;
   shared_.receiver->on_message(header, {.num_bytes = remote.num_bytes, .rendezvous = rendezvous});
-  arriving_ = nullptr;
   return true;
 }
 
@@ -325,10 +323,8 @@ RingLink::Arrival* RingLink::arrival_of(void* rendezvous) noexcept {
   return reinterpret_cast<Arrival*>(static_cast<std::byte*>(rendezvous) - 1);
 }
 
-// Who refuses later has failed meanwhile, and says why: that is what the sender is to hear.
 void RingLink::refuse(Arrival& arrival) noexcept {
-  const bool is_late = arrival.link.arriving_ != &arrival;
-  arrival.link.answer(is_late ? RingHead::Kind::kFetched : RingHead::Kind::kRefused, arrival.remote.number);
+  arrival.link.answer(RingHead::Kind::kRefused, arrival.remote.number);
   arrival.release();
 }
 

@@ -151,12 +151,11 @@ class RingLink {
   std::vector<Kept> kept_;  // until the other process answers
   std::vector<uint32_t> free_places_;
   size_t num_kept_ = 0;
-  size_t num_pulled_ = 0;              // of those kept
-  size_t next_pushed_ = 0;             // of these places
-  const Arrival* arriving_ = nullptr;  // which the receiver is being told of
-  IntrusiveList<Arrival> held_;        // until fetched or refused
-  IntrusiveList<Arrival> fetching_;    // more is to be read: by driving
-  IntrusiveList<Arrival> pulling_;     // more is to come
+  size_t num_pulled_ = 0;            // of those kept
+  size_t next_pushed_ = 0;           // of these places
+  IntrusiveList<Arrival> held_;      // until fetched or refused
+  IntrusiveList<Arrival> fetching_;  // more is to be read: by driving
+  IntrusiveList<Arrival> pulling_;   // more is to come
 };
 
 }  // namespace axon

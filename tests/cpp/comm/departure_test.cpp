@@ -71,6 +71,19 @@ TEST_P(DepartureTest, sends_to_a_rank_that_aborts_fail_now_and_later) {
   await_release(*waiting);
 }
 
+TEST_P(DepartureTest, sends_that_nobody_has_received_do_not_succeed_when_the_group_is_destroyed) {
+  auto waiting = TestOperation::send(std::vector<int32_t>(kLarge), 1, 1);
+  auto arrived = TestOperation::send({1}, 1, 2);
+  group_[0]->start(*waiting);
+  run(*group_[0], *arrived);
+  auto witness = TestOperation::receive(1, 0, 2);
+  EXPECT_TRUE(run(*group_[1], *witness).ok());  // behind the other one
+  group_[1].reset();
+  ASSERT_TRUE(group_[0]->wait(*waiting, Clock::now() + 10s));
+  EXPECT_FALSE(waiting->status().ok());
+  await_release(*waiting);
+}
+
 TEST_P(DepartureTest, receive_from_anyone_fails_once_nobody_is_left) {
   auto waiting = TestOperation::receive(1, kAnyRank, 1);
   auto witness = TestOperation::receive(1, 1, 2);

@@ -1,4 +1,4 @@
-// Rings: a ring by itself, and the transport that uses them above others.
+// The transport that uses rings above others.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -6,12 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <deque>
 #include <fstream>
-#include <random>
-#include <thread>
 
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
@@ -19,195 +16,6 @@
 
 namespace axon {
 namespace {
-
-using Outcome = RingWriter::Outcome;
-
-class Ring : public testing::Test {
- protected:
-  Outcome write(uint32_t sequence, const Bytes& payload) {
-    return writer.write(RingHead::Kind::kMessage, {.sequence = sequence, .fingerprint = {}},
-                        {.data = payload.data(), .num_bytes = payload.size()});
-  }
-  // What comes next, or nothing.
-  std::optional<std::pair<uint32_t, Bytes>> read() {
-    std::optional<std::pair<uint32_t, Bytes>> message;
-    while (!message && reader.read(1, [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
-      message.emplace(header.sequence, Bytes(payload.bytes, payload.bytes + payload.num_bytes));
-    }) != 0) {
-    }
-    return message;
-  }
-
-  static constexpr uint64_t kWriter = 1;
-  static constexpr uint64_t kReader = 2;
-
-  RingWriter writer = RingWriter::make(kWriter, kReader).value();
-  // As a peer of another kind writes it.
-  SharedPages pages = SharedPages::open(getpid(), writer.descriptor(), sizeof(RingMemory)).value();
-  RingMemory& memory = *reinterpret_cast<RingMemory*>(pages.data());
-  RingReader reader = RingReader::open(getpid(), writer.descriptor(), kWriter, kReader).value();
-};
-
-TEST_F(Ring, brings_every_size_in_order_however_often_it_goes_around) {
-  for (uint32_t sequence = 0; sequence < 2'000; ++sequence) {
-    const Bytes sent = pattern(sequence * 7919 % (RingMemory::kMostBytes + 1), sequence);
-    ASSERT_EQ(write(sequence, sent), Outcome::kWritten);
-    const auto came = read();
-    ASSERT_TRUE(came) << sequence;
-    ASSERT_EQ(came->first, sequence);
-    ASSERT_EQ(came->second, sent) << sequence;
-    ASSERT_FALSE(reader.has_message());
-  }
-}
-
-TEST_F(Ring, is_full_at_some_time_and_loses_nothing_then) {
-  std::mt19937 random(1);
-  uint32_t num_written = 0;
-  uint32_t num_read = 0;
-  unsigned times_full = 0;
-  for (int round = 0; round < 200; ++round) {
-    while (write(num_written, pattern(random() % (RingMemory::kMostBytes + 1), num_written)) != Outcome::kFull) {
-      ++num_written;
-    }
-    ++times_full;
-    for (unsigned left = random() % 100; left != 0 && num_read < num_written; --left, ++num_read) {
-      const auto came = read();
-      ASSERT_TRUE(came);
-      ASSERT_EQ(came->first, num_read);
-      ASSERT_EQ(came->second, pattern(came->second.size(), num_read));
-    }
-  }
-  for (; num_read < num_written; ++num_read) ASSERT_EQ(read()->first, num_read);
-  EXPECT_FALSE(read());
-  EXPECT_EQ(times_full, 200U);
-}
-
-// A payload's bytes on the lines' first places are heads of those lines a lap later, exactly.
-TEST_F(Ring, takes_no_payload_for_a_message) {
-  const uint32_t num_lines = RingMemory::lines_of(RingMemory::kMostBytes);
-  uint32_t line = 0;
-  for (int message = 0; message < 20; ++message) {
-    const uint32_t left = RingMemory::kNumLines - line % RingMemory::kNumLines;
-    if (num_lines > left) line += left;
-    Bytes forged(RingMemory::kMostBytes);
-    for (uint32_t i = 1; i < num_lines; ++i) {
-      const RingHead head{.kind = RingHead::Kind::kMessage, .line = line + i + RingMemory::kNumLines};
-      const size_t offset = i * kLineBytes - sizeof head - sizeof(MessageHeader);
-      std::memcpy(forged.data() + offset, &head, std::min(sizeof head, forged.size() - offset));
-    }
-    ASSERT_EQ(write(7, forged), Outcome::kWritten);
-    line += num_lines;
-    const auto came = read();
-    ASSERT_TRUE(came);
-    ASSERT_EQ(came->second, forged);
-    const auto another = read();
-    ASSERT_FALSE(another) << "message " << message << " begins within another";
-  }
-}
-
-TEST_F(Ring, is_broken_by_what_no_writer_writes) {
-  const RingHead heads[]{{.kind = RingHead::Kind::kMessage, .num_bytes = RingMemory::kMostBytes + 1, .line = 0},
-                         {.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = 0},
-                         {.kind = static_cast<RingHead::Kind>(8), .line = 0}};
-  for (const RingHead& head : heads) {
-    RingReader another = RingReader::open(getpid(), writer.descriptor(), kWriter, kReader).value();
-    memory.lines[0].head.store(head);
-    EXPECT_EQ(another.read(16, [](RingHead::Kind, const MessageHeader&, const Payload&) { FAIL(); }), 1U);
-    EXPECT_TRUE(another.is_broken());
-  }
-  // One that would end behind the ring's end.
-  memory.lines[0].head.store({.kind = RingHead::Kind::kWrap, .line = 0});
-  memory.lines[0].head.store({});
-  for (uint32_t sequence = 0; sequence < RingMemory::kNumLines - 1; ++sequence) {
-    ASSERT_EQ(write(sequence, {}), Outcome::kWritten);
-    ASSERT_TRUE(read());
-  }
-  const uint32_t last = RingMemory::kNumLines - 1;
-  memory.lines[last].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 17, .line = last});
-  EXPECT_FALSE(read());
-  EXPECT_TRUE(reader.is_broken());
-}
-
-TEST_F(Ring, ends_a_look_although_it_goes_around_for_ever) {
-  for (uint32_t lap = 0; lap < 3; ++lap) {
-    memory.lines[0].head.store({.kind = RingHead::Kind::kWrap, .line = lap * RingMemory::kNumLines});
-    EXPECT_EQ(reader.read(16, [](RingHead::Kind, const MessageHeader&, const Payload&) { FAIL(); }), 1U);
-  }
-}
-
-// Each line is looked at once, whatever stands there afterwards.
-TEST_F(Ring, believes_no_second_look) {
-  for (uint32_t sequence = 0; sequence < 3; ++sequence) {
-    const Bytes sent = pattern(200, sequence);
-    RingLine& first = memory.lines[sequence * RingMemory::lines_of(200)];
-    ASSERT_EQ(write(sequence, sent), Outcome::kWritten);
-    const auto change = [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
-      first.head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 1000, .line = first.head.load().line});
-      std::memset(first.begin(), 0xFF, sizeof header);
-      EXPECT_EQ(header.sequence, sequence);
-      EXPECT_EQ(payload.num_bytes, sent.size());
-    };
-    ASSERT_EQ(reader.read(1, change), 1U) << "the message behind is not where it should be";
-  }
-  EXPECT_FALSE(reader.is_broken());
-}
-
-TEST_F(Ring, is_written_within_its_bounds_whatever_its_reader_says) {
-  const uint64_t seed = std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random(static_cast<std::mt19937::result_type>(seed));
-  for (uint32_t sequence = 0; sequence < 2'000; ++sequence) {
-    memory.num_taken.store(static_cast<uint32_t>(random()));
-    memory.is_read.store(static_cast<uint32_t>(random()));
-    memory.sleeps.store(random() % 2);
-    write(sequence, pattern(random() % (RingMemory::kMostBytes + 1), sequence));
-  }
-  const auto page_size = static_cast<size_t>(getpagesize());
-  const auto* const end = reinterpret_cast<const std::byte*>(&memory + 1);
-  const auto* const end_of_pages = pages.data() + (sizeof memory + page_size - 1) / page_size * page_size;
-  EXPECT_TRUE(std::all_of(end, end_of_pages, [](std::byte byte) { return byte == std::byte{0}; }));
-}
-
-TEST_F(Ring, tells_once_of_a_sleeping_reader) {
-  EXPECT_EQ(write(0, {}), Outcome::kWritten);
-  reader.fall_asleep();
-  EXPECT_EQ(write(1, {}), Outcome::kWrittenToSleeper);
-  EXPECT_EQ(write(2, {}), Outcome::kWritten);
-}
-
-TEST_F(Ring, carries_what_one_thread_writes_to_another) {
-  constexpr uint32_t kNumMessages = 200'000;
-  std::jthread other([this] {
-    for (uint32_t sequence = 0; sequence < kNumMessages;) {
-      const Bytes bytes = pattern(sequence % 300, sequence);
-      if (write(sequence, bytes) != Outcome::kFull) ++sequence;
-    }
-  });
-  for (uint32_t sequence = 0; sequence < kNumMessages;) {
-    const auto came = read();
-    if (!came) continue;
-    ASSERT_EQ(came->first, sequence);
-    ASSERT_EQ(came->second, pattern(sequence % 300, sequence));
-    ++sequence;
-  }
-}
-
-TEST(SharedPages, opens_nothing_but_what_was_made_so) {
-  const SharedPages mine = SharedPages::make(8192).value();
-  EXPECT_TRUE(SharedPages::open(getpid(), mine.descriptor(), 8192).ok());
-  EXPECT_FALSE(SharedPages::open(getpid(), mine.descriptor(), 4096).ok());
-  EXPECT_FALSE(SharedPages::open(getpid(), 1 << 20, 8192).ok());
-  EXPECT_FALSE(SharedPages::open(INT32_MAX, mine.descriptor(), 8192).ok());
-  const FileDescriptor unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
-  EXPECT_FALSE(SharedPages::open(getpid(), unsealed.get(), 8192).ok());
-  EXPECT_NE(ftruncate(mine.descriptor(), 4096), 0) << "it can be shortened";
-  std::array<int, 2> ends{};
-  ASSERT_EQ(pipe(ends.data()), 0);
-  const FileDescriptor read_end(ends[0]);
-  const FileDescriptor write_end(ends[1]);
-  EXPECT_FALSE(SharedPages::open(getpid(), read_end.get(), 8192).ok());
-}
 
 size_t num_mapped() {
   std::ifstream maps("/proc/self/maps");
@@ -281,21 +89,12 @@ TEST_P(RingTransports, need_no_driving_of_a_sender_for_what_fits) {
 
 TEST_P(RingTransports, are_done_with_nothing_that_is_not_in_the_ring) {
   const Transfer& sent = first.send(to_second, pattern(8, 1));
-  EXPECT_FALSE(drive({&first}, [&] { return sent.finished(); }, std::chrono::milliseconds(50)))
+  EXPECT_FALSE(drive(
+      {&first}, [&] { return sent.finished(); }, std::chrono::milliseconds(50)))
       << "before the other process has mapped the ring";
   ASSERT_TRUE(run([&] { return sent.finished(); }));
   EXPECT_TRUE(sent.status.ok());
   EXPECT_TRUE(drive({&second}, [&] { return second.num_complete() == 1; }));
-}
-
-// Its sender hears why from who has failed, not that it was refused.
-TEST_P(RingTransports, end_what_is_refused_later_as_if_it_had_been_fetched) {
-  second.policy = Node::Policy::kHold;
-  const Transfer& refused = first.send(to_second, pattern(kLong, 1));
-  ASSERT_TRUE(run([&] { return second.arrivals.size() == 1; }));
-  second.transport().refuse(second.arrivals.front().rendezvous);
-  ASSERT_TRUE(run([&] { return refused.finished(); }));
-  EXPECT_TRUE(refused.status.ok()) << refused.status.message();
 }
 
 TEST_P(RingTransports, say_how_messages_go) {
@@ -437,7 +236,7 @@ TEST_P(RingTransports, believe_no_answer_to_what_was_not_offered) {
     ASSERT_TRUE(drive({&third}, [&] { return ring.is_read(); }));
     MessageHeader header;
     header.key = uint64_t{1} << 32;
-    EXPECT_NE(ring.write(kind, header, {}), Outcome::kFull);
+    EXPECT_NE(ring.write(kind, header, {}), RingWriter::Outcome::kFull);
     ASSERT_TRUE(drive({&third}, [&] { return third.num_refused == 1; }));
     EXPECT_TRUE(third.arrivals.empty());
   }
