@@ -86,7 +86,7 @@ class Learner:
     tallies: dict[int, Tally] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._optimizer = torch.optim.Adam(self.policy.parameters(), lr=0.01)
+        self._optimizer = torch.optim.Adam(self.policy.parameters(), lr=0.005)
         self._waiting: asyncio.Queue[tuple[Tensor, ...]] = asyncio.Queue(NUM_WAITING)
 
     async def newest_policy(self) -> list[int | Tensor]:
@@ -109,7 +109,7 @@ class Learner:
         advantage = rewards - rewards.mean()
         gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
         self._optimizer.zero_grad()
-        (-gain - 0.01 * answers.entropy().mean()).backward()
+        (-gain - 0.1 * answers.entropy().mean()).backward()
         self._optimizer.step()
         self.version += 1
 
