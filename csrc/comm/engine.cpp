@@ -219,11 +219,11 @@ size_t Engine::open_watched() noexcept {
 
 unsigned Engine::drive() noexcept {
   const size_t num_begun = begin_submitted() + open_gates() + open_watched();
-  if (shut_down_) {  // all communicators are aborted: what begins now is over
+  if (num_begun != 0) {  // what failed at its beginning, before anything comes for it: others are to hear why first
+    messenger_.run_ready();
     finish_over();
-    return 0;
   }
-  finish_over();  // what has failed at its beginning, before anything comes for it: others are to hear why first
+  if (shut_down_) return 0;  // all communicators are aborted: what has begun is over
   const unsigned num_moved = messenger_.progress();
   finish_over();
   return num_moved + static_cast<unsigned>(num_begun);
