@@ -22,10 +22,20 @@ BEST_GUESS_WITHOUT_LEARNING = 3.0  # nats a byte, where all that is known is how
 
 def writer() -> GPT2LMHeadModel:
     """Of ASCII, a character a token; without dropout, so that it learns the same over every backend."""
-    without_dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    size = {"vocab_size": 128, "n_positions": CONTEXT, "n_embd": 64, "n_layer": 2, "n_head": 4}
-    of_text = {"bos_token_id": 10, "eos_token_id": 10, "pad_token_id": 0}
-    return GPT2LMHeadModel(GPT2Config(**size, **without_dropout, **of_text))
+    config = GPT2Config(
+        vocab_size=128,
+        n_positions=CONTEXT,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=10,
+        eos_token_id=10,
+        pad_token_id=0,
+    )
+    return GPT2LMHeadModel(config)
 
 
 def passages() -> TensorDataset:

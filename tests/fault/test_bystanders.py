@@ -13,6 +13,7 @@ from fault_bystanders import fail_beside, talk_beside
 from fault_case import FORMING_TIMEOUT_S, NOTICE_S, Case, Place, Stretch
 from fault_ranks import ALL, VICTIM, Ranks
 from pool import BACKEND
+from processes import state_of
 
 pytestmark = [pytest.mark.skipif(BACKEND != "axon", reason="what axon promises"), on("cpu", scope="module")]
 
@@ -26,8 +27,8 @@ def ranks(device: str) -> Iterator[Ranks]:
 
 def _await_stop(pid: int) -> None:
     deadline = time.monotonic() + FORMING_TIMEOUT_S
-    while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "T":
-        assert state != "Z", "the victim has ended"
+    while (state := state_of(pid)) != "T":
+        assert state not in (None, "Z"), "the victim has ended"
         assert time.monotonic() < deadline, f"the victim has not stopped, its state is {state}"
         os.sched_yield()
 

@@ -40,6 +40,14 @@ def output_of(command: Sequence[str], timeout_s: float = 200) -> str:
     return done.stdout
 
 
+def state_of(pid: int | str) -> str | None:
+    """As ps has it: "T" has been stopped, "Z" has ended and nobody has waited for it; None: there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def _package_folder() -> Path:
     """Where the package under test is, installed or not."""
     package = importlib.util.find_spec("torch_axon")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from processes import state_of
 
 import torch_axon  # noqa: F401
 
@@ -161,14 +162,6 @@ def catches_the_interrupt_and_goes_on() -> None:
     dist.destroy_process_group()
 
 
-def _runs(pid: str) -> bool:
-    """Not if nobody has waited for it yet, though it has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def ends_right_behind_its_message() -> None:
     _, _, rank, size, store, *_ = sys.argv
     dist.init_process_group("axon", init_method=f"file://{store}", rank=int(rank), world_size=int(size))
@@ -179,7 +172,7 @@ def ends_right_behind_its_message() -> None:
         named.with_suffix(".new").rename(named)
         dist.send(torch.tensor([1, 2, 3]), 0)
         os._exit(0)
-    while not named.exists() or _runs(named.read_text()):
+    while not named.exists() or state_of(named.read_text()) not in (None, "Z"):
         time.sleep(0.01)
     received = torch.zeros(3, dtype=torch.int64)
     dist.recv(received, 1)

@@ -78,30 +78,25 @@ def _agrees_with_fsdp1(model: FullyShardedDataParallel, alone: Sequence[torch.Te
             torch.testing.assert_close(parameter.detach().to(expected.device), expected, atol=atol, rtol=1e-5)
 
 
-def _fsdp1() -> None:
-    for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
+def _fsdp1(strategies: Sequence[ShardingStrategy], *mesh: int) -> None:
+    """Over the default group, or a mesh of this shape."""
+    for strategy in strategies:
         with case(strategy=strategy.name):
-            model = _sharded_by_fsdp1(sharding_strategy=strategy)
+            model = _sharded_by_fsdp1(sharding_strategy=strategy, device_mesh=_mesh(*mesh) if mesh else None)
             _train(model, _share())
             _agrees_with_fsdp1(model, _alone())
 
 
 @on_cpu_and_gpu
 def test_fsdp1_trains_as_one_process_does(two_ranks: RankPool) -> None:
-    two_ranks.run(_fsdp1, timeout_s=120)
-
-
-def _fsdp1_hybrid() -> None:
-    for strategy in (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2):
-        with case(strategy=strategy.name):
-            model = _sharded_by_fsdp1(sharding_strategy=strategy, device_mesh=_mesh(2, 2))
-            _train(model, _share())
-            _agrees_with_fsdp1(model, _alone())
+    strategies = (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD)
+    two_ranks.run(_fsdp1, strategies, timeout_s=120)
 
 
 @on_cpu_and_gpu
 def test_fsdp1_over_a_mesh_of_two_dimensions(four_ranks: RankPool) -> None:
-    four_ranks.run(_fsdp1_hybrid, timeout_s=120)
+    strategies = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
+    four_ranks.run(_fsdp1, strategies, 2, 2, timeout_s=120)
 
 
 def _alone_in_mixed_precision(reduced_as: torch.dtype) -> list[torch.Tensor]:

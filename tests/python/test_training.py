@@ -346,12 +346,16 @@ def test_distributed_checkpoints(two_ranks: RankPool, tmp_path: Path) -> None:
     two_ranks.run(_checkpoint, str(tmp_path), timeout_s=120)
 
 
-def _debug_in_detail(folder: str) -> None:
-    """torch wraps every group, checks shapes and sequence numbers through Gloo, and then calls the backend."""
-    rank = own_rank()
+def _join_in_detail(folder: str) -> int:
+    """This rank. torch wraps groups, checks shapes and sequence numbers through Gloo, and then calls the backend."""
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     dist.set_debug_level_from_env()
-    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=2)
+    return dist.get_rank()
+
+
+def _debug_in_detail(folder: str) -> None:
+    rank = _join_in_detail(folder)
     group = dist.new_group()
     for each in (None, group):
         data = torch.ones(10)
@@ -375,10 +379,7 @@ def test_groups_debugged_in_detail(fresh_ranks, tmp_path: Path) -> None:
 
 
 def _disagree_in_detail(folder: str) -> None:
-    rank = own_rank()
-    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-    dist.set_debug_level_from_env()
-    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    rank = _join_in_detail(folder)
     for call in (
         lambda: dist.all_reduce(torch.ones(10 + rank)),
         lambda: dist.barrier() if rank == 0 else dist.all_reduce(torch.ones(1)),

@@ -1,11 +1,10 @@
 // A ring by itself: what its writer and its reader may rely on, and what they need not believe.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cstring>
 #include <random>
 #include <thread>
