@@ -1,17 +1,19 @@
 """DistributedDataParallel with what people switch on: layers that a step leaves out, compressed gradients, uneven data.
 
-    torchrun --nproc-per-node=2 examples/ddp.py [--gradients exact|fp16|bf16|powersgd]
+    torchrun --nproc-per-node=2 examples/ddp.py [--gradients exact|fp16|bf16|powersgd] [--batch-norm]
 
 Layers are dropped at random (stochastic depth), so some parameters have no gradient. Gradients travel as bfloat16, or
 as is said. Rank 0 has more batches than the others, which go on taking part in its reductions until it is through.
 With PowerSGD no layer is dropped: its second all_reduce starts when its first is over, on CPUs in no order with DDP's
-own of which parameters were used.
+own of which parameters were used. Batches are normalised over all ranks (SyncBatchNorm), on CPUs, where torch has no
+such thing, over each by itself; all ranks then have as many, since nobody stands in for a rank in the forward pass.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -23,15 +25,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class StochasticDepth(nn.Module):
-    def __init__(self, kept: float, num_layers: int = 3) -> None:
+    def __init__(self, kept: float, norm: nn.Module, num_layers: int = 3) -> None:
         super().__init__()
         self.kept = kept
         self.embed = nn.Linear(64, 128)
+        self.norm = norm
         self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(num_layers))
         self.head = nn.Linear(128, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        hidden = self.embed(images)
+        hidden = self.norm(self.embed(images))
         for layer in self.layers:
             if not self.training or random.random() < self.kept:
                 hidden = hidden + layer(hidden).relu()
@@ -50,18 +53,21 @@ def compress(model: DistributedDataParallel, gradients: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gradients", choices=("exact", "fp16", "bf16", "powersgd"), default="bf16")
+    parser.add_argument("--batch-norm", action="store_true")
     arguments = parser.parse_args()
     device = join()
     random.seed(dist.get_rank())
     data = digits(device)
     kept = 1.0 if arguments.gradients == "powersgd" else 0.8
-    model = DistributedDataParallel(
-        StochasticDepth(kept).to(device), find_unused_parameters=kept < 1, gradient_as_bucket_view=True
-    )
+    module = StochasticDepth(kept, nn.BatchNorm1d(128) if arguments.batch_norm else nn.Identity()).to(device)
+    if device.type == "cuda":
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
+    model = DistributedDataParallel(module, find_unused_parameters=kept < 1, gradient_as_bucket_view=True)
     compress(model, arguments.gradients)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    with model.join():
-        for step in range(100 if dist.get_rank() == 0 else 90):
+    is_even = arguments.batch_norm
+    with nullcontext() if is_even else model.join():
+        for step in range(90 if is_even or dist.get_rank() != 0 else 100):
             images, labels = data.share(step)
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()

@@ -2,7 +2,8 @@
 
     torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/elastic.py [FOLDER]
 
-In the first life of the job rank 1 is killed half-way. The other one raises at once, instead of waiting for it.
+In the first life of the job rank 1 is killed half-way. The other one raises at once, instead of waiting for it. Each
+life begins when all ranks have come; those that have not within a minute are all named (monitored_barrier).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -27,6 +29,7 @@ def main() -> None:
     device = join()
     checkpoint = FOLDER / f"{os.environ['TORCHELASTIC_RUN_ID']}.pt"
     life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    dist.monitored_barrier(timeout=timedelta(minutes=1), wait_all_ranks=True)
     data = digits(device)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 10)).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -1,7 +1,9 @@
-"""FSDP2 with mixed precision; a checkpoint that is written from shards and read by whoever serves the model.
+"""FSDP with mixed precision; a checkpoint that is written from shards and read by whoever serves the model.
 
     torchrun --nproc-per-node=2 examples/fsdp.py        # with 4 processes: two replicas of two shards each (HSDP)
     torchrun --nproc-per-node=2 examples/fsdp.py --cpu-offload      # shards, gradients and optimizer wait on the host
+    torchrun --nproc-per-node=2 examples/fsdp.py --fsdp1            # FSDP1 instead of FSDP2
+    torchrun --nproc-per-node=2 examples/fsdp.py --summed-loss      # FSDP2 divides gradients by what it is told
 
 Parameters are gathered as bfloat16, gradients are reduced as float32. The checkpoint is loaded into a model that is not
 sharded at all, which reads the held-out digits.
@@ -15,13 +17,21 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from shared import conclude, digits, join
+from shared import BATCH_SIZE, conclude, digits, join
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-
-PRECISION = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+from torch.distributed.fsdp import (
+    CPUOffload,
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 
 def build(device: torch.device) -> nn.Sequential:
@@ -37,21 +47,45 @@ def mesh_of(device: torch.device) -> DeviceMesh:
     return init_device_mesh(device.type, (size,))
 
 
+def shard(model: nn.Sequential, mesh: DeviceMesh, arguments: argparse.Namespace) -> nn.Module:
+    """With FSDP2."""
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if arguments.cpu_offload else OffloadPolicy()
+    for layer in (*(each for each in model if isinstance(each, nn.Linear)), model):
+        sharded = fully_shard(layer, mesh=mesh, mp_policy=precision, offload_policy=offload)
+        if arguments.summed_loss:  # over all ranks; else each takes the mean of its share, and they are averaged
+            sharded.set_gradient_divide_factor(BATCH_SIZE)
+    return model
+
+
+def shard_with_fsdp1(model: nn.Sequential, mesh: DeviceMesh, arguments: argparse.Namespace) -> nn.Module:
+    return FullyShardedDataParallel(
+        model,
+        device_mesh=mesh,
+        sharding_strategy=ShardingStrategy.FULL_SHARD if mesh.ndim == 1 else ShardingStrategy.HYBRID_SHARD,
+        auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+        mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+        cpu_offload=CPUOffload(arguments.cpu_offload and mesh.device_type == "cuda"),  # torch pins what it offloads
+        device_id=next(model.parameters()).device,
+        use_orig_params=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cpu-offload", action="store_true")
+    generation = parser.add_mutually_exclusive_group()
+    generation.add_argument("--fsdp1", action="store_true")
+    generation.add_argument("--summed-loss", action="store_true")
     arguments = parser.parse_args()
     device = join()
-    offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if arguments.cpu_offload else OffloadPolicy()
-    data, mesh, model = digits(device), mesh_of(device), build(device)
-    for layer in model:
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer, mesh=mesh, mp_policy=PRECISION, offload_policy=offload)
-    fully_shard(model, mesh=mesh, mp_policy=PRECISION, offload_policy=offload)
+    data = digits(device)
+    model = (shard_with_fsdp1 if arguments.fsdp1 else shard)(build(device), mesh_of(device), arguments)
+    reduction = "sum" if arguments.summed_loss else "mean"
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(100):
         images, labels = data.share(step)
-        loss = nn.functional.cross_entropy(model(images).float(), labels)
+        loss = nn.functional.cross_entropy(model(images).float(), labels, reduction=reduction)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

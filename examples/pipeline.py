@@ -1,17 +1,20 @@
 """A pipeline: each rank has every other quarter of the layers, and passes what it has computed on (interleaved 1F1B).
 
-torchrun --nproc-per-node=2 examples/pipeline.py
+    torchrun --nproc-per-node=2 examples/pipeline.py [--schedule 1F1B]
+
+In plain 1F1B a rank has one stage only, so that there are half as many layers.
 """
 
 from __future__ import annotations
+
+import argparse
 
 import torch
 import torch.distributed as dist
 from shared import BATCH_SIZE, conclude, digits, join
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
-STAGES_A_RANK = 2
 NUM_MICROBATCHES = 4
 
 
@@ -23,13 +26,20 @@ def build(stage: int, num_stages: int) -> nn.Module:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--schedule", choices=("1F1B", "interleaved"), default="interleaved")
+    interleaved = parser.parse_args().schedule == "interleaved"
     device = join()
     data = digits(device)
     rank, size = dist.get_rank(), dist.get_world_size()
-    num_stages = size * STAGES_A_RANK
+    num_stages = size * (2 if interleaved else 1)
     layers = {stage: build(stage, num_stages).to(device) for stage in range(rank, num_stages, size)}
     stages = [PipelineStage(module, stage, num_stages, device) for stage, module in layers.items()]
-    schedule = ScheduleInterleaved1F1B(stages, NUM_MICROBATCHES, loss_fn=nn.functional.cross_entropy)
+    schedule = (
+        ScheduleInterleaved1F1B(stages, NUM_MICROBATCHES, loss_fn=nn.functional.cross_entropy)
+        if interleaved
+        else Schedule1F1B(stages[0], NUM_MICROBATCHES, loss_fn=nn.functional.cross_entropy)
+    )
     optimizer = torch.optim.AdamW([each for module in layers.values() for each in module.parameters()], lr=2e-3)
     is_first, is_last = rank == 0, rank == size - 1
     losses: list[Tensor] = []

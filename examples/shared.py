@@ -16,13 +16,18 @@ BATCH_SIZE = 96  # of all ranks together
 
 
 def join() -> torch.device:
-    """The group of torchrun's processes; where this one computes. BACKEND=gloo or nccl runs the same over another."""
+    """The group of torchrun's processes; where this one computes. BACKEND=gloo or nccl runs the same over another.
+
+    Processes share GPUs where there are fewer. The group is bound to this one's, so that a DeviceMesh splits its groups
+    off it instead of forming them anew.
+    """
     if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
-    dist.init_process_group(os.environ.get("BACKEND", "axon"))
+    bound = device if device.type == "cuda" else None  # torch binds no group to a CPU
+    dist.init_process_group(os.environ.get("BACKEND", "axon"), device_id=bound)
     torch.manual_seed(7)
     return device
 

@@ -33,9 +33,10 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **variables}
 
 
-def output_of(command: Sequence[str], timeout_s: float = 200) -> str:
+def output_of(command: Sequence[str], timeout_s: float = 200, **variables: str) -> str:
     """What a program prints, which has to end well."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment())
+    env = environment(**variables)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -23,21 +23,32 @@ from processes import output_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+Processes = Callable[..., RankPool]  # of a device, and how many
 
-def _launch(example: str, *options: str, arguments: tuple[str, ...] = ()) -> str:
+
+def _visible_to(device: str) -> dict[str, str]:
+    """Examples use the GPUs that they see."""
+    return {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+
+
+def _launch(example: str, device: str, *options: str, arguments: tuple[str, ...] = ()) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
-    return output_of([*command, str(EXAMPLES / example), *arguments])
+    return output_of([*command, str(EXAMPLES / example), *arguments], **_visible_to(device))
 
 
-def test_llama_block_agrees_with_one_process_under_both_plans() -> None:
-    output = _launch("llama_block.py")
+@on_cpu_and_gpu
+def test_llama_block_agrees_with_one_process_under_both_plans(device: str) -> None:
+    _skip_unless_runnable(device)
+    output = _launch("llama_block.py", device)
     distances = re.findall(r"^(\w+): output within (\S+), gradients within (\S+) of", output, re.MULTILINE)
     assert [plan for plan, *_ in distances] == ["fused", "torch"]
     assert all(float(distance) < 1e-3 for _, *both in distances for distance in both), output
 
 
-def test_a_job_goes_on_from_its_checkpoint_when_a_rank_has_died(tmp_path: Path) -> None:
-    output = _launch("elastic.py", "--max-restarts=1", arguments=(str(tmp_path),))
+@on_cpu_and_gpu
+def test_a_job_goes_on_from_its_checkpoint_when_a_rank_has_died(device: str, tmp_path: Path) -> None:
+    _skip_unless_runnable(device)
+    output = _launch("elastic.py", device, "--max-restarts=1", arguments=(str(tmp_path),))
     assert "life 0 begins at step 0" in output
     assert "life 1 begins at step 40" in output
     assert "read 9" in output
@@ -55,14 +66,14 @@ def test_rollout_workers_teach_a_learner_though_one_is_killed() -> None:
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Callable[[str], RankPool]]:
-    """Two for each device, and not those of other tests: examples choose their own."""
-    pools: dict[str, RankPool] = {}
+def processes() -> Iterator[Processes]:
+    """Some for each device, and not those of other tests: examples choose their own."""
+    pools: dict[tuple[str, int], RankPool] = {}
 
-    def of(device: str) -> RankPool:
-        if device not in pools:
-            pools[device] = RankPool(2, meeting="none")
-        return pools[device]
+    def of(device: str, size: int = 2) -> RankPool:
+        if (device, size) not in pools:
+            pools[device, size] = RankPool(size, meeting="none")
+        return pools[device, size]
 
     yield of
     for pool in pools.values():
@@ -87,13 +98,10 @@ def _outliving_group() -> Iterator[None]:
         yield
 
 
-def _run(example: str, device: str, backend: str, port: int, *arguments: str) -> str:
+def _run(example: str, variables: dict[str, str], arguments: tuple[str, ...]) -> str:
     """As torchrun would, but without importing torch anew."""
     rank = str(own_rank())
-    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ |= {"MASTER_PORT": str(port), "BACKEND": backend, "BACKEND_OF_COMPILE": "aot_eager"}
-    if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "BACKEND_OF_COMPILE": "aot_eager", **variables}
     sys.path.insert(0, str(EXAMPLES))
     sys.argv = [example, *arguments]
     output = io.StringIO()
@@ -113,6 +121,13 @@ def _free_port() -> int:
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
             return int(listener.getsockname()[1])
+
+
+def _output(example: str, pool: RankPool, device: str, *arguments: str, backend: str = "axon") -> str:
+    """What rank 0 prints."""
+    meeting = {"WORLD_SIZE": str(pool.size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    variables = {**meeting, **_visible_to(device), "BACKEND": backend}
+    return str(pool.run(_run, f"{example}.py", variables, arguments, timeout_s=150)[0])
 
 
 _DIGITS = r"read 9\S+% of \d+ held-out digits; last loss \S+\n"
@@ -137,23 +152,19 @@ def _skip_unless_runnable(device: str) -> None:
 @needs_two_gpus
 @on("cuda")
 @pytest.mark.parametrize("example", ["context_parallel", "symmetric_memory"])
-def test_examples_learn_on_gpus(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
+def test_examples_learn_on_gpus(example: str, device: str, processes: Processes) -> None:
     _skip_unless_runnable(device)
-    output = processes(device).run(_run, f"{example}.py", device, "axon", _free_port(), timeout_s=150)[0]
-    assert re.fullmatch(_DIGITS, output)
+    assert re.fullmatch(_DIGITS, _output(example, processes(device), device))
 
 
 @on_cpu_and_gpu
 @pytest.mark.parametrize("example", _LEARNED)
-def test_examples_learn(example: str, device: str, processes: Callable[[str], RankPool]) -> None:
+def test_examples_learn(example: str, device: str, processes: Processes) -> None:
     _skip_unless_runnable(device)
     backends = ["axon", "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"]
     if (example, device) == ("profiled", "cuda"):
         backends.pop()  # NCCL's calls have other names in the profiler's table
-    outputs = [
-        processes(device).run(_run, f"{example}.py", device, backend, _free_port(), timeout_s=150)[0]
-        for backend in backends
-    ]
+    outputs = [_output(example, processes(device), device, backend=backend) for backend in backends]
     assert re.fullmatch(_LEARNED[example], outputs[0])
     assert len(set(outputs)) == 1  # of two ranks' sums no order differs
 
@@ -165,18 +176,27 @@ def test_examples_learn(example: str, device: str, processes: Callable[[str], Ra
         ("ddp", "--gradients=exact"),
         ("ddp", "--gradients=fp16"),
         ("ddp", "--gradients=powersgd"),
+        ("ddp", "--batch-norm"),
         ("fsdp", "--cpu-offload"),
+        ("fsdp", "--fsdp1 --cpu-offload"),
+        ("fsdp", "--summed-loss"),
+        ("pipeline", "--schedule=1F1B"),
     ],
 )
-def test_examples_learn_as_switched(
-    example: str, switch: str, device: str, processes: Callable[[str], RankPool]
-) -> None:
+def test_examples_learn_as_switched(example: str, switch: str, device: str, processes: Processes) -> None:
     _skip_unless_runnable(device)
-    pool = processes(device)
     plain, switched = (
-        pool.run(_run, f"{example}.py", device, "axon", _free_port(), *switches, timeout_s=150)[0]
-        for switches in ((), (switch,))
+        _output(example, processes(device), device, *switches) for switches in ((), tuple(switch.split()))
     )
     assert re.fullmatch(_DIGITS, switched)
-    # Which is the one that changes no number, if the optimizer runs on the same processor.
-    assert (switched == plain) == (switch == "--cpu-offload" and device == "cpu")
+    # Which are those that change no number, if the optimizer runs on the same processor.
+    assert (switched == plain) == (switch.endswith("--cpu-offload") and device == "cpu")
+
+
+@on_cpu_and_gpu
+def test_fsdp_learns_on_two_replicas_of_two_shards(device: str, processes: Processes) -> None:
+    _skip_unless_runnable(device)
+    fsdp2, fsdp1 = (_output("fsdp", processes(device, 4), device, *switches) for switches in ((), ("--fsdp1",)))
+    assert re.fullmatch(_DIGITS, fsdp2)
+    assert re.fullmatch(_DIGITS, fsdp1)
+    assert fsdp1 == fsdp2 or device == "cuda"  # where products may depend on the alignment of parameters
