@@ -1,5 +1,6 @@
-"""What is expected of upstream's tests. Each is in one of three lists, on CPUs and on GPUs: passes (must_pass, gated;
-passes_on_gpus), upstream refuses (upstream_refuses[_on_gpus]), not supported (cannot_pass[_on_gpus]).
+"""What is expected of upstream's tests. Each is in one of three lists, on CPUs and on GPUs: passes (must_pass, gated,
+passes_beside_rpc; passes_on_gpus), upstream refuses (upstream_refuses[_on_gpus]), or is not supported
+(cannot_pass[_on_gpus]).
 
 In the lists: names, one a line; of what cannot pass, behind a colon the reason and in brackets what the test then says.
 What upstream refuses stands in groups under the line of its source that refuses (`Gate`).
@@ -99,7 +100,7 @@ def _lines(list_name: str) -> list[str]:
 def read_shortcomings(list_name: str) -> dict[str, Shortcoming]:
     shortcomings = {}
     for line in _lines(list_name):
-        row = re.fullmatch(r"(\w+): (.+) \[(.+)\]", line)
+        row = re.fullmatch(r"([\w.]+): (.+) \[(.+)\]", line)
         if row is None:
             raise ValueError(f"{list_name}.txt: not 'name: reason [what it says]' but {line!r}")
         shortcomings[row[1]] = Shortcoming(row[2], row[3])
@@ -125,6 +126,7 @@ def gates(on_gpus: bool) -> list[Gate]:
 
 
 def must_pass() -> list[str]:
+    """On CPUs, whenever our own tests run."""
     return [*_lines("must_pass"), *_lines("gated")]
 
 
@@ -139,7 +141,7 @@ def committed(host: Host) -> list[dict[str, str]]:
 def expected(host: Host) -> Expected:
     """A gate that depends on the host goes before the other lists; where more GPUs open it, its tests have to pass."""
     on_gpus = host.num_gpus > 0
-    to_pass = set(_lines("passes_on_gpus") if on_gpus else must_pass())
+    to_pass = set(_lines("passes_on_gpus") if on_gpus else [*must_pass(), *_lines("passes_beside_rpc")])
     not_to_pass = read_shortcomings("cannot_pass_on_gpus") if on_gpus else cannot_pass()
     not_to_run: dict[str, list[Gate]] = {}
     for gate in gates(on_gpus):

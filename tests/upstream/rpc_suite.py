@@ -1,22 +1,26 @@
 """The tests beside distributed_test.py that torch's wheel ships and that communicate over a process group: those of DDP
 under distributed autograd, and of torch's RPC beside a group. They ask for Gloo by name, and get the backend under
-test; RPC itself runs over TensorPipe as ever. FSDP's, DTensor's and the functional collectives' tests are not in the
-wheel, only what they are derived from.
-
-Upstream's DdpUnderDistAutogradTest is left out: its ranks wait on a condition for a signal that may come before they
-wait, and then never end, over Gloo (2 cores, torch 2.11) no more than over axon.
+test; RPC itself runs over TensorPipe as ever.
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
+import time
+import unittest
 from typing import Any
 
+import sources
 import suite
-from torch.testing._internal.common_distributed import MultiProcessTestCase
-from torch.testing._internal.distributed import ddp_under_dist_autograd_test as ddp_tests
-from torch.testing._internal.distributed.rpc import rpc_test
-from torch.testing._internal.distributed.rpc.tensorpipe_rpc_agent_test_fixture import TensorPipeRpcAgentTestFixture
+from torch.distributed import rpc
+
+with suite.without_cuda():
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+    from torch.testing._internal.distributed import ddp_under_dist_autograd_test as ddp_tests
+    from torch.testing._internal.distributed import rpc_utils
+    from torch.testing._internal.distributed.rpc.faulty_rpc_agent_test_fixture import FaultyRpcAgentTestFixture
+    from torch.testing._internal.distributed.rpc.tensorpipe_rpc_agent_test_fixture import TensorPipeRpcAgentTestFixture
 
 
 class _InRanks(MultiProcessTestCase):
@@ -31,34 +35,51 @@ class _InRanks(MultiProcessTestCase):
         super()._run(*args, **kwargs)
 
 
-class DdpComparison(_InRanks, TensorPipeRpcAgentTestFixture, ddp_tests.DdpComparisonTest):
-    pass
+class DdpUnderDistAutogradTest(ddp_tests.DdpUnderDistAutogradTest):
+    def do_test_on_master(self, *arguments: Any) -> None:
+        """Upstream's master asks trainers for groups once it has joined itself, though they may not have, over Gloo
+        either.
+        """
+        for rank in ddp_tests.TRAINER_RANKS:
+            rpc.rpc_sync(self.trainer_name(rank), _await_signal_awaited)
+        super().do_test_on_master(*arguments)
 
 
-class RpcBesideGroup(_InRanks, TensorPipeRpcAgentTestFixture, rpc_test.RpcTest):
-    pass
+def _await_signal_awaited() -> None:
+    """A signal that comes before this rank waits for it would be lost; and who waits has joined."""
+    while not ddp_tests.shutdown_signal._waiters:
+        time.sleep(0.001)
 
 
-class TensorPipeBesideGroup(_InRanks, TensorPipeRpcAgentTestFixture, rpc_test.TensorPipeAgentRpcTest):
-    pass
+class CudaDdpComparisonTest(ddp_tests.CudaDdpComparisonTest):
+    """With a rank a GPU, of which upstream wants four."""
+
+    @property
+    def world_size(self) -> int:
+        return suite.num_ranks
+
+    test_ddp_dist_autograd_local_vs_remote_gpu = (
+        ddp_tests.CudaDdpComparisonTest.test_ddp_dist_autograd_local_vs_remote_gpu.__wrapped__
+    )
 
 
-# Of the hundreds of tests of RPC those that make a group; all of the others.
-_WITH_A_GROUP = {
-    DdpComparison: None,
-    RpcBesideGroup: [
-        "test_deadlock",
-        "test_init_pg_then_rpc",
-        "test_init_rpc_then_pg",
-        "test_pg_init_no_rpc_init",
-    ],
-    TensorPipeBesideGroup: ["test_dynamic_and_static_init_rpc_together"],
-}
+_OURS = [DdpUnderDistAutogradTest, *([CudaDdpComparisonTest] if suite.ON_GPUS else [])]
+
+
+@functools.cache
+def _cases() -> dict[str, type[unittest.TestCase]]:
+    """By upstream's class, mixed as upstream does."""
+    generic = rpc_utils.GENERIC_TESTS + rpc_utils.GENERIC_CUDA_TESTS
+    over_tensor_pipe = rpc_utils.TENSORPIPE_TESTS + rpc_utils.TENSORPIPE_CUDA_TESTS
+    mixed = [(each, TensorPipeRpcAgentTestFixture) for each in generic + over_tensor_pipe + _OURS]
+    mixed += [(each, FaultyRpcAgentTestFixture) for each in rpc_utils.FAULTY_AGENT_TESTS]
+    return {tests.__name__: type(tests.__name__, (tests, fixture, _InRanks), {}) for tests, fixture in mixed}
+
+
+def make(name: str) -> unittest.TestCase:
+    class_name, _, test = name.partition(".")
+    return _cases()[class_name](test)
 
 
 def all_names() -> list[str]:
-    return [
-        f"{case.__name__}.{name}"
-        for case, names in _WITH_A_GROUP.items()
-        for name in names or sorted(name for name in dir(case) if name.startswith("test_"))
-    ]
+    return sorted(name for name in sources.names(suite.ON_GPUS) if "." in name)

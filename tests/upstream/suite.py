@@ -41,7 +41,7 @@ import torch.distributed as dist  # noqa: E402
 
 
 @contextmanager
-def _without_cuda() -> Iterator[None]:
+def without_cuda() -> Iterator[None]:
     """Upstream asks for the GPUs when it is imported, and a process that has asked CUDA must not fork."""
     if not ON_GPUS:
         yield
@@ -64,7 +64,7 @@ def _without_cuda() -> Iterator[None]:
         yield
 
 
-with _without_cuda():
+with without_cuda():
     from torch.testing._internal import common_device_type, common_distributed, common_utils  # noqa: F401
 
 if TESTED == "axon":
@@ -121,7 +121,7 @@ if ON_GPUS:
 if int(os.environ["WORLD_SIZE"]) >= 4:  # enough for every one of them, though upstream asks for eight
     common_distributed.skip_if_small_worldsize = lambda function: function
 
-with _without_cuda():
+with without_cuda():
     from torch.testing._internal.distributed import distributed_test
 
 
@@ -181,15 +181,10 @@ def make(name: str) -> unittest.TestCase:
         return TestAxon(name)
     import rpc_suite
 
-    class_name, _, test = name.partition(".")
-    case: unittest.TestCase = getattr(rpc_suite, class_name)(test)
-    return case
+    return rpc_suite.make(name)
 
 
 def all_names() -> list[str]:
-    names = sorted(name for name in dir(TestAxon) if name.startswith("test_"))
-    if ON_GPUS:
-        return names
     import rpc_suite
 
-    return names + rpc_suite.all_names()
+    return sorted(name for name in dir(TestAxon) if name.startswith("test_")) + rpc_suite.all_names()

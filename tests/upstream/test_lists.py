@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-from pathlib import Path
+from collections.abc import Iterable
 
 import compare
 import lists
 import pytest
+import sources
 
 _COMMITTED = [lists.Host("2.11"), lists.Host("2.15"), lists.Host("2.11", num_gpus=2)]
 _HERE = lists.Host()
+_OF_THIS_TORCH = [host for host in _COMMITTED if host.results == lists.Host(num_gpus=host.num_gpus).results]
 
 
-def _decorators() -> dict[str, set[str]]:
-    """Of each test of upstream's, as ast.unparse writes them."""
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).parent / "testing/_internal/distributed/distributed_test.py"
-    return {
-        node.name: {ast.unparse(decorator) for decorator in node.decorator_list}
-        for node in ast.walk(ast.parse(source.read_text()))
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    }
-
-
-def _of(name: str, decorators: dict[str, set[str]]) -> set[str]:
+def _function_of(name: str, functions: Iterable[str]) -> str | None:
     """A parametrized test bears its function's name and its arguments."""
-    return decorators[max((known for known in decorators if name.startswith(known)), key=len)]
+    return max((known for known in functions if name.startswith(known)), key=len, default=None)
 
 
 @pytest.mark.parametrize("host", _COMMITTED, ids=lambda host: host.results.stem)
@@ -46,11 +34,21 @@ def test_no_test_is_in_two_lists(version: str, num_gpus: int) -> None:
 
 @pytest.mark.parametrize("on_gpus", [False, True], ids=["cpus", "gpus"])
 def test_upstream_has_the_lines_that_are_quoted(on_gpus: bool) -> None:
-    decorators = _decorators()
+    decorators = sources.decorators_by_test()
     for gate in lists.gates(on_gpus):
         if all(_HERE.has(condition) for condition in gate.conditions if condition.startswith("torch")):
             line = ast.unparse(ast.parse(gate.line[1:], mode="eval"))
-            assert [name for name in gate.names if line not in _of(name, decorators)] == [], gate.line
+            functions = {name: _function_of(name, decorators) for name in gate.names}
+            assert [name for name, known in functions.items() if line not in decorators.get(known, ())] == [], gate.line
+
+
+@pytest.mark.parametrize("host", _OF_THIS_TORCH, ids=lambda host: host.results.stem)
+def test_every_test_of_upstreams_with_a_group_is_listed(host: lists.Host) -> None:
+    """Whatever file and class this torch has it in; the others do without a backend."""
+    expected, decorators = lists.expected(host), sources.decorators_by_test()
+    listed = expected.to_pass | expected.not_to_pass.keys() | expected.not_to_run.keys()
+    functions = {_function_of(name, decorators) for name in listed}
+    assert [name for name in sources.names(on_gpus=host.num_gpus > 0) if name not in functions] == []
 
 
 def test_what_upstream_refuses_in_one_place_passes_in_the_other() -> None:
