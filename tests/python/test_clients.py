@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from devices import on, on_cpu_and_gpu
+from gpu import backend_of
 from pool import RankPool
 from reference import case, same_bits
 from torch import nn
@@ -235,6 +237,68 @@ def _divided_and_exported() -> None:
 @on_cpu_and_gpu
 def test_fsdp2_divides_gradients_and_exports_its_state(ranks: RankPool) -> None:
     ranks.run(_divided_and_exported, timeout_s=120)
+
+
+def _in_memory_of_the_group() -> None:
+    """What FSDP gathers into and reduces from is the backend's own memory where it has any: on GPUs."""
+    from torch.distributed.fsdp import fully_shard
+
+    backend = backend_of()
+    allocate, num_allocated = type(backend).allocate_tensor, 0
+
+    def count_and_allocate(*arguments: Any, **keywords: Any) -> torch.Tensor:
+        nonlocal num_allocated
+        num_allocated += 1
+        tensor: torch.Tensor = allocate(*arguments, **keywords)
+        return tensor
+
+    model, mesh = _model(), _mesh(dist.get_world_size())
+    for layer in (model[0], model[3], model[5], model):
+        fully_shard(layer, mesh=mesh).set_allocate_memory_from_process_group_for_comm(True)
+    with mock.patch.object(type(backend), "allocate_tensor", count_and_allocate):
+        _train(model, _share())
+    assert (num_allocated > 0) == (torch.get_default_device().type == "cuda")
+    for parameter, expected in zip(model.parameters(), _alone(), strict=True):
+        torch.testing.assert_close(parameter.full_tensor().detach(), expected)
+
+
+@on_cpu_and_gpu
+def test_fsdp2_communicates_from_memory_of_the_group(two_ranks: RankPool) -> None:
+    two_ranks.run(_in_memory_of_the_group, timeout_s=120)
+
+
+class _Adapted(nn.Module):
+    """What is trained stands on what is not, and is of another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.frozen = nn.Linear(16, 33, dtype=torch.bfloat16).requires_grad_(False)
+        self.trained = nn.Linear(33, 4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.trained(self.frozen(inputs.bfloat16()).float().relu())
+        return output
+
+
+def _mixed_types() -> None:
+    """Parameters of one group differ in type: FSDP gathers them as bytes."""
+    from torch.distributed.fsdp import fully_shard
+
+    alone, model = _Adapted(), fully_shard(_Adapted(), mesh=_mesh(dist.get_world_size()))
+    _train(alone)
+    with mock.patch.object(dist, "all_gather_into_tensor", wraps=dist.all_gather_into_tensor) as gather:
+        _train(model, _share())
+    assert {call.args[0].dtype for call in gather.call_args_list} == {torch.uint8}
+    same_bits(model.frozen.weight.full_tensor(), alone.frozen.weight)
+    for parameter, expected in zip(model.trained.parameters(), alone.trained.parameters(), strict=True):
+        # bfloat16 is rounded after sums whose order depends on the batch.
+        torch.testing.assert_close(parameter.full_tensor().detach(), expected.detach(), atol=1e-3, rtol=1e-3)
+
+
+@on_cpu_and_gpu
+def test_fsdp2_gathers_parameters_of_mixed_types(ranks: RankPool) -> None:
+    ranks.run(_mixed_types, timeout_s=120)
 
 
 def _with_hook(group: dist.ProcessGroup, hook: str) -> list[torch.Tensor]:

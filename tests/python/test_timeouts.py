@@ -70,17 +70,17 @@ def test_a_missing_rank_is_named_in_time(size: int, name: str, pools, device: st
             assert operation == "barrier" or "float32" in message
         if device == "cuda" and operation != "barrier":
             assert re.search(rf"rank 0 \(.*its GPU was last given {operation} #2 \(float32", message)
-        assert re.search(r"\(at \S*test_timeouts\.py:\d+, in <lambda>\)$", message) or device == "cuda"
+        assert re.search(r"\(at \S*test_timeouts\.py:\d+, in <lambda>\)$", message)
         assert "Timed out" in again
     assert "Timed out" in late[0]
 
 
 def _enter_in_the_debuggers_sight() -> str:
-    """A rank that was late before says at which line."""
+    """Rank 0 enters its second call, rank 1 has not come from its first in time: each says at which line it was."""
     dist.set_debug_level(dist.DebugLevel.INFO)
     try:
         group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
-        dist.barrier(group)
+        dist.all_reduce(torch.ones(1), group=group)
         if dist.get_rank() == 1:
             time.sleep(TIMEOUT_S + 1)
         return eventual_failure(lambda: dist.all_reduce(torch.ones(1), group=group))
@@ -88,9 +88,12 @@ def _enter_in_the_debuggers_sight() -> str:
         dist.set_debug_level(dist.DebugLevel.OFF)
 
 
+@on_cpu_and_gpu
 def test_every_ranks_last_line_is_told_where_debugging_is_on(two_ranks: RankPool) -> None:
+    call = r"\(.*all_reduce #{} \(float32\[1\], SUM\), \d\.\d s ago, at \S*test_timeouts\.py:\d+, in {}\)"
     for message in two_ranks.run(_enter_in_the_debuggers_sight):
-        assert re.search(r"rank 1 \(last entered barrier #1, .* s ago, at \S*test_timeouts\.py:\d+, in _enter", message)
+        for rank, (number, function) in enumerate([(2, "<lambda>"), (1, "_enter_in_the_debuggers_sight")]):
+            assert re.search(rf"rank {rank} " + call.format(number, function), message)
 
 
 def _receive_in_vain(sender: str) -> tuple[str, float]:
@@ -125,25 +128,32 @@ def test_a_message_that_never_comes_times_out_alone(sender: str, two_ranks: Rank
 def _call_with_timeout(way: str) -> tuple[str, float]:
     """The group's timeout is long; this call's is short."""
     group = dist.new_group(timeout=timedelta(seconds=30))
+    dist.all_reduce(torch.ones(3), group=group)
+    dist.barrier()
     message, seconds = "", 0.0
     if way == "set":
         group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=TIMEOUT_S))
     elif way == "set by torch":
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT_S), group)
     if dist.get_rank() == 0:
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(seconds=TIMEOUT_S)
         started = time.monotonic()
-        if way != "option":
-            message = failure(lambda: dist.all_reduce(torch.ones(3), group=group))
-        else:
-            options = dist.AllreduceOptions()
-            options.timeout = timedelta(seconds=TIMEOUT_S)
-            message = failure(lambda: group.allreduce([torch.ones(3)], options).wait())
+        message = eventual_failure(
+            lambda: (
+                group.allreduce([torch.ones(3)], options).wait()
+                if way == "option"
+                else dist.all_reduce(torch.ones(3), group=group)
+            ),
+            lambda: dist.barrier(group),
+        )
         seconds = time.monotonic() - started
     else:
         time.sleep(TIMEOUT_S + 1.5)
     return message, seconds
 
 
+@on_cpu_and_gpu
 @pytest.mark.parametrize("way", ["option", "set", "set by torch"])
 def test_timeouts_of_a_call_and_set_later_hold(way: str, two_ranks: RankPool) -> None:
     message, seconds = two_ranks.run(_call_with_timeout, way)[0]

@@ -374,6 +374,7 @@ def _debug_in_detail(folder: str) -> None:
     dist.destroy_process_group()
 
 
+@on_cpu_and_gpu
 def test_groups_debugged_in_detail(fresh_ranks, tmp_path: Path) -> None:
     fresh_ranks(2, meeting="none").run(_debug_in_detail, str(tmp_path))
 
@@ -392,5 +393,6 @@ def _disagree_in_detail(folder: str) -> None:
     dist.destroy_process_group()
 
 
+@on_cpu_and_gpu
 def test_a_disagreement_debugged_in_detail_is_told_by_torch(fresh_ranks, tmp_path: Path) -> None:
     fresh_ranks(2, meeting="none").run(_disagree_in_detail, str(tmp_path))
