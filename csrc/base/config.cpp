@@ -142,15 +142,35 @@ const Setting* nearest(std::string_view name) noexcept {
   return best;
 }
 
-std::vector<std::string> unknown_names() {
-  std::vector<std::string> names;
+static bool is_known(std::string_view name) noexcept {
+  return std::ranges::find(kSettings, name, &Setting::name) != std::end(kSettings);
+}
+
+// Calls use(name, value) for each variable that begins so.
+template <typename Use>
+static void for_each_variable(std::string_view prefix, Use use) {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view line = *entry;
-    const std::string_view name = line.substr(0, line.find('='));
-    const bool known = std::ranges::find(kSettings, name, &Setting::name) != std::end(kSettings);
-    if (name.starts_with(kPrefix) && !name.starts_with(kUcxPrefix) && !known) names.emplace_back(name);
+    const size_t equals = line.find('=');
+    if (line.starts_with(prefix) && equals != std::string_view::npos)
+      use(line.substr(0, equals), line.substr(equals + 1));
   }
+}
+
+std::vector<std::string> unknown_names() {
+  std::vector<std::string> names;
+  for_each_variable(kPrefix, [&](std::string_view name, std::string_view) {
+    if (!name.starts_with(kUcxPrefix) && !is_known(name)) names.emplace_back(name);
+  });
   return names;
+}
+
+std::vector<std::pair<std::string, std::string>> ucx_settings() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for_each_variable(kUcxPrefix, [&](std::string_view name, std::string_view value) {
+    if (!is_known(name)) found.emplace_back(name.substr(kUcxPrefix.size()), value);
+  });
+  return found;
 }
 
 Status check_environment() {

@@ -3,13 +3,14 @@
 //   AXON_TRY(config::check_environment());         // once, at start: fails on bad values, warns of unknown names
 //   const std::string rules = config::text("AXON_ALGO");
 //
-// AXON_UCX_* (but AXON_UCX_ROOT) belong to UCX, which reads them itself: AXON_UCX_TLS is its UCX_TLS for this process.
+// AXON_UCX_* (but AXON_UCX_ROOT) belong to UCX: AXON_UCX_TLS is its UCX_TLS for this engine.
 // `python -m torch_axon.config` prints the table, docs/environment.md is made from it.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.hpp"
@@ -39,6 +40,9 @@ bool has_transport(std::string_view transport);
 
 // Fails on the first value that its setting does not accept; logs names that nobody knows, with the nearest known one.
 Status check_environment();
+
+// AXON_UCX_TLS=tcp of the environment as {"TLS", "tcp"}, and so on.
+std::vector<std::pair<std::string, std::string>> ucx_settings();
 
 // The known setting that was probably meant; null where none is near.
 const Setting* nearest(std::string_view name) noexcept;

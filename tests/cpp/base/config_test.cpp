@@ -68,6 +68,14 @@ TEST(Config, variables_of_ucx_are_not_unknown) {
   EXPECT_FALSE(std::ranges::count(config::unknown_names(), "AXON_UCX_TLS"));
 }
 
+TEST(Config, variables_of_ucx_are_its_settings_but_where_it_is_installed) {
+  const ScopedVariable tls("AXON_UCX_TLS", "tcp,self");
+  const ScopedVariable root("AXON_UCX_ROOT", "/opt/ucx");
+  const auto settings = config::ucx_settings();
+  EXPECT_EQ(std::ranges::count(settings, std::pair<std::string, std::string>("TLS", "tcp,self")), 1);
+  EXPECT_FALSE(std::ranges::count(settings, "ROOT", [](const auto& setting) { return setting.first; }));
+}
+
 TEST(Config, the_nearest_setting_is_a_small_edit_away) {
   ASSERT_NE(config::nearest("AXON_LGO"), nullptr);
   EXPECT_STREQ(config::nearest("AXON_LGO")->name, "AXON_LOG");

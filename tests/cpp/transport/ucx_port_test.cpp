@@ -1,6 +1,7 @@
 // Bytes of any kind on the ports that UCX listens on: connections come and go, messages between peers do not suffer.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 
 #include <filesystem>
@@ -50,6 +51,19 @@ void say(const sockaddr_in& address, const std::vector<uint8_t>& bytes) {
   const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   [[maybe_unused]] const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+// As of all of UCX, though it reads only its own part of the environment with a prefix.
+TEST(UcxPort, is_where_our_variables_put_it) {
+  setenv("AXON_UCX_TLS", "tcp,self", 1);
+  setenv("AXON_UCX_TCP_PORT_RANGE", "23000-23999", 1);
+  auto transport = open_ucx_transport();
+  unsetenv("AXON_UCX_TCP_PORT_RANGE");
+  unsetenv("AXON_UCX_TLS");
+  ASSERT_TRUE(transport.ok()) << transport.status().message();
+  const std::vector<sockaddr_in> ports = listeners();
+  ASSERT_FALSE(ports.empty());
+  for (const sockaddr_in& port : ports) EXPECT_EQ(ntohs(port.sin_port) / 1000, 23);
 }
 
 TEST(UcxPort, foreign_bytes_disturb_nobody) {

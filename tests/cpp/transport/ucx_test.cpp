@@ -1,5 +1,6 @@
 // What is UCX's own: settings, errors, and messages that are not ours.
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <ucp/api/ucp.h>
 
 #include "transport/node.hpp"
@@ -25,6 +26,14 @@ TEST(UcxStatus, a_broken_connection_is_a_lost_peer) {
 
 TEST(UcxTransport, an_unknown_setting_is_named) {
   auto transport = open_ucx_transport({.settings = {{"NO_SUCH_SETTING", "1"}}});
+  ASSERT_FALSE(transport.ok());
+  EXPECT_NE(transport.status().message().find("NO_SUCH_SETTING=1"), std::string::npos);
+}
+
+TEST(UcxTransport, an_unknown_variable_is_named) {
+  setenv("AXON_UCX_NO_SUCH_SETTING", "1", 1);
+  auto transport = open_ucx_transport();
+  unsetenv("AXON_UCX_NO_SUCH_SETTING");
   ASSERT_FALSE(transport.ok());
   EXPECT_NE(transport.status().message().find("NO_SUCH_SETTING=1"), std::string::npos);
 }
