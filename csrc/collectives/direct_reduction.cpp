@@ -9,8 +9,9 @@ namespace axon {
 // 16 idle cores, all_reduce of 4, 16 and 128 MiB: 0.47, 2.1 and 25 ms with pieces of 512 KiB, 0.95, 3.8 and 33 ms with
 // eager ones of 32 to 64 KiB. Between hosts all are eager, since each message of a rendezvous would queue behind the
 // data that is on its way: two hosts at 1 Gbit/s, all_reduce of 64 MiB, 537 ms at least: 569 ms, 630 with pieces of 512
-// KiB.
+// KiB. And with its headers a piece is to be one segment for the kernel (64 KiB at most), not a long one and a short.
 static constexpr size_t kSmallestChunk = size_t{64} << 10;
+static constexpr size_t kLargestBetweenHosts = size_t{60} << 10;
 static constexpr size_t kStagedBytes = size_t{1} << 20;
 static constexpr size_t kChunksInBlock = 8;
 
@@ -18,7 +19,10 @@ static size_t chunk_bytes_for(const Exchange& exchange, size_t longest_block) no
   const auto rounded = [](size_t num_bytes) {
     return std::max<size_t>(1, (num_bytes + kGranule - 1) / kGranule) * kGranule;
   };
-  if (!exchange.on_one_host()) return std::min(kSmallestChunk, rounded(longest_block));
+  if (!exchange.on_one_host()) {
+    const size_t count = Chunks(longest_block, kLargestBetweenHosts).count();
+    return rounded((longest_block + count - 1) / count);
+  }
   const size_t num_ranks = static_cast<size_t>(exchange.size());
   const size_t largest = std::max(kSmallestChunk, kStagedBytes / num_ranks / kGranule * kGranule);
   const size_t chunk = std::clamp(rounded(longest_block / kChunksInBlock), kSmallestChunk, largest);

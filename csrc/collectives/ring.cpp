@@ -11,8 +11,8 @@ namespace axon {
 
 static constexpr size_t kGroup = 2;
 static constexpr size_t kDepth = 2 * kGroup;
-// The largest that goes eagerly: see direct_reduction.cpp.
-static constexpr size_t kChunkBytes = size_t{64} << 10;
+// The largest that goes eagerly, in one segment: see direct_reduction.cpp.
+static constexpr size_t kChunkBytes = size_t{60} << 10;
 
 template <typename Block>
 static size_t longest_of(std::span<const Block> blocks) noexcept {
