@@ -11,9 +11,10 @@
 # deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
 #
 #   TORTURE=100000 sets the operations of the step torture, SOAK_MINUTES how long the soak takes, FAULT_ROUNDS how often
-#   ranks fail and regroup in the step faults and FAULTS which of them (as pytest's -k), JOBS how many of upstream's
-#   tests run at a time and UPSTREAM_LIMIT for how many seconds (UPSTREAM_REST=1: only of those that the committed
-#   results lack), SIZES and OPERATIONS those of the benchmark, SHAPES those of overlap.
+#   ranks fail and regroup in the step faults and FAULTS which of them (as pytest's -k), INTERRUPT_ROUNDS how often one
+#   is interrupted (Ctrl-C) in the step interrupts, JOBS how many of upstream's tests run at a time and UPSTREAM_LIMIT
+#   for how many seconds (UPSTREAM_REST=1: only of those that the committed results lack), SIZES and OPERATIONS those of
+#   the benchmark, SHAPES those of overlap.
 set -u
 bundle=$(realpath "$1")
 mkdir -p "$2"
@@ -72,9 +73,9 @@ python_tests() { # python_tests SELECTION FILE…: on GPUs only
   python3 -m pytest -vv -p no:cacheprovider -m gpu -k "$selection" --tb=short "${@/#/$tests/}"
 }
 
-faults() { # faults [SELECTION]: of tests/fault, all on GPUs
-  python3 -m pytest -vv -p no:cacheprovider -m gpu -k "${1:-test}" --all-faults --fault-rounds "${FAULT_ROUNDS:-30}" \
-    --faults-json "$results/faults.jsonl" --tb=short --timeout 120 "$tests/../fault"
+faults() { # faults SELECTION ROUNDS [OPTION…]: of tests/fault, all on GPUs
+  python3 -m pytest -vv -p no:cacheprovider -m gpu -k "$1" --all-faults --fault-rounds "$2" "${@:3}" \
+    --faults-json "$results/faults.jsonl" --faults-commit "$commit" --tb=short --timeout 120 "$tests/../fault"
 }
 
 soak() { # soak: random operations and faults, on all GPUs
@@ -154,14 +155,15 @@ all_steps() {
   step graphs 120 python_tests "$few" test_cuda_graphs.py
   step segments 150 python_tests "$few" test_cuda_segments.py test_registered_memory.py test_suspension.py
   step failures 240 python_tests "$few" test_cuda_failures.py test_mismatches.py test_timeouts.py test_deaths.py
-  step settings 120 python_tests "$few" test_cuda_settings.py
+  step settings 120 python_tests "$few" test_cuda_settings.py test_pool.py
   step fused 240 python_tests "$few" test_fused.py test_fused_composition.py test_fused_float8.py test_cuda_fused.py \
     test_tensor_parallel.py
   step training 240 python_tests "$few" test_cuda_training.py test_training.py test_clients.py \
     test_cuda_clients.py test_examples.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
   step runtime 150 python_tests test test_cuda_runtime.py
-  step faults 500 faults "${FAULTS:-test}"
+  step faults 500 faults "${FAULTS:-test}" "${FAULT_ROUNDS:-30}"
+  step interrupts 400 faults rounds "${INTERRUPT_ROUNDS:-100}" --round-fault interrupt
   step soak 400 soak
   step upstream_2 370 upstream 2
   step bench_2_graph 200 bench 2 graph

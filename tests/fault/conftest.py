@@ -8,4 +8,6 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--round-fault", action="append", help="by what --fault-rounds fail; not told: by all in turn")
     parser.addoption("--faults-json", type=Path, help="where tests/fault append a line of what they have seen")
+    parser.addoption("--faults-commit", help="what was built, where that is no git checkout")

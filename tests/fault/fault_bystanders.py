@@ -69,7 +69,7 @@ def _awaiting_victim(case: Case) -> Iterator[None]:
 
 def fail_beside(case: Case, place: Place) -> None:
     _form(case, place)
-    step = make_step(case.operation)
+    step = make_step(case.operation, case.victim)
     with as_victim(case):
         case.hear("rank 0", "rank 1")  # talk
         if case.moment == "inside":
@@ -83,14 +83,14 @@ def talk_beside(case: Case, place: Place) -> tuple[list[str], list[Stretch]]:
     talk = _Talk(_form(case, place))
     talk.go_on()
     with _awaiting_victim(case):
-        awaited = dist.irecv(torch.empty(1), place.size - 1, tag=1)
+        awaited = dist.irecv(torch.empty(1), case.victim, tag=1)
     case.tell(f"rank {dist.get_rank()}")
     talk.go_on_until_told(case, "over")
     talk.go_on()
     messages = [failure(awaited.wait)]
     talk.go_on()
     with _awaiting_victim(case):
-        messages.append(failure(make_step(case.operation)))
+        messages.append(failure(make_step(case.operation, case.victim)))
     talk.go_on()
     dist.destroy_process_group()
     return messages, talk.stretches

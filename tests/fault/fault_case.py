@@ -27,6 +27,9 @@ NOTICE_S = {"cpu": 1.0, "cuda": 5.0}
 TIMEOUT_S = 1.0
 FORMING_TIMEOUT_S = 30.0
 
+NUM_RANKS = 3
+LAST = NUM_RANKS - 1
+
 MOMENTS = ("before", "inside", "after")
 
 
@@ -128,6 +131,11 @@ class Case:
     moment: str
     operation: str
     folder: str
+    victim: int = LAST
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        return tuple(rank for rank in range(NUM_RANKS) if rank != self.victim)
 
     @property
     def kind(self) -> Fault:
@@ -182,13 +190,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Place:
-    """Of a pool's ranks in the group: from `first` on, of `size`."""
+    """Of a pool's processes in the group: their ranks, of `size`."""
 
-    first: int
-    size: int
+    ranks: tuple[int, ...]
+    size: int = NUM_RANKS
 
     def join(self, store: str) -> None:
-        method, rank = f"file://{store}", self.first + own_rank()
+        method, rank = f"file://{store}", self.ranks[own_rank()]
         timeout = timedelta(seconds=FORMING_TIMEOUT_S)
         dist.init_process_group(BACKEND, init_method=method, rank=rank, world_size=self.size, timeout=timeout)
 
@@ -242,7 +250,7 @@ def _suffer(case: Case, step: Step) -> str:
             return _fail(case, step)
     if case.moment == "after":
         step()
-    case.hear(*(f"rank {rank}" for rank in range(dist.get_rank())))  # is inside, or through
+    case.hear(*(f"rank {rank}" for rank in case.survivors))  # is inside, or through
     strike(case)
     return _fail(case, step)
 
@@ -318,7 +326,7 @@ def set_timeout(timeout_s: float) -> None:
 
 
 def _prepare(case: Case) -> Step:
-    step = make_step(case.operation)
+    step = make_step(case.operation, case.victim)
     step()
     dist.barrier()
     set_timeout(case.timeout_s)

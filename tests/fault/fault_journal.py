@@ -14,36 +14,42 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fault_case import NUM_RANKS
+from gpu_memory import held_kib
 from processes import leftovers
 
 from torch_axon.bench.record import describe_machine
 
 Resources = dict[str, int]
+# How rounds are summed up, if not by the most: memory by what it tends to, and that of GPUs by what it comes back to,
+# since some stays until a peer, too, has closed its handle (docs/cuda.md).
+_SUMMED_UP = {"KiB of memory": median, "KiB of GPU memory": min}
 
 
 @dataclass
 class Journal:
     device: str
-    num_ranks: int
     matrix_size: int
     num_run: int = 0
     num_passed: int = 0
     notices_s: dict[str, list[float]] = field(default_factory=dict)  # by fault; from the strike on, or from the call
     leaves_s: list[float] = field(default_factory=list)
     num_rounds: int = 0
+    round_faults: list[str] = field(default_factory=list)
     growth: Resources = field(default_factory=dict)
 
     def note(self, fault: str, seconds: float) -> None:
         self.notices_s.setdefault(fault, []).append(seconds)
 
-    def append_to(self, path: Path) -> None:
-        machine = describe_machine("cpu" if self.device == "cpu" else "cuda")
+    def append_to(self, path: Path, commit: str | None = None) -> None:
+        machine = describe_machine("cpu" if self.device == "cpu" else "cuda", commit)
         report = {
             "what": "faults",
             "device": self.device,
-            "ranks": self.num_ranks,
+            "ranks": NUM_RANKS,
             "matrix": {"cases": self.matrix_size, "run": self.num_run, "passed": self.num_passed},
             "rounds": self.num_rounds,
+            "round_faults": self.round_faults,
             "growth": self.growth,
             "notice_s": {fault: _summary(all_s) for fault, all_s in self.notices_s.items()},
             "leave_s": _summary(self.leaves_s) if self.leaves_s else None,
@@ -68,18 +74,17 @@ def resources() -> Resources:
         "abandoned files": len(leftovers()),
         "pieces of shared memory": sum("ucx_shm" in line or "/memfd:axon" in line for line in maps),
         "KiB of memory": int(status["VmRSS"].split()[0]),
+        "KiB of GPU memory": held_kib(),
     }
 
 
 def growth(history: Sequence[Resources]) -> Resources:
-    """From the second third of the rounds to the last: in the first, pools fill. Of memory by the median, which is not
-    what happens to be in use; of the rest by the most. A single round has not grown.
-    """
+    """From the second third of the rounds to the last: in the first, pools fill. A single round has not grown."""
     third = max(1, len(history) // 3)
     parts = history[-2 * third : -third] or history, history[-third:]
     grown = {}
     for name in history[0]:
-        middle = median if name == "KiB of memory" else max
+        sum_up = _SUMMED_UP.get(name, max)
         early, late = ([each[name] for each in part] for part in parts)
-        grown[name] = round(middle(late) - middle(early))
+        grown[name] = round(sum_up(late) - sum_up(early))
     return grown

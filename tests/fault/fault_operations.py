@@ -1,7 +1,7 @@
 """Steps in which ranks wait for each other: every operation by itself, small and large, and training.
 
-    step = make_step("large_all_to_all")         # on every rank, once the group is formed
-    step()                                       # no rank is through before each of the others has entered
+    step = make_step("large_all_to_all", victim=2)   # on every rank, once the group is formed
+    step()                                           # no rank is through before each of the others has entered
 
 Rooted operations go round all ranks, so that each waits for the victim at least once, whichever way the data goes.
 """
@@ -60,10 +60,10 @@ def _scatter(data: torch.Tensor, root: int) -> None:
     dist.scatter(torch.empty_like(data), [data for _ in range(dist.get_world_size())] if is_root else None, root)
 
 
-def _send_recv(count: int) -> Step:
-    """The victim, the last rank, exchanges with all others, who do not with each other."""
-    last = dist.get_world_size() - 1
-    others = range(last) if dist.get_rank() == last else [last]
+def _send_recv(count: int, victim: int) -> Step:
+    """The victim exchanges with all others, who do not with each other."""
+    is_victim = dist.get_rank() == victim
+    others = [rank for rank in range(dist.get_world_size()) if rank != victim] if is_victim else [victim]
 
     def step() -> None:
         messages = [dist.P2POp(dist.isend, torch.ones(count), other) for other in others]
@@ -97,7 +97,7 @@ def _fsdp() -> Step:
     return _train(fully_shard(nn.Linear(32, 32), mesh=mesh))
 
 
-_BY_SIZE: dict[str, Callable[[int], Step]] = {
+_BY_SIZE: dict[str, Callable[..., Step]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -110,7 +110,7 @@ _BY_SIZE: dict[str, Callable[[int], Step]] = {
 }
 
 # By name, what makes the step of a rank.
-OPERATIONS: dict[str, Callable[[], Step]] = {
+OPERATIONS: dict[str, Callable[..., Step]] = {
     **{name: partial(make, _SMALL) for name, make in _BY_SIZE.items()},
     **{f"large_{name}": partial(make, _LARGE) for name, make in _BY_SIZE.items()},
     "barrier": lambda: dist.barrier,
@@ -126,8 +126,9 @@ _NAMES = {
 }
 
 
-def make_step(name: str) -> Step:
-    start = OPERATIONS[name]()
+def make_step(name: str, victim: int) -> Step:
+    make = OPERATIONS[name]
+    start = make(victim=victim) if name.endswith("send_recv") else make()
 
     def step() -> None:
         start()

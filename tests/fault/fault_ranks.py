@@ -13,15 +13,12 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fault_case import Case, Place, Stretch, be_survivor, be_victim, leave, regroup
+from fault_case import LAST, Case, Place, Stretch, be_survivor, be_victim, leave, regroup
 from fault_journal import Journal
 from fault_operations import names_in_errors
 from hosts import Hosts, move_to
 from pool import RankPool
 
-NUM_SURVIVORS = 2
-VICTIM = NUM_SURVIVORS
-ALL = NUM_SURVIVORS + 1
 # Abort and destroy.
 LEAVE_S = {"cpu": 1.0, "cuda": 5.0}
 
@@ -37,17 +34,17 @@ class Ranks:
 
     @property
     def survivors(self) -> RankPool:
-        return self._pool("survivors", NUM_SURVIVORS, first=0)
+        return self._pool("survivors", LAST, first_gpu=0)
 
     @property
     def victim(self) -> RankPool:
-        return self._pool("victim", 1, first=NUM_SURVIVORS)
+        return self._pool("victim", 1, first_gpu=LAST)
 
-    def _pool(self, name: str, size: int, first: int) -> RankPool:
+    def _pool(self, name: str, size: int, first_gpu: int) -> RankPool:
         if name not in self._pools or self._pools[name].broken:
             if name in self._pools:
                 self._pools[name].close()
-            self._pools[name] = RankPool(size, meeting="none", device=self._device, first_gpu=first)
+            self._pools[name] = RankPool(size, meeting="none", device=self._device, first_gpu=first_gpu)
             if self._hosts:
                 self._pools[name].run(move_to, self._hosts.names[name == "victim"])
         return self._pools[name]
@@ -74,8 +71,8 @@ class Ranks:
     def _fail(self, case: Case) -> tuple[list[tuple[str, Stretch]], list[Stretch]]:
         """What survivors raise, and how they leave, while whoever stands still does so and what is cut is cut."""
         kind, victim = case.kind, self.victim
-        victim.start(be_victim, case, Place(VICTIM, ALL))
-        self.survivors.start(be_survivor, case, Place(0, ALL))
+        victim.start(be_victim, case, Place((case.victim,)))
+        self.survivors.start(be_survivor, case, Place(case.survivors))
         with self._link_struck(case):
             outcomes = self.survivors.finish()
             stretches = self.survivors.run(leave, case)
@@ -83,7 +80,7 @@ class Ranks:
                 os.kill(victim.pids[0], kind.then)
             if kind.then != signal.SIGKILL:
                 victims = victim.finish(dying=[] if kind.end == "goes on" else [0])
-        assert not case.kind.link or re.search("rank [01]", victims[0])
+        assert not case.kind.link or any(f"rank {rank}" in victims[0] for rank in case.survivors)
         if kind.end == "goes on":
             stretches += victim.run(leave, case)
         return outcomes, stretches
@@ -93,7 +90,7 @@ class Ranks:
         for message, whole in outcomes:
             stretch = case.since_strike(whole)
             journal.note(case.fault, stretch.seconds)
-            assert f"rank {VICTIM}" in message
+            assert f"rank {case.victim}" in message
             assert stretch.is_within(case.limit_s(self._device), victim_starved_s), f"{stretch}: {message}"
             assert ("Timed out" in message) <= case.kind.is_silent, message
             assert re.search(names_in_errors(case.operation), message), message
@@ -101,11 +98,11 @@ class Ranks:
     def _regroup(self, case: Case) -> None:
         """One that stands still and will never go on is in nobody's way."""
         kind = case.kind
-        size = ALL if kind.end == "goes on" else NUM_SURVIVORS
-        if kind.end == "goes on":
-            self.victim.start(regroup, case, Place(VICTIM, size))
-        self.survivors.run(regroup, case, Place(0, size))
-        if kind.end == "goes on":
+        goes_on = kind.end == "goes on"
+        if goes_on:
+            self.victim.start(regroup, case, Place((case.victim,)))
+        self.survivors.run(regroup, case, Place(case.survivors) if goes_on else Place((0, 1), 2))
+        if goes_on:
             self.victim.finish()
         elif kind.then == signal.SIGKILL:
             os.kill(self.victim.pids[0], signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 from devices import on
 from fault_bystanders import fail_beside, talk_beside
 from fault_case import FORMING_TIMEOUT_S, NOTICE_S, Case, Place, Stretch
-from fault_ranks import ALL, VICTIM, Ranks
+from fault_ranks import Ranks
 from pool import BACKEND
 from processes import state_of
 
@@ -36,8 +36,8 @@ def _await_stop(pid: int) -> None:
 def _let_fail(case: Case, ranks: Ranks) -> tuple[list[str], list[list[Stretch]]]:
     """What the two raise, and the rounds of each."""
     victim, kind = ranks.victim, case.kind
-    victim.start(fail_beside, case, Place(VICTIM, ALL))
-    ranks.survivors.start(talk_beside, case, Place(0, ALL))
+    victim.start(fail_beside, case, Place((case.victim,)))
+    ranks.survivors.start(talk_beside, case, Place(case.survivors))
     if kind.then:
         case.hear("struck")
         _await_stop(victim.pids[0])
@@ -78,6 +78,6 @@ def test_ranks_that_do_not_wait_for_it_go_on(fault: str, moment: str, operation:
     with ranks.breaking():
         messages, (rounds, partners) = _let_fail(case, ranks)
     for message in messages:
-        assert f"rank {VICTIM}" in message
+        assert f"rank {case.victim}" in message
     _judge(rounds, partners)
     _judge(partners, rounds)

@@ -7,6 +7,8 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from devices import on
+from gpu_memory import held_kib
 from pool import RankError, RankPool
 
 
@@ -57,3 +59,24 @@ def test_a_rank_that_dies_is_reported_unless_foretold(fresh_ranks) -> None:
     with pytest.raises(RankError, match=r"rank 1 died with exit code -9"):
         fresh_ranks(2).run(_kill_on, 1)
     assert fresh_ranks(2).run(_kill_on, 1, dying=[1]) == [0, None]
+
+
+def _held_with_and_without(num_bytes: int) -> tuple[int, int, int]:
+    torch.ones(1, dtype=torch.uint8)
+    dist.barrier()  # what is taken with the first of each has been
+    before = held_kib()
+    data = torch.ones(num_bytes, dtype=torch.uint8) if dist.get_rank() == 0 else None
+    dist.barrier()
+    held = held_kib()
+    dist.barrier()
+    del data
+    return before, held, held_kib()
+
+
+@on("cuda")
+def test_memory_of_a_gpu_is_counted_for_who_holds_it(two_ranks: RankPool) -> None:
+    num_bytes = 256 << 20
+    (before, held, after), others = two_ranks.run(_held_with_and_without, num_bytes)
+    assert held - before == num_bytes >> 10
+    assert after == before
+    assert others == (others[0],) * 3
