@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from pool import RankPool
 from processes import leftovers
 from soak_resources import Limits, Resources, growth
@@ -61,6 +60,11 @@ class _Tally:
     num_steps: int = 0
     notices_s: dict[str, list[float]] = field(default_factory=lambda: {"kill": [], "abort": [], "stop": []})
     ended: list[_Slot] = field(default_factory=list)  # whose process is gone
+
+
+def _some_mib(rounds: list[Resources], name: str) -> list[int]:
+    """A dozen of many, from first to last."""
+    return [getattr(each, name) >> 10 for each in rounds[:: max(1, len(rounds) // 12)]]
 
 
 class Soak:
@@ -202,7 +206,7 @@ class Soak:
 
     def _excess(self) -> list[str]:
         """What long-lived processes have come to hold beyond the limits."""
-        limits = Limits(processes_a_gpu=-(-self._settings.num_slots // max(1, torch.cuda.device_count())))
+        limits = Limits()
         return [
             f"in {len(slot.rounds)} rounds and {slot.num_deaths_seen} deaths {each}"
             for slot in self._long_lived()
@@ -232,8 +236,7 @@ class Soak:
                 "rounds": len(slot.rounds),
                 "deaths_seen": slot.num_deaths_seen,
                 "growth": growth(slot.rounds),
-                "own_mib": [each.own_kib >> 10 for each in slot.rounds[:: max(1, len(slot.rounds) // 12)]],
-                "shared_mib": [each.shared_kib >> 10 for each in slot.rounds[:: max(1, len(slot.rounds) // 12)]],
+                **{f"{kind}_mib": _some_mib(slot.rounds, f"{kind}_kib") for kind in ("own", "shared", "gpu")},
             }
             for slot in self._long_lived()
         ]

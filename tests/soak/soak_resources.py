@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-import torch
+from gpu_memory import held_kib
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Resources:
     threads: int
     own_kib: int  # memory of this process alone
     shared_kib: int  # and what it shares
-    gpu_kib: int  # of its GPU, by whomever
+    gpu_kib: int  # of GPUs, by this process alone
 
 
 def measure() -> Resources:
@@ -27,18 +27,12 @@ def measure() -> Resources:
     ctypes.CDLL(None).malloc_trim(0)  # what is free, but kept for later in heaps of many threads, is not held
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     in_kib = {name: int(status[name].split()[0]) for name in ("RssAnon", "RssShmem")}
-    gpu_bytes = 0
-    if torch.get_default_device().type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info()
-        gpu_bytes = total - free
     return Resources(
         descriptors=len(os.listdir("/proc/self/fd")),
         threads=len(os.listdir("/proc/self/task")),
         own_kib=in_kib["RssAnon"],
         shared_kib=in_kib["RssShmem"],
-        gpu_kib=gpu_bytes >> 10,
+        gpu_kib=held_kib(),
     )
 
 
@@ -46,16 +40,14 @@ def measure() -> Resources:
 class Limits:
     """Of growth from the second third of a process's rounds to the last: constant, and so much a round and a death."""
 
-    # Pools grow until they hold what the most operations at a time have needed.
-    constant: Resources = Resources(descriptors=8, threads=4, own_kib=96 << 10, shared_kib=16 << 10, gpu_kib=1 << 20)
-    processes_a_gpu: int = 1  # whose memory is counted together
+    # Pools grow until they hold what the most operations at a time have needed. Of a GPU, four granules.
+    constant: Resources = Resources(descriptors=8, threads=4, own_kib=96 << 10, shared_kib=16 << 10, gpu_kib=8 << 10)
     own_kib_a_round: int = 16
     # What a process of this host had shared stays mapped if it died with its queue full (docs/adr/ucx-error-…).
     shared_kib_a_death: int = 2 << 10
 
     def excess(self, growth: dict[str, int], num_rounds: int, num_deaths: int) -> list[str]:
         allowed = asdict(self.constant)
-        allowed["gpu_kib"] *= self.processes_a_gpu
         allowed["own_kib"] += self.own_kib_a_round * num_rounds
         allowed["shared_kib"] += self.shared_kib_a_death * num_deaths
         return [
@@ -66,7 +58,13 @@ class Limits:
 
 
 def growth(history: Sequence[Resources]) -> dict[str, int]:
-    """From the median of the second third to that of the last: in the first, pools fill."""
+    """From the second third to the last, by their medians: in the first, pools fill. GPUs' memory by what it comes back
+    to: some stays until a peer, too, has closed its handle (docs/cuda.md).
+    """
     third = max(1, len(history) // 3)
     early, late = [asdict(each) for each in history[-2 * third : -third]], [asdict(each) for each in history[-third:]]
-    return {name: round(median(e[name] for e in late) - median(e[name] for e in early)) for name in early[0]}
+    grown = {}
+    for name in early[0]:
+        sum_up = min if name == "gpu_kib" else median
+        grown[name] = round(sum_up(e[name] for e in late) - sum_up(e[name] for e in early))
+    return grown
