@@ -154,7 +154,8 @@ all_steps() {
   step streams 120 python_tests "$few" test_cuda_streams.py
   step graphs 120 python_tests "$few" test_cuda_graphs.py
   step segments 150 python_tests "$few" test_cuda_segments.py test_registered_memory.py test_suspension.py
-  step failures 240 python_tests "$few" test_cuda_failures.py test_mismatches.py test_timeouts.py test_deaths.py
+  step failures 240 python_tests "$few" test_cuda_failures.py test_mismatches.py test_timeouts.py test_deaths.py \
+    test_work.py
   step settings 120 python_tests "$few" test_cuda_settings.py test_pool.py
   step fused 240 python_tests "$few" test_fused.py test_fused_composition.py test_fused_float8.py test_cuda_fused.py \
     test_tensor_parallel.py

@@ -166,14 +166,16 @@ Status exchange_messages(const DeviceTeam& team, const LineExchange& call, const
                   "a rank sends itself " + std::to_string(call.sends[team.rank].num_bytes) + " bytes but takes " +
                       std::to_string(call.receives[team.rank].num_bytes));
   }
-  // A point-to-point message may be alone, and is to fill the link then.
-  const bool is_collective = call.channel == Channel::kCollective;
-  Result<device::LaneLimits> limits = device::choose_lanes(
-      team.layout.channels[static_cast<int>(call.channel)].num_lanes - device::num_header_lanes(call.channel),
-      is_collective ? static_cast<uint32_t>(team.num_ranks - 1) : 1, call.shape);
+  const uint32_t available =
+      team.layout.channels[static_cast<int>(call.channel)].num_lanes - device::num_header_lanes(call.channel);
+  Result<device::LaneLimits> limits =
+      call.channel == Channel::kCollective
+          ? device::choose_lanes(available, static_cast<uint32_t>(team.num_ranks - 1), call.shape)
+          : device::choose_message_lanes(available, call.shape);
   if (!limits.ok()) return std::move(limits.status());
   const device::JobPlan plan = device::plan_jobs(team, call, limits.value());
-  Result<LaunchShape> grid = plan.grid(call.shape, device::kMostWarpsPerBlock);
+  Result<LaunchShape> grid =
+      plan.grid(call.shape, device::kMostWarpsPerBlock, may_be_direct ? device::kMostBlocks : device::kPreferredBlocks);
   if (!grid.ok()) return std::move(grid.status());
   device::ExchangeArguments arguments = device::arguments_of(team, call, direct);
   arguments.jobs = plan.table();

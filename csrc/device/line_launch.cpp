@@ -13,12 +13,11 @@ namespace axon::device {
 namespace {
 
 constexpr uint32_t kFewestWarpsPerBlock = 4;
-constexpr uint32_t kPreferredBlocks = 32;
-// Half of the 132 multiprocessors of an H100 SXM, an H100 NVL or an H200: two groups' kernels run side by side,
-// whichever a rank begins first.
-constexpr uint32_t kMostBlocks = 66;
 // Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md).
 constexpr LaneLimits kPreferredLanes{.of_short = 192, .of_long = 160};
+// Of a point-to-point message: long ones are written directly, by fewer warps on more multiprocessors. 1 GiB each way
+// between two H100: 338 GB/s by 160 warps, 11 a block; 357 to 358, 5 a block; 364 to 365 by 128, 4 a block.
+constexpr LaneLimits kMessageLanes{.of_short = 192, .of_long = 128};
 constexpr size_t kLongBytes = size_t{4} << 20;
 
 uint32_t divide_up(uint32_t a, uint32_t b) {
@@ -40,12 +39,12 @@ JobTable JobPlan::table() const noexcept {
   return table;
 }
 
-Result<LaunchShape> JobPlan::grid(LineShape wish, int most_warps) const {
+Result<LaunchShape> JobPlan::grid(LineShape wish, int most_warps, uint32_t preferred_blocks) const {
   const auto most = static_cast<uint32_t>(most_warps);
   const uint32_t num_jobs = std::max<uint32_t>(table().begins[kNumGroups], 1);
   const auto wished = static_cast<uint32_t>(wish.warps_per_block);
   const uint32_t num_warps =
-      wished != 0 ? wished : std::clamp(divide_up(num_jobs, kPreferredBlocks), kFewestWarpsPerBlock, most);
+      wished != 0 ? wished : std::clamp(divide_up(num_jobs, preferred_blocks), kFewestWarpsPerBlock, most);
   const uint32_t num_blocks = divide_up(num_jobs, num_warps);
   if (num_warps > most || num_blocks > kMostBlocks) {
     return Status(ErrorCode::kInvalidArgument, std::to_string(num_jobs) + " warps, " + std::to_string(num_warps) +
@@ -55,15 +54,23 @@ Result<LaunchShape> JobPlan::grid(LineShape wish, int most_warps) const {
   return LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
 }
 
-Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
+static Result<LaneLimits> choose_lanes(uint32_t available, LaneLimits preferred, LineShape wish) {
   const auto wished = static_cast<uint32_t>(wish.num_lanes);
   if (wished > available) {
     return Status(ErrorCode::kInvalidArgument,
                   std::to_string(wished) + " lanes an edge; the team has " + std::to_string(available));
   }
   if (wished != 0) return LaneLimits{wished, wished};
-  return LaneLimits{.of_short = std::clamp(kPreferredLanes.of_short / num_edges, 1u, available),
-                    .of_long = std::clamp(kPreferredLanes.of_long / num_edges, 1u, available)};
+  return LaneLimits{.of_short = std::clamp(preferred.of_short, 1u, available),
+                    .of_long = std::clamp(preferred.of_long, 1u, available)};
+}
+
+Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
+  return choose_lanes(available, {kPreferredLanes.of_short / num_edges, kPreferredLanes.of_long / num_edges}, wish);
+}
+
+Result<LaneLimits> choose_message_lanes(uint32_t available, LineShape wish) {
+  return choose_lanes(available, kMessageLanes, wish);
 }
 
 Result<LaneLimits> choose_fold_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {

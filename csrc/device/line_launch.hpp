@@ -16,6 +16,10 @@ enum : uint32_t { kControlGroup = 0, kOutGroups = 1, kInGroups = 16, kOwnGroup =
 
 inline constexpr int kMostWarpsPerBlock = 16;
 inline constexpr int kMostWarpsPerLongFoldBlock = 8;
+inline constexpr uint32_t kPreferredBlocks = 32;
+// Half of the 132 multiprocessors of an H100 SXM, an H100 NVL or an H200: two groups' kernels run side by side,
+// whichever a rank begins first.
+inline constexpr uint32_t kMostBlocks = 66;
 
 struct JobTable {
   uint16_t begins[kNumGroups + 1];  // group g has jobs begins[g] … begins[g+1] − 1
@@ -41,7 +45,7 @@ class JobPlan {
 
   JobTable table() const noexcept;
   // Of all jobs; fails where the caller's wish or the jobs are too many to be resident at once.
-  Result<LaunchShape> grid(LineShape wish, int most_warps) const;
+  Result<LaunchShape> grid(LineShape wish, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) const;
 
  private:
   uint32_t slot_of(int peer) const noexcept { return static_cast<uint32_t>(peer < rank_ ? peer : peer - 1); }
@@ -53,6 +57,8 @@ class JobPlan {
 
 // For messages on `num_edges` at a time, of an edge's `available` lanes; or the caller's wish.
 Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
+// … of a point-to-point message, which may be alone, and is to fill the link then.
+Result<LaneLimits> choose_message_lanes(uint32_t available, LineShape wish);
 // … of a fold whose totals go back: a warp a lane for what a rank sends, what it receives, and what is its own.
 Result<LaneLimits> choose_fold_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
 

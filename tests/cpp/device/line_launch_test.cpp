@@ -57,7 +57,7 @@ TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
       expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongFoldBlock);
       const uint32_t lanes_of_messages =
           layout.value().channels[static_cast<int>(Channel::kPointToPoint)].num_lanes - 1;
-      const Result<LaneLimits> of_message = choose_lanes(lanes_of_messages, 1, {});
+      const Result<LaneLimits> of_message = choose_message_lanes(lanes_of_messages, {});
       ASSERT_TRUE(of_message.ok());
       expect_room(batch_with_all(num_ranks, of_message.value().of_short), kMostWarpsPerBlock);
     }
