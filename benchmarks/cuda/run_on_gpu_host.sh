@@ -97,7 +97,8 @@ bench() { # bench RANKS eager|graph
 }
 
 costs() { # costs RANKS
-  torchrun --standalone --nproc-per-node "$1" -m torch_axon.bench --groups 10 --device cuda --vs nccl
+  torchrun --standalone --nproc-per-node "$1" -m torch_axon.bench --groups 10 --device cuda --vs nccl \
+    --commit "$commit" --json "$results/costs.jsonl"
 }
 
 host() { # host RANKS
