@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
@@ -66,6 +68,56 @@ def _scatter() -> None:
 
 def test_products_are_reduced_and_scattered(ranks: RankPool) -> None:
     ranks.run(_scatter)
+
+
+def _sizes_of_random_factors() -> list[tuple[int, int, int]]:
+    """Rows of a rank, depth, width; on GPUs also such as are overlapped."""
+    small = [(5, 300, 7)]
+    return small if torch.get_default_device().type == "cpu" else [*small, (2048, 2048, 2048)]
+
+
+@contextlib.contextmanager
+def _sums_in_float32() -> Iterator[None]:
+    """Not of parts that cuBLAS has rounded to half types, as torch allows it."""
+    settings = torch.backends.cuda.matmul
+    names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    before = [getattr(settings, name) for name in names]
+    try:
+        for name in names:
+            setattr(settings, name, False)
+        yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(settings, name, value)
+
+
+def _check_within(actual: Tensor, expected: Tensor, bound: Tensor) -> None:
+    """The hundredth is for terms of second order."""
+    assert int(((actual.double() - expected).abs() > 1.01 * bound).sum()) == 0
+
+
+def _rounding_errors() -> None:
+    """A sum of `depth` products in float32 or better, in any order, is rounded to the type; of several ranks' products
+    each is, and each sum of them may be."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    for (rows, depth, width), dtype in itertools.product(_sizes_of_random_factors(), FLOATING):
+        with case(rows=rows, depth=depth, width=width, dtype=dtype), _sums_in_float32():
+            unit = torch.finfo(dtype).eps / 2
+            unit_of_sums = min(unit, torch.finfo(torch.float32).eps / 2)
+            torch.manual_seed(0)
+            inputs = torch.randn(num_ranks, num_ranks * rows, depth).to(dtype)
+            weights = torch.randn(num_ranks, depth, width).to(dtype)
+            exact = inputs.double() @ weights.double()
+            of_sums = depth * unit_of_sums * (inputs.double().abs() @ weights.double().abs())
+            _, product = all_gather_matmul(inputs[0].chunk(num_ranks)[rank], weights[0])
+            _check_within(product, exact[0], unit * exact[0].abs() + of_sums[0])
+            summed = matmul_reduce_scatter(inputs[rank], weights[rank])
+            bound = num_ranks * unit * exact.abs().sum(0) + of_sums.sum(0)
+            _check_within(summed, *(each.chunk(num_ranks)[rank] for each in (exact.sum(0), bound)))
+
+
+def test_rounding_errors_stay_within_a_derived_bound(ranks: RankPool) -> None:
+    ranks.run(_rounding_errors, timeout_s=120)
 
 
 def _defaults() -> None:
