@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -173,3 +175,25 @@ def _last_dimension() -> list[str]:
 def test_the_dimension_that_is_multiplied_is_refused(two_ranks: RankPool) -> None:
     for messages in two_ranks.run(_last_dimension):
         assert all("allowed: any other" in message for message in messages)
+
+
+def _check_operators() -> None:
+    """Fake kernel and tracing; what else torch examines compares inputs, which it cannot in float8."""
+    examine = partial(torch.library.opcheck, test_utils=("test_faketensor", "test_aot_dispatch_dynamic"))
+    rank, name = dist.get_rank(), dist.distributed_c10d._get_default_group().group_name
+    x, scale = factor((16, DEPTH), rank).to(TYPES[0]), _scale(16, rank, False)
+    weights, sizes = [_weight(rank, width, width) for width in (32, 16)], [16] * dist.get_world_size()
+    whole = factor((sum(sizes), DEPTH), rank).to(TYPES[0])
+    for wanted in (False, True):
+        examine(
+            torch.ops.axon.scaled_all_gather_matmul.default,
+            (x, scale, weights, [scale] * 2, [None] * 2, sizes, name, torch.bfloat16, False, wanted),
+        )
+    examine(
+        torch.ops.axon.scaled_matmul_reduce_scatter.default,
+        (whole, scale, weights[0], scale, None, sizes, "sum", name, torch.bfloat16, False),
+    )
+
+
+def test_torch_finds_no_fault_with_the_operators(two_ranks: RankPool) -> None:
+    two_ranks.run(_check_operators, timeout_s=120)
