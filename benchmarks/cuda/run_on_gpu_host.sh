@@ -158,8 +158,9 @@ all_steps() {
   step failures 240 python_tests "$few" test_cuda_failures.py test_mismatches.py test_timeouts.py test_deaths.py \
     test_work.py
   step settings 120 python_tests "$few" test_cuda_settings.py test_pool.py
-  step fused 240 python_tests "$few" test_fused.py test_fused_composition.py test_fused_float8.py test_cuda_fused.py \
-    test_tensor_parallel.py
+  step fused 240 python_tests "$few" test_fused.py test_fused_arguments.py test_fused_composition.py \
+    test_fused_float8.py test_fused_gradients.py test_cuda_fused.py test_tensor_parallel.py
+  step fused_failures 240 python_tests "$few" test_cuda_fused_failures.py
   step training 240 python_tests "$few" test_cuda_training.py test_training.py test_clients.py \
     test_cuda_clients.py test_examples.py
   PYTEST_ADDOPTS=${TORTURE:+--torture-operations=$TORTURE} step torture 400 python_tests "$few" test_torture.py
