@@ -1,6 +1,8 @@
 """Lines of overlap.py as a table and as a plot:
 
-python benchmarks/cuda/overlap_report.py overlap.jsonl [--plot overlap.png]
+python benchmarks/cuda/overlap_report.py overlap.jsonl [--dtype bfloat16] [--plot overlap.png]
+
+The plot has the last line of each operation and shape in which most of those met that communicate.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch_axon.bench.record import Machine, parse_line
 
@@ -69,6 +72,20 @@ def _cell(side: Side | None, figure: str, digits: int) -> str:
     return "–" if side is None or side.failure else f"{getattr(side, figure):.{digits}f}"
 
 
+def fullest(lines: Sequence[Line]) -> list[Line]:
+    """Of each operation at a shape the last line with most sides that communicate, by shape."""
+    chosen: dict[tuple[str, int, int, int], Line] = {}
+    for line in lines:
+        key = (line.op, line.m, line.k, line.n)
+        if key not in chosen or _num_contenders(line) >= _num_contenders(chosen[key]):
+            chosen[key] = line
+    return [chosen[key] for key in sorted(chosen)]
+
+
+def _num_contenders(line: Line) -> int:
+    return sum(side.name != "cut" and not side.failure for side in line.sides)
+
+
 def save_plot(lines: Sequence[Line], path: Path) -> None:
     """A panel an operation: each side's share of the plain product, a group of bars a shape."""
     import matplotlib
@@ -77,7 +94,9 @@ def save_plot(lines: Sequence[Line], path: Path) -> None:
     from matplotlib import pyplot
 
     operations = list(dict.fromkeys(line.op for line in lines))
-    figure, axes = pyplot.subplots(len(operations), 1, figsize=(11, 4 * len(operations)), squeeze=False)
+    most_shapes = max(sum(line.op == op for line in lines) for op in operations)
+    size = (max(11, most_shapes / 2), 4 * len(operations))
+    figure, axes = pyplot.subplots(len(operations), 1, figsize=size, squeeze=False)
     for (panel,), op in zip(axes, operations, strict=True):
         chosen = [line for line in lines if line.op == op]
         names = list(dict.fromkeys(side.name for line in chosen for side in line.sides if not side.failure))
@@ -87,12 +106,13 @@ def save_plot(lines: Sequence[Line], path: Path) -> None:
             offset = (index + 0.5) / len(names) * 0.8 - 0.4
             panel.bar([row + offset for row, _ in bars], [share for _, share in bars], 0.8 / len(names), label=name)
         panel.axhline(1, color="black", linestyle="--", linewidth=1, label="matmul alone")
-        panel.set_xticks(range(len(chosen)), [line.shape for line in chosen], rotation=20 if len(chosen) > 4 else 0)
+        panel.set_xticks(range(len(chosen)), [line.shape for line in chosen], **_slant(len(chosen)))
         panel.set(
             title=f"{op}, {chosen[0].dtype}, {chosen[0].ranks} GPUs",
             ylabel="share of matmul alone",
             ylim=(max(0, lowest - 0.05), 1.08),
         )
+        panel.margins(x=0.01)
         panel.legend(ncols=len(names) + 1, fontsize="small")
     figure.suptitle(f"{lines[0].machine.gpu}, torch {lines[0].machine.torch}", fontsize="small")
     figure.tight_layout()
@@ -101,12 +121,17 @@ def save_plot(lines: Sequence[Line], path: Path) -> None:
     pyplot.close(figure)
 
 
+def _slant(num_shapes: int) -> dict[str, Any]:
+    return {"rotation": 20, "ha": "right", "fontsize": "small"} if num_shapes > 4 else {}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path)
+    parser.add_argument("--dtype", help="only lines of this type")
     parser.add_argument("--plot", type=Path, help="PNG")
     arguments = parser.parse_args()
-    results = read_lines(arguments.results)
+    results = [line for line in read_lines(arguments.results) if arguments.dtype in (None, line.dtype)]
     print(table(results))
     if arguments.plot:
-        save_plot(results, arguments.plot)
+        save_plot(fullest(results), arguments.plot)
