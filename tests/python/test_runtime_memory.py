@@ -52,6 +52,22 @@ def test_the_very_tensors_that_were_handed_out_come_as_the_answer(size: int) -> 
         assert keeper.asked == [[Incoming(each.dtype, each.shape, False) for each in sent]]
 
 
+class _DLPackAlone:
+    """Neither a tensor nor a buffer."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.__dlpack__ = tensor.__dlpack__
+        self.__dlpack_device__ = tensor.__dlpack_device__
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_speaks_dlpack_alone_is_sent(size: int) -> None:
+    tensor = torch.arange(2 * size, dtype=torch.float16)[::2]
+    with pair() as (_, peer):
+        [came] = peer.invoke("echo", _DLPackAlone(tensor)).result(DEADLINE_S)
+        assert torch.equal(came, tensor)
+
+
 def test_payloads_beyond_the_threshold_are_fetched_straight_into_them() -> None:
     where = torch.empty(1 << 20, dtype=torch.uint8)
     seen: list[int] = []
