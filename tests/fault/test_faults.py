@@ -93,11 +93,7 @@ def _is_in_short_suite(case: Case) -> bool:
     """
     kind, is_thorough = case.kind, case.operation in _THOROUGH
     if case.victim != LAST:
-        return (case.victim, case.fault) == (0, "kill") or (case.victim, case.fault, case.operation) == (
-            0,
-            "stop",
-            "barrier",
-        )
+        return case.victim == 0 and (case.fault == "kill" or (case.fault, case.operation) == ("stop", "barrier"))
     if is_thorough and not kind.takes_long:
         return True
     names = _THOROUGH if is_thorough else [name for name in OPERATIONS if name not in _THOROUGH]
@@ -146,6 +142,7 @@ def test_rounds_leave_nothing_behind(
     num_rounds: int = request.config.getoption("--fault-rounds")
     asked_for = request.config.getoption("--round-fault", default=None)
     cases = [each for each in _IN_ROUNDS if each in _matrix(device) and each[0] in (asked_for or FAULTS)]
+    assert cases, f"--round-fault: none of {asked_for} strikes in rounds on {device}"
     measured = []
     for number in range(num_rounds):
         folder = tmp_path / str(number)

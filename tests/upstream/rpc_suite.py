@@ -23,6 +23,9 @@ with suite.without_cuda():
     from torch.testing._internal.distributed.rpc.tensorpipe_rpc_agent_test_fixture import TensorPipeRpcAgentTestFixture
 
 
+_SIGNAL_AWAITED_S = 30.0
+
+
 class _InRanks(MultiProcessTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -47,7 +50,9 @@ class DdpUnderDistAutogradTest(ddp_tests.DdpUnderDistAutogradTest):
 
 def _await_signal_awaited() -> None:
     """A signal that comes before this rank waits for it would be lost; and who waits has joined."""
+    deadline = time.monotonic() + _SIGNAL_AWAITED_S
     while not ddp_tests.shutdown_signal._waiters:
+        assert time.monotonic() < deadline, "this rank does not wait for the signal"
         time.sleep(0.001)
 
 
