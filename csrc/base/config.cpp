@@ -152,8 +152,8 @@ static void for_each_variable(std::string_view prefix, Use use) {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view line = *entry;
     const size_t equals = line.find('=');
-    if (line.starts_with(prefix) && equals != std::string_view::npos)
-      use(line.substr(0, equals), line.substr(equals + 1));
+    if (!line.starts_with(prefix) || equals == std::string_view::npos) continue;
+    use(line.substr(0, equals), line.substr(equals + 1));
   }
 }
 

@@ -11,7 +11,8 @@ namespace axon {
 
 static constexpr size_t kGroup = 2;
 static constexpr size_t kDepth = 2 * kGroup;
-// The largest that goes eagerly, in one segment: see direct_reduction.cpp.
+// The largest that goes eagerly, in one segment (direct_reduction.cpp); partial results of half types are twice as
+// long.
 static constexpr size_t kChunkBytes = size_t{60} << 10;
 
 template <typename Block>

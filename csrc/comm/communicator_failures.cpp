@@ -29,6 +29,7 @@ void Communicator::abort(std::string reason) noexcept {
   if (engine_.is_forked()) return;
   engine_.progress_->exclusively([&] {
     if (!inbox_) return;
+    engine_.settle();  // what was called before has been sent, and counts as such
     // Others may hear of this before they hear why, from another rank.
     const std::string why = failure_.ok() ? reason : reason + ": " + failure_.message();
     if (aborted_.ok()) notify_others(OperationKind::kDeparture, Status(ErrorCode::kAborted, why));
@@ -40,6 +41,7 @@ void Communicator::abort(std::string reason) noexcept {
 void Communicator::close() noexcept {
   if (engine_.is_forked()) return;
   engine_.progress_->exclusively([this] {
+    engine_.settle();
     abort_quietly("the group was destroyed");
     engine_.settle();
   });

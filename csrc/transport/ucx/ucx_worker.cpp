@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/config.hpp"
+#include "base/log.hpp"
 #include "transport/ucx/ucx_status.hpp"
 
 namespace axon {
@@ -48,7 +49,10 @@ static Result<Config> read_config(const UcxOptions& options) {
   for (const auto& [name, value] : kDefaults) {
     if (!config::is_set(std::string("UCX_") + name)) AXON_TRY(set(name, value));
   }
-  for (const auto& [name, value] : config::ucx_settings()) AXON_TRY(set(name, value));
+  for (const auto& [name, value] :
+       config::ucx_settings()) {  // also those of transports that this UCX, or host, has not
+    if (!set(name, value).ok()) log::warn("UCX takes no AXON_UCX_" + name + "=" + value + " here");
+  }
   for (const auto& [name, value] : options.settings) AXON_TRY(set(name, value));
   return config;
 }

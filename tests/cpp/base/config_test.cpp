@@ -1,23 +1,14 @@
 #include "base/config.hpp"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "base/scoped_variable.hpp"
 
 namespace axon {
 namespace {
-
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~ScopedVariable() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 TEST(Config, an_unset_variable_has_its_fallback) {
   EXPECT_FALSE(config::is_set("AXON_ALGO"));

@@ -36,8 +36,8 @@ JobPlan batch_with_all(int num_ranks, uint32_t num_lanes) {
   return plan;
 }
 
-void expect_room(const JobPlan& plan, int most_warps) {
-  Result<LaunchShape> grid = plan.grid({}, most_warps);
+void expect_room(const JobPlan& plan, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) {
+  Result<LaunchShape> grid = plan.grid({}, most_warps, preferred_blocks);
   ASSERT_TRUE(grid.ok()) << grid.status().message();
   EXPECT_LE(grid.value().num_blocks, kHalfOfAHopper);
 }
@@ -59,7 +59,10 @@ TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
           layout.value().channels[static_cast<int>(Channel::kPointToPoint)].num_lanes - 1;
       const Result<LaneLimits> of_message = choose_message_lanes(lanes_of_messages, {});
       ASSERT_TRUE(of_message.ok());
-      expect_room(batch_with_all(num_ranks, of_message.value().of_short), kMostWarpsPerBlock);
+      for (const uint32_t num_blocks : {kPreferredBlocks, kMostBlocks}) {
+        expect_room(batch_with_all(num_ranks, of_message.value().of_short), kMostWarpsPerBlock, num_blocks);
+        expect_room(batch_with_all(num_ranks, of_message.value().of_long), kMostWarpsPerBlock, num_blocks);
+      }
     }
   }
 }

@@ -1,7 +1,6 @@
 // Bytes of any kind on the ports that UCX listens on: connections come and go, messages between peers do not suffer.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include <sstream>
 
 #include "base/file_descriptor.hpp"
+#include "base/scoped_variable.hpp"
 #include "transport/node.hpp"
 #include "transport/ucx/ucx.hpp"
 
@@ -55,11 +55,9 @@ void say(const sockaddr_in& address, const std::vector<uint8_t>& bytes) {
 
 // As of all of UCX, though it reads only its own part of the environment with a prefix.
 TEST(UcxPort, is_where_our_variables_put_it) {
-  setenv("AXON_UCX_TLS", "tcp,self", 1);
-  setenv("AXON_UCX_TCP_PORT_RANGE", "23000-23999", 1);
+  const ScopedVariable over("AXON_UCX_TLS", "tcp,self");
+  const ScopedVariable range("AXON_UCX_TCP_PORT_RANGE", "23000-23999");
   auto transport = open_ucx_transport();
-  unsetenv("AXON_UCX_TCP_PORT_RANGE");
-  unsetenv("AXON_UCX_TLS");
   ASSERT_TRUE(transport.ok()) << transport.status().message();
   const std::vector<sockaddr_in> ports = listeners();
   ASSERT_FALSE(ports.empty());
