@@ -49,8 +49,7 @@ static Result<Config> read_config(const UcxOptions& options) {
   for (const auto& [name, value] : kDefaults) {
     if (!config::is_set(std::string("UCX_") + name)) AXON_TRY(set(name, value));
   }
-  for (const auto& [name, value] :
-       config::ucx_settings()) {  // also those of transports that this UCX, or host, has not
+  for (const auto& [name, value] : config::ucx_settings()) {  // maybe of a transport that is not here
     if (!set(name, value).ok()) log::warn("UCX takes no AXON_UCX_" + name + "=" + value + " here");
   }
   for (const auto& [name, value] : options.settings) AXON_TRY(set(name, value));
