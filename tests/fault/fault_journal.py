@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import os
 import shlex
@@ -14,8 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import holdings
 from fault_case import NUM_RANKS
 from gpu_memory import held_kib
+from holdings import memory_kib
 from processes import leftovers
 
 from torch_axon.bench.record import describe_machine
@@ -64,27 +64,17 @@ def _summary(all_s: list[float]) -> dict[str, Any]:
 
 
 def resources() -> Resources:
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what is free, but kept for later in heaps of threads, is not held
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    [memory] = memory_kib("VmRSS")
     maps = Path("/proc/self/maps").read_text().splitlines()
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
         "abandoned files": len(leftovers()),
         "pieces of shared memory": sum("ucx_shm" in line or "/memfd:axon" in line for line in maps),
-        "KiB of memory": int(status["VmRSS"].split()[0]),
+        "KiB of memory": memory,
         "KiB of GPU memory": held_kib(),
     }
 
 
 def growth(history: Sequence[Resources]) -> Resources:
-    """From the second third of the rounds to the last: in the first, pools fill. A single round has not grown."""
-    third = max(1, len(history) // 3)
-    parts = history[-2 * third : -third] or history, history[-third:]
-    grown = {}
-    for name in history[0]:
-        sum_up = _SUMMED_UP.get(name, max)
-        early, late = ([each[name] for each in part] for part in parts)
-        grown[name] = round(sum_up(late) - sum_up(early))
-    return grown
+    return holdings.growth(history, _SUMMED_UP, otherwise=max)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 
+import holdings
 from gpu_memory import held_kib
+from holdings import memory_kib
 
 
 @dataclass(frozen=True)
@@ -23,15 +22,12 @@ class Resources:
 
 
 def measure() -> Resources:
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what is free, but kept for later in heaps of many threads, is not held
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    in_kib = {name: int(status[name].split()[0]) for name in ("RssAnon", "RssShmem")}
+    own, shared = memory_kib("RssAnon", "RssShmem")
     return Resources(
         descriptors=len(os.listdir("/proc/self/fd")),
         threads=len(os.listdir("/proc/self/task")),
-        own_kib=in_kib["RssAnon"],
-        shared_kib=in_kib["RssShmem"],
+        own_kib=own,
+        shared_kib=shared,
         gpu_kib=held_kib(),
     )
 
@@ -61,10 +57,4 @@ def growth(history: Sequence[Resources]) -> dict[str, int]:
     """From the second third to the last, by their medians: in the first, pools fill. GPUs' memory by what it comes back
     to: some stays until a peer, too, has closed its handle (docs/cuda.md).
     """
-    third = max(1, len(history) // 3)
-    early, late = [asdict(each) for each in history[-2 * third : -third]], [asdict(each) for each in history[-third:]]
-    grown = {}
-    for name in early[0]:
-        sum_up = min if name == "gpu_kib" else median
-        grown[name] = round(sum_up(e[name] for e in late) - sum_up(e[name] for e in early))
-    return grown
+    return holdings.growth([asdict(each) for each in history], {"gpu_kib": min}, otherwise=median)
