@@ -29,6 +29,10 @@ void rethrow_here(const std::exception_ptr& failure) {
   }
 }
 
+void rethrow_here(const Status& failure) {
+  rethrow_here(to_exception(failure));
+}
+
 std::exception_ptr to_exception(const Status& failure) {
   try {
     throw_failure(failure);

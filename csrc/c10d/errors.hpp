@@ -19,6 +19,7 @@ std::exception_ptr to_exception(const Status& failure);
 // What went wrong elsewhere, thrown to the caller that waits for it: names the line of the program that this thread is
 // in. Takes Python's lock.
 [[noreturn]] void rethrow_here(const std::exception_ptr& failure);
+[[noreturn]] void rethrow_here(const Status& failure);
 
 // Out of line, so that checks on the path of every call cost a branch.
 [[noreturn]] void throw_value_error(const std::string& message);

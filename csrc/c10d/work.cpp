@@ -157,7 +157,7 @@ void AxonWork::await(Communicator& communicator, Part& part, Clock::time_point d
     if (Clock::now() < deadline) continue;
     const Status late = communicator.explain(part);
     if (late.ok() || isCompleted()) return;  // they came after all
-    rethrow_here(to_exception(late));
+    rethrow_here(late);
   }
 }
 

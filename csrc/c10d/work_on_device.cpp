@@ -92,7 +92,7 @@ bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
   throw_failure_if_known();
   if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
     // A kernel that gave up has passed as well.
-    if (const Status failure = communicator->failure(); !failure.ok()) rethrow_here(to_exception(failure));
+    if (const Status failure = communicator->failure(); !failure.ok()) rethrow_here(failure);
   }
   return true;
 }

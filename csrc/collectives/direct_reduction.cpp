@@ -29,12 +29,6 @@ static size_t chunk_bytes_for(const Exchange& exchange, size_t longest_block) no
   return std::min(chunk, rounded(longest_block));
 }
 
-static size_t longest_of(std::span<const ConstBuffer> blocks) noexcept {
-  size_t longest = 0;
-  for (const ConstBuffer& block : blocks) longest = std::max(longest, block.num_bytes);
-  return longest;
-}
-
 DirectReduction::DirectReduction(Exchange& exchange, const CollectiveArguments& arguments,
                                  std::span<const ConstBuffer> blocks)
     : exchange_(exchange),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <span>
 
 #include "memory/buffer.hpp"
 
@@ -21,6 +22,14 @@ inline Buffer slice(Buffer buffer, Range range) noexcept {
 }
 inline ConstBuffer slice(ConstBuffer buffer, Range range) noexcept {
   return buffer.slice(range.begin, range.length);
+}
+
+// Of the longest of these buffers.
+template <typename Block>
+size_t longest_of(std::span<const Block> blocks) noexcept {
+  size_t longest = 0;
+  for (const Block& block : blocks) longest = std::max(longest, block.num_bytes);
+  return longest;
 }
 
 // A cache line: every element type fills it evenly, so bytes cut at its multiples are cut between elements.

@@ -15,13 +15,6 @@ static constexpr size_t kDepth = 2 * kGroup;
 // long.
 static constexpr size_t kChunkBytes = size_t{60} << 10;
 
-template <typename Block>
-static size_t longest_of(std::span<const Block> blocks) noexcept {
-  size_t longest = 0;
-  for (const Block& block : blocks) longest = std::max(longest, block.num_bytes);
-  return longest;
-}
-
 static RingSchedule schedule_of(int num_steps, size_t longest_block) noexcept {
   const size_t num_chunks = Chunks(longest_block, kChunkBytes).count();
   return {.num_steps = static_cast<size_t>(num_steps), .group = kGroup, .num_chunks = num_chunks};

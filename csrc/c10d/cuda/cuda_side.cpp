@@ -137,7 +137,7 @@ void CudaSide::check_health(const Part* caller) {
   if (!communicator_->is_broken()) return;
   const Status known = communicator_->failure();
   const std::string call = caller == nullptr ? "" : caller->describe() + ": ";
-  rethrow_here(to_exception(Status(known.code(), communicator_->signed_text(call + known.message()))));
+  rethrow_here(Status(known.code(), communicator_->signed_text(call + known.message())));
 }
 
 void CudaSide::note_fault() {
