@@ -1,4 +1,4 @@
-// The process's own engine, over rings and UCX, with what the environment says.
+// The process's own engine, over rings, pieces and UCX, with what the environment says.
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -8,6 +8,7 @@
 #include "base/config.hpp"
 #include "base/trace.hpp"
 #include "comm/engine.hpp"
+#include "transport/pieces/pieces.hpp"
 #include "transport/rings/rings.hpp"
 #include "transport/ucx/ucx.hpp"
 
@@ -48,13 +49,19 @@ UcxOptions ucx_options() {
   return options;
 }
 
+PieceUse use_of_pieces() {
+  const std::string setting = config::text("AXON_TCP_PIECES");
+  const bool is_wanted = setting == "auto" ? tcp_estimates_links() : setting == "always";
+  return is_wanted ? PieceUse::kOverTcp : PieceUse::kNever;
+}
+
 Engine* make_engine() {
   if (Status checked = config::check_environment(); !checked.ok()) throw std::runtime_error(checked.message());
   AlgorithmOverrides overrides = value_or_throw("AXON_ALGO", AlgorithmOverrides::parse(config::text("AXON_ALGO")));
   const RingUse with = config::has_transport("cma") ? RingUse::kAlways : RingUse::kCopies;
   const RingUse use = config::has_transport("rings") ? with : RingUse::kNever;
-  auto transport = with_rings(value_or_throw("torch_axon", open_ucx_transport(ucx_options())), use);
-  return new Engine(std::move(transport), this_host(), overrides);
+  auto network = with_pieces(value_or_throw("torch_axon", open_ucx_transport(ucx_options())), use_of_pieces());
+  return new Engine(with_rings(std::move(network), use), this_host(), overrides);
 }
 
 }  // namespace

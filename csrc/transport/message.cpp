@@ -40,6 +40,14 @@ const char* name_of(OperationKind kind) noexcept {
       return "cancel";
     case OperationKind::kClose:
       return "close";
+    case OperationKind::kAnnouncement:
+      return "announcement";
+    case OperationKind::kGrant:
+      return "grant";
+    case OperationKind::kRefusal:
+      return "refusal";
+    case OperationKind::kPiece:
+      return "piece";
     case OperationKind::kFailureNotice:
       return "failure notice";
     case OperationKind::kProgressQuery:

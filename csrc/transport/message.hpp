@@ -12,7 +12,7 @@
 namespace axon {
 
 // Bumped by any change to this file; compared when peers meet.
-inline constexpr uint32_t kWireVersion = 9;
+inline constexpr uint32_t kWireVersion = 10;
 
 enum class OperationKind : uint8_t {
   kBroadcast = 1,
@@ -34,6 +34,11 @@ enum class OperationKind : uint8_t {
   kReplyPart = 21,
   kCancel = 22,
   kClose = 23,
+  // Of long messages in pieces: between transports, for who is named by the key.
+  kAnnouncement = 32,
+  kGrant = 33,
+  kRefusal = 34,
+  kPiece = 35,
   // Control: between engines, outside any operation's sequence.
   kFailureNotice = 64,
   kProgressQuery = 65,

@@ -17,18 +17,20 @@ constexpr size_t kLarge = size_t{300} << 10;  // waits at the sender, whatever t
 
 class TransportConformance : public testing::TestWithParam<NetworkKind> {
  protected:
-  PeerId to_second() { return first.meet(second, network->same_host()); }
-  PeerId to_first() { return second.meet(first, network->same_host()); }
+  PeerId to_second() const noexcept { return second_to_first; }
+  PeerId to_first() const noexcept { return first_to_second; }
   bool run(const std::function<bool()>& condition) { return drive({&first, &second}, condition); }
 
   std::unique_ptr<Network> network = GetParam().make();
   Node first{network->make_transport()};
   Node second{network->make_transport()};
+  const PeerId second_to_first = first.meet(second, network->same_host());
+  const PeerId first_to_second = second.meet(first, network->same_host());
 };
 
 INSTANTIATE_TEST_SUITE_P(All, TransportConformance,
-                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp, kRings,
-                                         kRingsCopies),
+                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp, kPieces,
+                                         kPiecesWithFaults, kPiecesTcp, kRings, kRingsCopies),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(TransportConformance, delivers_every_size_exactly) {

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "transport/loopback/loopback.hpp"
+#include "transport/pieces/pieces.hpp"
 #include "transport/rings/rings.hpp"
 #include "transport/ucx/ucx.hpp"
 
@@ -37,6 +38,18 @@ class UcxNetwork final : public Network {
   const Over over_;
 };
 
+class PiecesAbove final : public Network {
+ public:
+  explicit PiecesAbove(std::unique_ptr<Network> network, PieceUse use = PieceUse::kAlways)
+      : network_(std::move(network)), use_(use) {}
+  std::unique_ptr<Transport> make_transport() override { return with_pieces(network_->make_transport(), use_); }
+  bool same_host() const noexcept override { return network_->same_host(); }
+
+ private:
+  const std::unique_ptr<Network> network_;
+  const PieceUse use_;
+};
+
 class RingsAbove final : public Network {
  public:
   explicit RingsAbove(std::unique_ptr<Network> network, RingUse use = RingUse::kAlways)
@@ -62,6 +75,27 @@ const NetworkKind kUcxSharedMemory{"ucx_shared_memory", []() -> std::unique_ptr<
                                    }};
 const NetworkKind kUcxTcp{
     "ucx_tcp", []() -> std::unique_ptr<Network> { return std::make_unique<UcxNetwork>(UcxNetwork::Over::kTcp); }};
+
+// Each piece at once, as over UCX.
+static constexpr size_t kEagerAsUcx = size_t{64} << 10;
+
+const NetworkKind kPieces{"pieces", []() -> std::unique_ptr<Network> {
+                            return std::make_unique<PiecesAbove>(std::make_unique<LoopbackNetwork>(
+                                FaultPlan{.largest_eager_num_bytes = kEagerAsUcx, .holds = {}, .kills = {}}));
+                          }};
+const NetworkKind kPiecesWithFaults{"pieces_with_faults", []() -> std::unique_ptr<Network> {
+                                      return std::make_unique<PiecesAbove>(std::make_unique<LoopbackNetwork>(
+                                          FaultPlan{.seed = 1,
+                                                    .largest_eager_num_bytes = kEagerAsUcx,
+                                                    .mailbox_capacity = 16,
+                                                    .pending = 0.5,
+                                                    .delay = 0.3,
+                                                    .reorder = 0.3,
+                                                    .kills = {}}));
+                                    }};
+const NetworkKind kPiecesTcp{"pieces_tcp", []() -> std::unique_ptr<Network> {
+                               return std::make_unique<PiecesAbove>(kUcxTcp.make(), PieceUse::kOverTcp);
+                             }};
 
 const NetworkKind kRings{
     "rings", []() -> std::unique_ptr<Network> { return std::make_unique<RingsAbove>(kUcxSharedMemory.make()); }};

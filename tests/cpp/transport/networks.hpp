@@ -28,6 +28,9 @@ extern const NetworkKind kLoopback;
 extern const NetworkKind kLoopbackWithFaults;  // every send pending or late, in any order
 extern const NetworkKind kUcxSharedMemory;
 extern const NetworkKind kUcxTcp;
+extern const NetworkKind kPieces;            // above the loopback
+extern const NetworkKind kPiecesWithFaults;  // above the loopback with faults
+extern const NetworkKind kPiecesTcp;         // above UCX over TCP
 extern const NetworkKind kRings;        // above UCX over shared memory
 extern const NetworkKind kRingsCopies;  // above the loopback; no memory is read but the rings'
 
