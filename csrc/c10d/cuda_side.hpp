@@ -101,6 +101,9 @@ class CudaSide {
   // The same, and throws what has gone wrong with it.
   void finish();
 
+  // Where the caller's next kernels go. Throws where nobody but this thread could follow them: cudaStreamPerThread.
+  c10::Stream current_stream() const;
+
   // The part, of a host operation, starts when the current stream has come this far. Throws if the group is broken, and
   // in a capture.
   void gate(Part& part);
@@ -121,7 +124,6 @@ class CudaSide {
   void note_fault();
   void put_in_order(c10::Stream earlier, c10::Stream later);
   static void clear_shelf() noexcept;
-  c10::Stream current_stream() const;
   c10::Stream stream_for(const Ways& ways, c10::Stream of_collectives);
   c10::Stream stream_of(const Part& message, Way way);
   void note_use(c10::Stream stream);

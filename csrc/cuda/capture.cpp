@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "cuda/driver.hpp"
 #include "cuda/error.hpp"
 
 namespace axon {
@@ -37,12 +38,19 @@ Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept) {
   return cuda_failure(error, "cudaGraphRetainUserObject");
 }
 
+// The driver's own call: the runtime's first makes a context on the thread's device, which is GPU 0 for a thread that
+// has chosen none yet.
+static void exchange_mode(CUstreamCaptureMode& mode) noexcept {
+  const Result<const CudaDriver*> driver = load_driver();
+  if (driver.ok()) (void)driver.value()->thread_exchange_stream_capture_mode(&mode);
+}
+
 RelaxedCapture::RelaxedCapture() noexcept {
-  (void)cudaThreadExchangeStreamCaptureMode(&mode_);
+  exchange_mode(mode_);
 }
 
 RelaxedCapture::~RelaxedCapture() {
-  (void)cudaThreadExchangeStreamCaptureMode(&mode_);
+  exchange_mode(mode_);
 }
 
 }  // namespace axon

@@ -1,7 +1,7 @@
 // Capture into CUDA graphs: who captures, and how to call CUDA beside it.
 #pragma once
 
-#include <driver_types.h>
+#include <cuda.h>
 
 #include <cstdint>
 #include <memory>
@@ -22,7 +22,7 @@ Result<bool> is_capturing(StreamView stream);
 Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept);
 
 // In its scope this thread may allocate, map and synchronise although somebody captures in global mode, as torch does:
-// such calls would fail and spoil the capture.
+// such calls would fail and spoil the capture. Makes no context.
 class RelaxedCapture {
  public:
   RelaxedCapture() noexcept;
@@ -31,7 +31,7 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the thread's other one, while this lives
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's other one, while this lives
 };
 
 }  // namespace axon

@@ -43,6 +43,7 @@ static Result<CudaDriver> find_all() {
   AXON_TRY(find("cuMemMap", driver.mem_map));
   AXON_TRY(find("cuMemUnmap", driver.mem_unmap));
   AXON_TRY(find("cuMemSetAccess", driver.mem_set_access));
+  AXON_TRY(find("cuThreadExchangeStreamCaptureMode", driver.thread_exchange_stream_capture_mode));
   AXON_TRY(find("cuStreamWriteValue32", driver.stream_write_value));
   AXON_TRY(find("cuStreamWaitValue32", driver.stream_wait_value));
   AXON_TRY(find("cuStreamBatchMemOp", driver.stream_batch_mem_op));

@@ -30,6 +30,7 @@ struct CudaDriver {
   PFN_cuMemMap_v10020 mem_map;
   PFN_cuMemUnmap_v10020 mem_unmap;
   PFN_cuMemSetAccess_v10020 mem_set_access;
+  PFN_cuThreadExchangeStreamCaptureMode_v10010 thread_exchange_stream_capture_mode;
   PFN_cuStreamWriteValue32_v11070 stream_write_value;
   PFN_cuStreamWaitValue32_v11070 stream_wait_value;
   PFN_cuStreamBatchMemOp_v11070 stream_batch_mem_op;

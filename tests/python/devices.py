@@ -23,6 +23,7 @@ _ENVIRONMENTS: dict[str, dict[str, str]] = {
     "staged": {"AXON_TRANSPORTS": "ucx"},
     "one_connection": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     "launch_blocking": {"CUDA_LAUNCH_BLOCKING": "1"},
+    "eager_loading": {"CUDA_MODULE_LOADING": "EAGER"},
 }
 
 _needs_gpu = (pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU"))

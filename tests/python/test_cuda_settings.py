@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,6 +29,26 @@ def _operations() -> None:
 @on("launch_blocking")
 def test_operations_where_every_launch_blocks(ranks: RankPool) -> None:
     ranks.run(_operations)
+
+
+@on("eager_loading")
+def test_operations_where_every_kernel_is_loaded_at_once(ranks: RankPool) -> None:
+    ranks.run(_operations)
+
+
+def _on_the_stream_of_each_thread() -> None:
+    cuda_stream_per_thread = 2
+    data = torch.ones(10)
+    with torch.cuda.stream(torch.cuda.ExternalStream(cuda_stream_per_thread)):
+        message = failure(lambda: dist.all_reduce(data))
+    assert "the current stream is cudaStreamPerThread" in message
+    dist.all_reduce(data)
+    same_bits(data, torch.full((10,), float(dist.get_world_size())))
+
+
+@on("cuda", "staged")
+def test_a_stream_that_is_another_one_in_every_thread_is_refused(two_ranks: RankPool) -> None:
+    two_ranks.run(_on_the_stream_of_each_thread)
 
 
 def _with_expandable_segments(folder: str) -> None:
@@ -98,6 +120,29 @@ def _memory_of_groups() -> float:
 def test_further_groups_take_little_of_a_gpu(two_ranks: RankPool) -> None:
     two_ranks.run(_memory_of_groups)  # loads what is loaded once
     assert max(two_ranks.run(_memory_of_groups)) <= 1024
+
+
+def _gpus_with_a_context() -> list[int]:
+    """In this process, once the threads that look after its memory have had their turns."""
+    data = torch.ones(1 << 20)
+    for work in [dist.all_reduce(data, async_op=True) for _ in range(10)]:
+        work.is_completed()
+        work.wait()
+    dist.all_reduce(data, group=dist.new_group())
+    time.sleep(1.0)
+    driver = ctypes.CDLL("libcuda.so.1")
+    flags, is_active = ctypes.c_uint(), ctypes.c_int()
+    found = []
+    for gpu in range(torch.cuda.device_count()):
+        assert driver.cuDevicePrimaryCtxGetState(gpu, ctypes.byref(flags), ctypes.byref(is_active)) == 0
+        if is_active.value:
+            found.append(gpu)
+    return found
+
+
+@on("cuda", "staged")
+def test_a_process_has_a_context_on_its_own_gpu_alone(fresh_ranks) -> None:
+    assert fresh_ranks(2).run(_gpus_with_a_context) == [[0], [1]]
 
 
 def _captured() -> str:

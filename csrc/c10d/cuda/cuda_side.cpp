@@ -113,6 +113,7 @@ void CudaSide::give_back_arenas() noexcept {
 }
 
 bool CudaSide::has_passed(const c10::Event& event) {
+  const c10::DeviceGuard on_device(event.device());
   const RelaxedCapture beside_captures;
   return event.query();
 }
@@ -126,8 +127,14 @@ void CudaSide::clear_shelf() noexcept {
   }
 }
 
+// Which one cudaStreamPerThread is depends on who asks, and others than the caller's thread ask.
 c10::Stream CudaSide::current_stream() const {
-  return torch_cuda().getStream(device_);
+  const c10::Stream stream = torch_cuda().getStream(device_);
+  if (view_of(stream).get() == cudaStreamPerThread) {
+    throw_value_error(
+        "the current stream is cudaStreamPerThread, another one in every thread: use a torch.cuda.Stream");
+  }
+  return stream;
 }
 
 // Neither a kernel nor the engine can throw: what went wrong since the last call is told now.

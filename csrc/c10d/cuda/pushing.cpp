@@ -32,7 +32,7 @@ Pushing::Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meet
       workspace_(workspace),
       meeting_(meeting),
       rank_(rank),
-      current_(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(side.device())),
+      current_(side.current_stream()),
       pushing_(side.side_stream()),
       awaiting_(side.awaiting_stream()) {}
 

@@ -28,6 +28,17 @@ struct RingLink::Waiting : ListNode<Waiting> {
   Completion* completion = nullptr;  // of a message
 };
 
+// Of ours, that the other process is to fetch.
+struct RingLink::Kept : ListNode<Kept> {
+  Kept(ConstBuffer bytes, Completion& of) noexcept : payload(bytes), completion(of) {}
+
+  const ConstBuffer payload;
+  Completion& completion;
+  uint64_t number = 0;
+  bool is_pulled = false;  // once
+  size_t num_sent = 0;
+};
+
 class RingLink::Arrival : public ListNode<Arrival> {
  public:
   Arrival(RingLink& from, const RemoteBytes& there) noexcept : link(from), remote(there) {}
@@ -55,6 +66,9 @@ static Status lost() {
 
 RingLink::~RingLink() {
   while (Waiting* waiting = queue_.front()) release(*waiting);
+  for (IntrusiveList<Kept>* list : {&kept_, &pulled_}) {
+    while (Kept* kept = list->front()) let_go(*kept);
+  }
   for (IntrusiveList<Arrival>* list : {&held_, &fetching_, &pulling_}) {
     while (Arrival* arrival = list->front()) arrival->release();
   }
@@ -204,7 +218,7 @@ void RingLink::hand_over(Transport& network, PeerId peer) noexcept {
     std::optional<Status> sent;
     if (first->kind == RingHead::Kind::kMessage) {
       sent = network.send(peer, first->header, first->payload, *completion);
-    } else if (Kept* kept = first->kind == RingHead::Kind::kOffer ? find(first->offered.number) : nullptr) {
+    } else if (Kept* kept = first->kind == RingHead::Kind::kOffer ? numbers_.find(first->offered.number) : nullptr) {
       const ConstBuffer payload = kept->payload;
       completion = &let_go(*kept);
       sent = network.offer(peer, first->header, payload, *completion);
@@ -217,48 +231,30 @@ void RingLink::hand_over(Transport& network, PeerId peer) noexcept {
 // ---- What is offered
 
 uint64_t RingLink::keep(ConstBuffer payload, Completion& completion) noexcept {
-  if (free_places_.empty()) {
-    free_places_.push_back(static_cast<uint32_t>(kept_.size()));
-    kept_.emplace_back();
-  }
-  const uint32_t place = free_places_.back();
-  free_places_.pop_back();
-  Kept& kept = kept_[place];
-  kept = {.payload = payload, .completion = &completion, .num_uses = kept.num_uses + 1};
-  ++num_kept_;
-  return uint64_t{kept.num_uses} << 32 | place;
-}
-
-RingLink::Kept* RingLink::find(uint64_t number) noexcept {
-  const auto place = static_cast<uint32_t>(number);
-  if (place >= kept_.size()) return nullptr;
-  Kept& kept = kept_[place];
-  return kept.completion != nullptr && kept.num_uses == number >> 32 ? &kept : nullptr;
+  auto& kept = *new (shared_.pool.allocate(sizeof(Kept))) Kept(payload, completion);
+  kept.number = numbers_.add(kept);
+  kept_.push_back(kept);
+  return kept.number;
 }
 
 Completion& RingLink::let_go(Kept& kept) noexcept {
-  if (kept.is_pulled) --num_pulled_;
-  --num_kept_;
-  free_places_.push_back(static_cast<uint32_t>(&kept - kept_.data()));
-  return *std::exchange(kept.completion, nullptr);
+  Completion& completion = kept.completion;
+  numbers_.remove(kept.number);
+  kept.unlink();
+  shared_.pool.release(&kept, sizeof kept);
+  return completion;
 }
 
-// One of each that is asked for, as long as there is room; then on from there.
-unsigned RingLink::push_pieces() noexcept {
-  unsigned num_written = 0;
-  for (size_t num_seen = 0; num_seen < kept_.size() && num_pulled_ != 0; ++num_seen, ++next_pushed_) {
-    const size_t place = next_pushed_ % kept_.size();
-    Kept& kept = kept_[place];
-    if (kept.completion == nullptr || !kept.is_pulled) continue;
-    const size_t length = std::min(kPiece, kept.payload.num_bytes - kept.num_sent);
-    const MessageHeader header = header_of(uint64_t{kept.num_uses} << 32 | place);
-    if (!write(RingHead::Kind::kPiece, header, kept.payload.slice(kept.num_sent, length))) break;
-    ++num_written;
-    kept.num_sent += length;
-    kept.is_pulled = kept.num_sent != kept.payload.num_bytes;
-    if (!kept.is_pulled) --num_pulled_;
-  }
-  return num_written;
+// Of those that are asked for, in turn, if there is room.
+unsigned RingLink::push_piece() noexcept {
+  Kept* const kept = pulled_.front();
+  if (kept == nullptr) return 0;
+  const size_t length = std::min(kPiece, kept->payload.num_bytes - kept->num_sent);
+  if (!write(RingHead::Kind::kPiece, header_of(kept->number), kept->payload.slice(kept->num_sent, length))) return 0;
+  kept->num_sent += length;
+  kept->unlink();
+  (kept->num_sent != kept->payload.num_bytes ? pulled_ : kept_).push_back(*kept);
+  return 1;
 }
 
 // ---- Receiving
@@ -291,12 +287,12 @@ bool RingLink::receive(RingHead::Kind kind, const MessageHeader& header, const P
   }
   if (kind == RingHead::Kind::kOffer) return receive_offer(header, payload);
   if (kind == RingHead::Kind::kPiece) return receive_piece(header.key, payload);
-  Kept* const kept = find(header.key);
+  Kept* const kept = numbers_.find(header.key);
   if (kept == nullptr || payload.num_bytes != 0) return false;
   if (kind == RingHead::Kind::kPull) {
-    if (kept->is_pulled || kept->num_sent != 0) return false;
-    kept->is_pulled = true;
-    ++num_pulled_;
+    if (std::exchange(kept->is_pulled, true)) return false;
+    kept->unlink();
+    pulled_.push_back(*kept);
     return true;
   }
   Completion& completion = let_go(*kept);
@@ -411,7 +407,7 @@ unsigned RingLink::advance_all() noexcept {
   if (state_ == State::kCalled) look_for_answer();
   look_for_fault();
   unsigned num_moved = state_ == State::kOpen ? write_waiting() : 0;
-  if (state_ == State::kOpen && queue_.empty()) num_moved += push_pieces();
+  if (state_ == State::kOpen && queue_.empty()) num_moved += push_piece();
   return num_moved + fetch_more();
 }
 
@@ -440,10 +436,11 @@ void RingLink::lose() noexcept {
     release(*waiting);
     if (completion != nullptr) completion->done(*completion, lost());
   }
-  for (size_t place = 0; place < kept_.size(); ++place) {
-    if (kept_[place].completion == nullptr) continue;
-    Completion& completion = let_go(kept_[place]);
-    completion.done(completion, lost());
+  for (IntrusiveList<Kept>* list : {&kept_, &pulled_}) {
+    while (Kept* kept = list->front()) {
+      Completion& completion = let_go(*kept);
+      completion.done(completion, lost());
+    }
   }
   for (IntrusiveList<Arrival>* list : {&fetching_, &pulling_}) {
     while (Arrival* arrival = list->front()) {

@@ -16,6 +16,7 @@
 
 #include "base/block_pool.hpp"
 #include "base/intrusive_list.hpp"
+#include "base/numbered.hpp"
 #include "transport/rings/bell.hpp"
 #include "transport/rings/process_memory.hpp"
 #include "transport/rings/ring.hpp"
@@ -83,11 +84,11 @@ class RingLink {
   }
   // What moves by driving alone: it waits for room, for the other process to map our ring, or to be read.
   bool has_work() const noexcept {
-    return !queue_.empty() || state_ == State::kCalled || num_pulled_ != 0 || !fetching_.empty();
+    return !queue_.empty() || state_ == State::kCalled || !pulled_.empty() || !fetching_.empty();
   }
   unsigned advance() noexcept { return has_work() ? advance_all() : 0; }
   // All that was sent is where it can be read, or has been fetched.
-  bool is_at_rest() const noexcept { return queue_.empty() && num_kept_ == 0; }
+  bool is_at_rest() const noexcept { return queue_.empty() && kept_.empty() && pulled_.empty(); }
 
   bool is_gone() const noexcept;
   // Nothing comes or goes any more: what was under way fails.
@@ -102,14 +103,7 @@ class RingLink {
 
  private:
   struct Waiting;
-  // Of ours, that the other process is to fetch; its number is its place and how often that has been used.
-  struct Kept {
-    ConstBuffer payload;
-    Completion* completion = nullptr;  // none: the place is free
-    uint32_t num_uses = 0;
-    bool is_pulled = false;  // and not all of it is sent
-    size_t num_sent = 0;
-  };
+  struct Kept;
 
   unsigned advance_all() noexcept;
   Status open_bell() noexcept;
@@ -125,9 +119,8 @@ class RingLink {
   void offer_ring() noexcept;
 
   uint64_t keep(ConstBuffer payload, Completion& completion) noexcept;
-  Kept* find(uint64_t number) noexcept;
   Completion& let_go(Kept& kept) noexcept;
-  unsigned push_pieces() noexcept;
+  unsigned push_piece() noexcept;
 
   bool receive(RingHead::Kind kind, const MessageHeader& header, const Payload& payload) noexcept;
   bool receive_offer(const MessageHeader& header, const Payload& payload) noexcept;
@@ -148,11 +141,9 @@ class RingLink {
   std::optional<RingReader> reader_;
   IntrusiveList<Waiting> queue_;  // to be written, in order: by driving
   size_t num_waiting_ = 0;
-  std::vector<Kept> kept_;  // until the other process answers
-  std::vector<uint32_t> free_places_;
-  size_t num_kept_ = 0;
-  size_t num_pulled_ = 0;            // of those kept
-  size_t next_pushed_ = 0;           // of these places
+  Numbered<Kept> numbers_;
+  IntrusiveList<Kept> kept_;         // until the other process answers
+  IntrusiveList<Kept> pulled_;       // and asks for pieces: by driving, in turn
   IntrusiveList<Arrival> held_;      // until fetched or refused
   IntrusiveList<Arrival> fetching_;  // more is to be read: by driving
   IntrusiveList<Arrival> pulling_;   // more is to come

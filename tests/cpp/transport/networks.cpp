@@ -98,7 +98,9 @@ const NetworkKind kPiecesTcp{"pieces_tcp", []() -> std::unique_ptr<Network> {
                              }};
 
 const NetworkKind kRings{
-    "rings", []() -> std::unique_ptr<Network> { return std::make_unique<RingsAbove>(kUcxSharedMemory.make()); }};
+    "rings", []() -> std::unique_ptr<Network> {
+      return std::make_unique<RingsAbove>(std::make_unique<PiecesAbove>(kUcxSharedMemory.make(), PieceUse::kOverTcp));
+    }};
 const NetworkKind kRingsCopies{"rings_copies", []() -> std::unique_ptr<Network> {
                                  return std::make_unique<RingsAbove>(kLoopback.make(), RingUse::kCopies);
                                }};

@@ -31,7 +31,7 @@ extern const NetworkKind kUcxTcp;
 extern const NetworkKind kPieces;            // above the loopback
 extern const NetworkKind kPiecesWithFaults;  // above the loopback with faults
 extern const NetworkKind kPiecesTcp;         // above UCX over TCP
-extern const NetworkKind kRings;        // above UCX over shared memory
-extern const NetworkKind kRingsCopies;  // above the loopback; no memory is read but the rings'
+extern const NetworkKind kRings;             // above pieces and UCX over shared memory, as in a process's engine
+extern const NetworkKind kRingsCopies;       // above the loopback; no memory is read but the rings'
 
 }  // namespace axon
