@@ -19,7 +19,7 @@ import torch.distributed as dist
 from hosts import ADDRESSES, Hosts, move_to, two_hosts
 from pool import RankPool
 from processes import environment, run_ranks
-from reference import failure
+from reference import failure, same_bits
 
 TIMEOUT_S = 3.0
 
@@ -44,6 +44,36 @@ def test_all_reduce_between_hosts_until_the_link_is_cut(hosts: Hosts) -> None:
         seconds, message = ended.output.splitlines()[-2:]
         assert float(seconds) < TIMEOUT_S + 1
         assert f"rank {1 - rank}" in message
+
+
+def _exchange_long_messages(store: str, rank: int, pieces: str) -> None:
+    os.environ["AXON_TCP_PIECES"] = pieces
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    for num_bytes in (65_536, 65_537, 122_880, 122_881, 5_000_000):
+        sent = [(torch.arange(num_bytes) % 251 + source).to(torch.uint8) for source in range(2)]
+        for source in range(2):
+            data = sent[source].clone() if rank == source else torch.zeros_like(sent[source])
+            dist.broadcast(data, src=source)
+            same_bits(data, sent[source])
+        received = torch.zeros_like(sent[0])
+        works = [dist.isend(sent[rank], 1 - rank), dist.irecv(received, 1 - rank)]
+        for work in works:
+            assert work is not None
+            work.wait()
+        same_bits(received, sent[1 - rank])
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("pieces", [("always", "always"), ("always", "never"), ("never", "never")])
+def test_long_messages_go_whole_or_in_pieces_as_their_sender_likes(
+    pieces: tuple[str, str], hosts: Hosts, tmp_path: Path
+) -> None:
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[rank])
+            pool.start(_exchange_long_messages, str(tmp_path / "store"), rank, pieces[rank])
+        for pool in (one, other):
+            pool.finish()
 
 
 def _form(store: str, rank: int) -> str:

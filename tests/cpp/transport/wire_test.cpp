@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "transport/message.hpp"
+#include "transport/pieces/piece_transport.hpp"
 #include "transport/rings/ring_transport.hpp"
 
 namespace axon {
@@ -26,7 +27,7 @@ TEST(Wire, message_header_bytes) {
                                        15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   2,    12,  1,  0x1C,
                                        0xFF, 0xFF, 0xFF, 0xFF, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::memcmp(&header, golden.data(), golden.size()), 0);
-  EXPECT_EQ(kWireVersion, 9u);
+  EXPECT_EQ(kWireVersion, 10u);
 }
 
 TEST(Wire, enumerations_keep_their_values) {
@@ -34,11 +35,21 @@ TEST(Wire, enumerations_keep_their_values) {
   EXPECT_EQ(static_cast<int>(OperationKind::kPointToPoint), 10);
   EXPECT_EQ(static_cast<int>(OperationKind::kInvoke), 16);
   EXPECT_EQ(static_cast<int>(OperationKind::kClose), 23);
+  EXPECT_EQ(static_cast<int>(OperationKind::kAnnouncement), 32);
+  EXPECT_EQ(static_cast<int>(OperationKind::kPiece), 35);
   EXPECT_EQ(static_cast<int>(OperationKind::kFailureNotice), 64);
   EXPECT_EQ(static_cast<int>(OperationKind::kProgressReply), 66);
   EXPECT_EQ(static_cast<int>(OperationKind::kDeparture), 67);
   EXPECT_EQ(static_cast<int>(DataType::kComplex128), 15);
   EXPECT_EQ(static_cast<int>(Reduction::kPremulSum), 9);
+}
+
+TEST(Wire, long_message_bytes) {
+  const LongMessage message{
+      .header = {.key = 1, .fingerprint = {}}, .sender = 0x0807060504030201, .number = 2, .num_bytes = 3};
+  const std::array<uint64_t, 8> golden{1, 0, 0, 0xFFFFFFFF00000000, 0, 0x0807060504030201, 2, 3};
+  EXPECT_EQ(std::memcmp(&message, golden.data(), sizeof golden), 0);
+  EXPECT_EQ(PieceTransport::kPiece, 61'440U);
 }
 
 TEST(Wire, ring_bytes) {
