@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/random.hpp"
+#include "transport/message.hpp"
 
 namespace axon {
 namespace {
@@ -20,9 +21,9 @@ PeerCard sample() {
 }
 
 TEST(PeerCard, bytes) {
-  const std::vector<uint8_t> golden{'a', 'x', 'o', 'n', 9, 0, 0,  0,  1, 2, 3, 4, 5, 6, 7,    8,   11,  //
-                                    0,   0,   0,   0,   0, 0, 0,  12, 0, 0, 0, 0, 0, 0, 0,    13,  0,   //
-                                    0,   0,   0,   0,   0, 0, 14, 0,  0, 0, 2, 0, 0, 0, 0xAA, 0xBB};
+  const std::vector<uint8_t> golden{'a', 'x', 'o', 'n', 10, 0, 0,  0,  1, 2, 3, 4, 5, 6, 7,    8,   11,  //
+                                    0,   0,   0,   0,   0,  0, 0,  12, 0, 0, 0, 0, 0, 0, 0,    13,  0,   //
+                                    0,   0,   0,   0,   0,  0, 14, 0,  0, 0, 2, 0, 0, 0, 0xAA, 0xBB};
   EXPECT_EQ(sample().encode(), golden);
 }
 
@@ -49,8 +50,9 @@ TEST(PeerCard, refuses_foreign_and_other_version_naming_both) {
   foreign[0] = 'x';
   EXPECT_NE(PeerCard::decode(foreign).status().message().find("not from torch_axon"), std::string::npos);
   std::vector<uint8_t> newer = sample().encode();
-  newer[4] = 10;
-  EXPECT_NE(PeerCard::decode(newer).status().message().find("wire version 10"), std::string::npos);
+  newer[4] = kWireVersion + 1;
+  const std::string named = "wire version " + std::to_string(kWireVersion + 1);
+  EXPECT_NE(PeerCard::decode(newer).status().message().find(named), std::string::npos);
 }
 
 TEST(PeerCard, this_host_is_stable_and_random_numbers_are_not) {
