@@ -29,7 +29,7 @@ class Invocation {
   Peer caller() const noexcept;
   // Nobody hears of the answer to a call that was only told.
   bool wants_answer() const noexcept;
-  // The caller has given up, or is gone: there is no need to go on. Any thread.
+  // The caller has given up, or is gone: there is no need to go on. Never of what was only told. Any thread.
   bool is_cancelled() const noexcept;
 
   // To be filled in before reply(). What it borrows has to stay until it has left, of which only an Owner hears; the

@@ -40,7 +40,8 @@ class Invocation final : public ListNode<Invocation>,
   Inbound& arguments() noexcept { return arguments_; }
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
   bool wants_answer() const noexcept { return kind_ == OperationKind::kInvoke; }
-  // The caller has given up: the answer will be dropped, so there is no need to go on. Any thread.
+  // The caller has given up: the answer will be dropped, so there is no need to begin or go on. Never of what was only
+  // told. Any thread.
   bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed); }
   // Of use to whoever keeps books about it.
   uint64_t serial() const noexcept { return serial_; }

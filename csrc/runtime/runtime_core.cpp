@@ -250,7 +250,7 @@ void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
     return invocation.fail_here("RuntimeError", "cancelled before all of it had come");
   }
   if (invocation.phase_ == Invocation::Phase::kAsking) invocation.refusal_ = "cancelled before all of it had come";
-  if (invocation.phase_ != Invocation::Phase::kCalled) return;
+  if (invocation.phase_ != Invocation::Phase::kCalled || !invocation.wants_answer()) return;
   invocation.cancelled_.store(true, std::memory_order_relaxed);
   if (!on_cancelled_) return;
   hand_over(*new Notice([tell = on_cancelled_, serial = invocation.serial_] { tell(serial); }));

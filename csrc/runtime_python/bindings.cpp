@@ -269,6 +269,7 @@ void bind_runtime(py::module_& module) {
       .def_property_readonly("caller", &PythonInvocation::caller)
       .def_property_readonly("connection", &PythonInvocation::connection)
       .def_property_readonly("wants_answer", &PythonInvocation::wants_answer)
+      .def_property_readonly("is_cancelled", &PythonInvocation::is_cancelled)
       .def("reply", &PythonInvocation::reply)
       .def("fail", py::overload_cast<const py::object&>(&PythonInvocation::fail));
   py::class_<PythonRuntime>(module, "RuntimeCore")

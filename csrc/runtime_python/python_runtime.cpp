@@ -309,6 +309,7 @@ void PythonRuntime::land_answer(PythonCall& call) {
 
 void PythonRuntime::invoke(Invocation& invocation) {
   PythonInvocation held(invocation, std::string(invocation.function()));
+  if (held.is_cancelled()) return held.fail("RuntimeError", "'" + held.name() + "' has been cancelled");
   const auto run = [&] {
     const auto found = functions_.find(held.name());
     if (found == functions_.end()) {

@@ -130,6 +130,50 @@ def test_closing_from_a_callback_and_from_a_function() -> None:
                 another.connect(server.address).invoke("close").result(DEADLINE_S)
 
 
+@pytest.mark.parametrize("end", ["cancelled", "late", "gone"])
+@pytest.mark.parametrize("kind", ["plain", "executor", "async"])
+def test_a_call_that_nobody_waits_for_does_not_begin_but_what_was_told_does(kind: str, end: str) -> None:
+    with pair() as (server, client, peer), Runtime("another") as another:
+        began, goes_on, told = threading.Event(), threading.Event(), threading.Event()
+        executor = ThreadPoolExecutor(1) if kind == "executor" else None
+        notes: list[str] = []
+
+        def block() -> None:
+            began.set()
+            goes_on.wait(DEADLINE_S)
+
+        def note(text: str) -> None:
+            notes.append(text)
+            if text == "told":
+                told.set()
+
+        async def block_loop() -> None:
+            block()
+
+        async def note_on_loop(text: str) -> None:
+            note(text)
+
+        server.register("block", executor=executor)(block_loop if kind == "async" else block)
+        server.register("note", executor=executor)(note_on_loop if kind == "async" else note)
+        blocked = another.connect(server.address).invoke("block")
+        assert began.wait(DEADLINE_S)
+        asked = peer.invoke("note", "asked", timeout=0.05 if end == "late" else None)
+        peer.tell("note", "told").result(DEADLINE_S)
+        if end == "late":
+            with pytest.raises(TimeoutError):
+                asked.result(DEADLINE_S)
+        elif end == "gone":
+            client.close(drain=False)
+        else:
+            asked.cancel()
+        another.register("echo")(lambda: None)
+        another.connect(another.address).invoke("echo").result(DEADLINE_S)  # behind what has been sent before
+        goes_on.set()
+        blocked.result(DEADLINE_S)
+        assert told.wait(DEADLINE_S)
+        assert notes == ["told"]
+
+
 def test_messages_without_an_answer_are_dealt_with_before_the_runtime_closes() -> None:
     with pair() as (server, client, peer):
         began, heard = threading.Event(), threading.Event()

@@ -40,6 +40,8 @@ class InExecutor:
         self._executor.submit(self._run, invocation, args, kwargs)
 
     def _run(self, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
+        if invocation.is_cancelled:
+            return _fail_as_cancelled(invocation)
         try:
             result = self._function(*args, **kwargs)
         except BaseException as exception:
@@ -98,6 +100,9 @@ class OnLoop:
         self._woken = False  # before the look: what comes after it wakes again
         while self._coming:
             function, invocation, args, kwargs = self._coming.popleft()
+            if invocation.is_cancelled:
+                _fail_as_cancelled(invocation)
+                continue
             serial = invocation.serial
             task = self._loop.create_task(self._run(serial, function, invocation, args, kwargs))
             self._running[serial] = task, invocation
