@@ -1,5 +1,5 @@
-// Numbers for what others name by number later on: its place, and how often that has been used. Whoever answers late,
-// or twice, or makes a number up, finds nothing.
+// Numbers for what others name by number later on: its place, and how often that has been used, so that who answers
+// late or twice finds nothing. They are no secret.
 //
 //   const uint64_t number = waiting.add(transfer);   …   Transfer* transfer = waiting.find(number);
 //   waiting.remove(number);

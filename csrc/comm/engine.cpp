@@ -226,6 +226,7 @@ unsigned Engine::drive() noexcept {
   if (shut_down_) return 0;  // all communicators are aborted: what has begun is over
   const unsigned num_moved = messenger_.progress();
   finish_over();
+  if (num_moved != 0) release_rested();
   return num_moved + static_cast<unsigned>(num_begun);
 }
 

@@ -1,4 +1,5 @@
 // The process's own engine, over rings, pieces and UCX, with what the environment says.
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -49,10 +50,17 @@ UcxOptions ucx_options() {
   return options;
 }
 
+// Whether TCP paces what it sends by an estimate of the link's speed, as seen in this network namespace.
+bool tcp_estimates_links() {
+  std::string congestion_control;
+  std::ifstream("/proc/sys/net/ipv4/tcp_congestion_control") >> congestion_control;
+  return congestion_control.starts_with("bbr");
+}
+
 PieceUse use_of_pieces() {
   const std::string setting = config::text("AXON_TCP_PIECES");
   const bool is_wanted = setting == "auto" ? tcp_estimates_links() : setting == "always";
-  return is_wanted ? PieceUse::kOverTcp : PieceUse::kNever;
+  return is_wanted ? PieceUse::kToOtherHosts : PieceUse::kNever;
 }
 
 Engine* make_engine() {

@@ -40,17 +40,15 @@ Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept) {
 
 // The driver's own call: the runtime's first makes a context on the thread's device, which is GPU 0 for a thread that
 // has chosen none yet.
-static void exchange_mode(CUstreamCaptureMode& mode) noexcept {
+static bool exchange_mode(CUstreamCaptureMode& mode) noexcept {
   const Result<const CudaDriver*> driver = load_driver();
-  if (driver.ok()) (void)driver.value()->thread_exchange_stream_capture_mode(&mode);
+  return driver.ok() && driver.value()->thread_exchange_stream_capture_mode(&mode) == CUDA_SUCCESS;
 }
 
-RelaxedCapture::RelaxedCapture() noexcept {
-  exchange_mode(mode_);
-}
+RelaxedCapture::RelaxedCapture() noexcept : is_relaxed_(exchange_mode(mode_)) {}
 
 RelaxedCapture::~RelaxedCapture() {
-  exchange_mode(mode_);
+  if (is_relaxed_) (void)exchange_mode(mode_);
 }
 
 }  // namespace axon

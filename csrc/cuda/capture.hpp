@@ -32,6 +32,7 @@ class RelaxedCapture {
 
  private:
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's other one, while this lives
+  const bool is_relaxed_;
 };
 
 }  // namespace axon

@@ -52,6 +52,10 @@ inline bool is_of_a_call(OperationKind kind) noexcept {
   return kind >= OperationKind::kInvoke && kind <= OperationKind::kClose;
 }
 
+inline bool is_of_pieces(OperationKind kind) noexcept {
+  return kind >= OperationKind::kAnnouncement && kind <= OperationKind::kPiece;
+}
+
 struct Fingerprint {
   OperationKind operation{};
   DataType dtype{};

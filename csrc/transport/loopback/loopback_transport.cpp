@@ -207,7 +207,7 @@ void LoopbackTransport::deliver(ArrivingMessage& message) noexcept {
       return;
     }
     if (message.waiting) {
-      payload = {.num_bytes = message.waiting->payload.num_bytes, .rendezvous = message.waiting.get()};
+      payload = {.num_bytes = message.waiting->payload.num_bytes, .rendezvous = mailbox_.next_handle(*message.waiting)};
       mailbox_.held.emplace(payload.rendezvous, std::move(message.waiting));
     }
   }

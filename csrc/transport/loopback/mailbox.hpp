@@ -56,12 +56,18 @@ struct Mailbox {
   std::deque<Parcel> take_due(size_t at_most);
   // The sends whose payloads this process has not fetched, delivered or not.
   std::vector<const WaitingSend*> waiting_sends() const;
+  // Stands for what waits: an address of any alignment, as UCX's are.
+  void* next_handle(WaitingSend& waiting) noexcept {
+    static_assert(sizeof waiting >= 8);
+    return reinterpret_cast<std::byte*>(&waiting) + num_handles++ % 8;
+  }
   void clear() noexcept;
 
   std::mt19937_64 random;
   std::deque<Parcel> parcels;
   std::unordered_map<void*, std::unique_ptr<WaitingSend>> held;  // delivered, not fetched yet
   std::vector<uint32_t> met;                                     // processes it has added as peers
+  uint64_t num_handles = 0;
   uint64_t num_rounds = 0;
   uint64_t num_steps = 0;
   size_t num_unfetched = 0;  // sends of this process that wait for their receivers

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <new>
 #include <string>
 #include <utility>
@@ -17,8 +16,6 @@ namespace axon {
 static constexpr size_t kMostInFlight = 8;
 // Of one peer at one go, though the network takes more; then others have their turn.
 static constexpr unsigned kMostAtOnce = 16;
-// Of an address that stands for what is announced, as a Payload's rendezvous.
-static constexpr size_t kTag = 2;
 
 // The network tells it of its announcement and its pieces.
 struct PieceTransport::Outgoing : Completion, ListNode<Outgoing> {
@@ -45,6 +42,13 @@ struct PieceTransport::Outgoing : Completion, ListNode<Outgoing> {
   Status failure;
 };
 
+PieceTransport::Peer::Peer() noexcept {
+  done = [](Completion& self, Status status) noexcept {
+    auto& peer = static_cast<Peer&>(self);
+    if (!status.ok()) peer.owner->distrust(peer, status);
+  };
+}
+
 struct PieceTransport::Incoming : ListNode<Incoming> {
   explicit Incoming(const LongMessage& announcement) noexcept
       : sender(announcement.sender), number(announcement.number), num_bytes(announcement.num_bytes) {}
@@ -62,12 +66,6 @@ struct PieceTransport::Incoming : ListNode<Incoming> {
   size_t num_missing = 0;   // pieces
   uint8_t* seen = nullptr;  // a bit for each of them
 };
-
-bool tcp_estimates_links() {
-  std::string congestion_control;
-  std::ifstream("/proc/sys/net/ipv4/tcp_congestion_control") >> congestion_control;
-  return congestion_control.starts_with("bbr");
-}
 
 std::unique_ptr<Transport> with_pieces(std::unique_ptr<Transport> network, PieceUse use) {
   return std::make_unique<PieceTransport>(std::move(network), use);
@@ -111,16 +109,20 @@ PieceTransport::~PieceTransport() {
 // ---- Peers
 
 Result<PeerId> PieceTransport::add_peer(std::span<const std::byte> address, bool same_host) {
-  Peer peer;
-  if (address.size() < sizeof peer.name) {
+  uint64_t name = 0;
+  if (address.size() < sizeof name) {
     return Status(ErrorCode::kInvalidArgument,
                   "an address of " + std::to_string(address.size()) + " bytes, which is no transport's");
   }
-  std::memcpy(&peer.name, address.last(sizeof peer.name).data(), sizeof peer.name);
-  Result<PeerId> added = network_->add_peer(address.first(address.size() - sizeof peer.name), same_host);
+  std::memcpy(&name, address.last(sizeof name).data(), sizeof name);
+  Result<PeerId> added = network_->add_peer(address.first(address.size() - sizeof name), same_host);
   if (!added.ok()) return added;
   while (peers_.size() <= added.value()) peers_.emplace_back();
-  peers_[added.value()].name = peer.name;
+  Peer& peer = peers_[added.value()];
+  peer.owner = this;
+  peer.id = added.value();
+  peer.name = name;
+  if (use_ != PieceUse::kToOtherHosts || same_host) peer.takes_pieces = use_ == PieceUse::kToAll;
   return added;
 }
 
@@ -131,26 +133,38 @@ std::optional<PeerId> PieceTransport::peer_named(uint64_t name) const noexcept {
 }
 
 bool PieceTransport::goes_in_pieces(PeerId id, ConstBuffer payload) noexcept {
-  const bool is_long = payload.num_bytes > kLongestWhole && payload.kind == MemoryKind::kHost;
-  if (!is_long || use_ == PieceUse::kNever) return false;
+  if (payload.num_bytes <= kLongestWhole || payload.kind != MemoryKind::kHost) return false;
   Peer& peer = peers_[id];
   if (!peer.takes_pieces) {
-    const auto lanes = network_->lanes(id);
+    auto lanes = network_->lanes(id);
     if (!lanes.ok()) return false;  // of which the network tells
     const auto is_tcp = [](const Lane& lane) { return lane.name == "tcp"; };
-    peer.takes_pieces = use_ == PieceUse::kAlways || std::ranges::all_of(lanes.value(), is_tcp);
+    peer.takes_pieces = !lanes.value().empty() && std::ranges::all_of(lanes.value(), is_tcp);
   }
   return *peer.takes_pieces && !peer.is_gone;
 }
 
 void PieceTransport::drop_peer(PeerId id) noexcept {
   network_->drop_peer(id);
-  if (!std::exchange(peers_[id].is_gone, true)) dropped_.push_back(id);
+  part_with(peers_[id], gone(), /*is_news=*/false);
+}
+
+// Without a part of it a message never ends, at one end or the other: so the connection does, at both.
+void PieceTransport::distrust(Peer& peer, const Status& failure) noexcept {
+  Status why(ErrorCode::kPeerLost, "a part of a long message could not be sent to it: " + failure.message());
+  part_with(peer, std::move(why), /*is_news=*/true);
+}
+
+// What is under way ends in the next progress(), from where others may be told.
+void PieceTransport::part_with(Peer& peer, Status why, bool is_news) noexcept {
+  if (std::exchange(peer.is_gone, true)) return;
+  partings_.push_back({.peer = peer.id, .why = std::move(why), .is_news = is_news});
 }
 
 void PieceTransport::on_peer_lost(PeerId id, Status reason) noexcept {
   Peer& peer = peers_[id];
   peer.is_gone = true;
+  std::erase_if(partings_, [&](const Parting& parting) { return parting.peer == id; });
   end_all_with(peer, reason);
   receiver_->on_peer_lost(id, std::move(reason));
 }
@@ -205,16 +219,22 @@ std::optional<Status> PieceTransport::hand_over(Outgoing& message, OperationKind
   if (!sent) return std::nullopt;
   --message.num_in_flight;
   --peer.num_in_flight;
+  if (!sent->ok()) distrust(peer, *sent);
   return sent;
 }
 
 bool PieceTransport::has_work() const noexcept {
   const auto can_push = [](const Peer& peer) { return !peer.granted.empty() && peer.num_in_flight < kMostInFlight; };
-  return !dropped_.empty() || (num_granted_ != 0 && std::ranges::any_of(peers_, can_push));
+  return !partings_.empty() || (num_granted_ != 0 && std::ranges::any_of(peers_, can_push));
 }
 
 unsigned PieceTransport::progress() noexcept {
-  for (const PeerId peer : std::exchange(dropped_, {})) end_all_with(peers_[peer], gone());
+  for (Parting& parting : std::exchange(partings_, {})) {
+    end_all_with(peers_[parting.peer], parting.why);
+    if (!parting.is_news) continue;
+    network_->drop_peer(parting.peer);
+    receiver_->on_peer_lost(parting.peer, std::move(parting.why));
+  }
   unsigned num_moved = network_->progress();
   for (size_t id = 0; id < peers_.size() && num_granted_ != 0; ++id) num_moved += push_pieces(peers_[id]);
   return num_moved;
@@ -243,8 +263,10 @@ void PieceTransport::push_piece(Outgoing& message) noexcept {
 }
 
 void PieceTransport::on_sent(Outgoing& message, Status status) noexcept {
+  Peer& peer = peers_[message.peer];
   --message.num_in_flight;
-  --peers_[message.peer].num_in_flight;
+  --peer.num_in_flight;
+  if (!status.ok()) distrust(peer, status);
   conclude(message, std::move(status));
 }
 
@@ -305,8 +327,7 @@ bool PieceTransport::receive_refusal(uint64_t number) noexcept {
 // ---- Receiving
 
 void PieceTransport::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  const OperationKind kind = header.fingerprint.operation;
-  if (kind < OperationKind::kAnnouncement || kind > OperationKind::kPiece) [[likely]]
+  if (!is_of_pieces(header.fingerprint.operation)) [[likely]]
     return receiver_->on_message(header, payload);
   if (header.key == name_ && payload.rendezvous == nullptr && receive(header, payload)) return;
   if (payload.rendezvous != nullptr) network_->refuse(payload.rendezvous);
@@ -333,22 +354,15 @@ bool PieceTransport::receive_announcement(const Payload& payload) noexcept {
   LongMessage announcement;
   if (payload.num_bytes != sizeof announcement) return false;
   std::memcpy(&announcement, payload.bytes, sizeof announcement);
-  if (announcement.num_bytes == 0) return false;
+  if (announcement.num_bytes == 0 || is_of_pieces(announcement.header.fingerprint.operation)) return false;
   auto& message = *new (pool_.allocate(sizeof(Incoming))) Incoming(announcement);
   held_.push_back(message);
-  void* const rendezvous = reinterpret_cast<std::byte*>(&message) + kTag;
-  receiver_->on_message(announcement.header, {.num_bytes = message.num_bytes, .rendezvous = rendezvous});
+  receiver_->on_message(announcement.header, {.num_bytes = message.num_bytes, .rendezvous = Handle::of(message)});
   return true;
 }
 
-// What the network has for one lies at an address that four divides.
-PieceTransport::Incoming* PieceTransport::incoming_of(void* rendezvous) noexcept {
-  if (reinterpret_cast<uintptr_t>(rendezvous) % 4 != kTag) return nullptr;
-  return reinterpret_cast<Incoming*>(static_cast<std::byte*>(rendezvous) - kTag);
-}
-
 std::optional<Status> PieceTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
-  Incoming* const message = incoming_of(rendezvous);
+  Incoming* const message = Handle::find(rendezvous);
   if (message == nullptr) return network_->fetch(rendezvous, into, completion);
   const std::optional<PeerId> peer = peer_named(message->sender);
   if (!peer || into.num_bytes != message->num_bytes || into.kind != MemoryKind::kHost) {
@@ -364,19 +378,20 @@ std::optional<Status> PieceTransport::fetch(void* rendezvous, Buffer into, Compl
   std::memset(message->seen, 0, message->seen_num_bytes());
   message->unlink();
   peers_[*peer].fetched.push_back(*message);
-  auto sent = network_->send(*peer, header_of(OperationKind::kGrant, message->sender, message->number, message->ticket),
-                             {}, unattended);
-  if (!sent || sent->ok()) return std::nullopt;
-  release(*message);
-  return sent;
+  answer(peers_[*peer], header_of(OperationKind::kGrant, message->sender, message->number, message->ticket));
+  return std::nullopt;
+}
+
+void PieceTransport::answer(Peer& peer, const MessageHeader& header) noexcept {
+  if (const auto sent = network_->send(peer.id, header, {}, peer); sent && !sent->ok()) distrust(peer, *sent);
 }
 
 // A sender that was never met, or is gone, cannot be told.
 void PieceTransport::refuse(void* rendezvous) noexcept {
-  Incoming* const message = incoming_of(rendezvous);
+  Incoming* const message = Handle::find(rendezvous);
   if (message == nullptr) return network_->refuse(rendezvous);
   const MessageHeader refusal = header_of(OperationKind::kRefusal, message->sender, message->number);
-  if (const auto peer = peer_named(message->sender)) network_->send(*peer, refusal, {}, unattended);
+  if (const auto peer = peer_named(message->sender)) answer(peers_[*peer], refusal);
   release(*message);
 }
 

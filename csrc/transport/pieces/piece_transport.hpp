@@ -20,6 +20,7 @@
 #include "base/intrusive_list.hpp"
 #include "base/numbered.hpp"
 #include "transport/pieces/pieces.hpp"
+#include "transport/tagged.hpp"
 
 namespace axon {
 
@@ -39,6 +40,7 @@ class PieceTransport final : public Transport, private Receiver {
   static constexpr size_t kLongestWhole = size_t{64} << 10;
   // With all headers one segment of TCP.
   static constexpr size_t kPiece = size_t{60} << 10;
+  static_assert(kPiece <= kLongestWhole);
 
   PieceTransport(std::unique_ptr<Transport> network, PieceUse use);
   ~PieceTransport() override;
@@ -65,15 +67,27 @@ class PieceTransport final : public Transport, private Receiver {
  private:
   struct Outgoing;
   struct Incoming;
-  struct Peer {
+  using Handle = Tagged<Incoming, 61>;
+  // The network tells it of grants and refusals.
+  struct Peer : Completion {
+    Peer() noexcept;
+
+    PieceTransport* owner = nullptr;
+    PeerId id = 0;
     uint64_t name = 0;
     std::optional<bool> takes_pieces;
-    bool is_gone = false;             // dropped or lost
+    bool is_gone = false;             // dropped, lost or distrusted
     size_t num_in_flight = 0;         // pieces that the network has
     IntrusiveList<Outgoing> waiting;  // for their grant
     IntrusiveList<Outgoing> granted;  // pieces are to be sent: by driving, in turn
     IntrusiveList<Outgoing> leaving;  // all is sent, or never will be; the network still has some
     IntrusiveList<Incoming> fetched;  // pieces are to come
+  };
+
+  struct Parting {
+    PeerId peer;
+    Status why;
+    bool is_news;  // to who receives
   };
 
   // Receiver, of the network
@@ -84,6 +98,8 @@ class PieceTransport final : public Transport, private Receiver {
   bool goes_in_pieces(PeerId peer, ConstBuffer payload) noexcept;
   std::optional<PeerId> peer_named(uint64_t name) const noexcept;
   bool has_work() const noexcept;
+  void distrust(Peer& peer, const Status& failure) noexcept;
+  void part_with(Peer& peer, Status why, bool is_news) noexcept;
   void end_all_with(Peer& peer, const Status& why) noexcept;
 
   std::optional<Status> announce(PeerId peer, const MessageHeader& header, ConstBuffer payload,
@@ -100,7 +116,7 @@ class PieceTransport final : public Transport, private Receiver {
   bool receive_grant(uint64_t number, uint64_t ticket) noexcept;
   bool receive_refusal(uint64_t number) noexcept;
 
-  static Incoming* incoming_of(void* rendezvous) noexcept;  // null: it is the network's
+  void answer(Peer& peer, const MessageHeader& header) noexcept;
   bool receive(const MessageHeader& header, const Payload& payload) noexcept;
   bool receive_announcement(const Payload& payload) noexcept;
   bool receive_piece(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept;
@@ -114,8 +130,8 @@ class PieceTransport final : public Transport, private Receiver {
   std::deque<Peer> peers_;  // by PeerId, which is the network's
   Numbered<Outgoing> numbers_;
   Numbered<Incoming> tickets_;
-  IntrusiveList<Incoming> held_;  // until fetched or refused
-  std::vector<PeerId> dropped_;   // since the last progress()
+  IntrusiveList<Incoming> held_;   // until fetched or refused
+  std::vector<Parting> partings_;  // since the last progress()
   size_t num_granted_ = 0;
   std::unique_ptr<Transport> network_;
 };

@@ -2,7 +2,8 @@
 //
 //   std::unique_ptr<Transport> transport = with_pieces(std::move(network));
 //
-// Peers need the same above them, whatever their use of it. Why: docs/adr/long-messages-over-tcp-go-in-pieces.md.
+// The network sends up to 64 KiB at once. Peers need the same above them, whatever their use of it. Why:
+// docs/adr/long-messages-over-tcp-go-in-pieces.md.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +13,12 @@
 
 namespace axon {
 
+// To whom they are sent; whoever sends some is understood.
 enum class PieceUse : uint8_t {
-  kNever,    // only received
-  kOverTcp,  // sent to peers that all lanes reach by TCP
-  kAlways,
+  kNever,
+  kToOtherHosts,  // where all lanes are TCP
+  kToAll,
 };
-
-// Whether this host's TCP paces what it sends by an estimate of the link's speed (bbr), as seen in this network
-// namespace.
-bool tcp_estimates_links();
 
 std::unique_ptr<Transport> with_pieces(std::unique_ptr<Transport> network, PieceUse use);
 

@@ -35,7 +35,7 @@ struct RingLink::Kept : ListNode<Kept> {
   const ConstBuffer payload;
   Completion& completion;
   uint64_t number = 0;
-  bool is_pulled = false;  // once
+  bool is_pulled = false;  // it has been asked for by pieces, which is done once
   size_t num_sent = 0;
 };
 
@@ -308,15 +308,8 @@ bool RingLink::receive_offer(const MessageHeader& header, const Payload& payload
   if (remote.num_bytes == 0) return false;
   auto* arrival = new (shared_.pool.allocate(sizeof(Arrival))) Arrival(*this, remote);
   held_.push_back(*arrival);
-  void* const rendezvous = reinterpret_cast<std::byte*>(arrival) + 1;
-  shared_.receiver->on_message(header, {.num_bytes = remote.num_bytes, .rendezvous = rendezvous});
+  shared_.receiver->on_message(header, {.num_bytes = remote.num_bytes, .rendezvous = Handle::of(*arrival)});
   return true;
-}
-
-// Whatever the network has for one lies at an even address.
-RingLink::Arrival* RingLink::arrival_of(void* rendezvous) noexcept {
-  if (reinterpret_cast<uintptr_t>(rendezvous) % 2 == 0) return nullptr;
-  return reinterpret_cast<Arrival*>(static_cast<std::byte*>(rendezvous) - 1);
 }
 
 void RingLink::refuse(Arrival& arrival) noexcept {

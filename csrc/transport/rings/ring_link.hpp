@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "base/block_pool.hpp"
 #include "base/intrusive_list.hpp"
@@ -20,6 +19,7 @@
 #include "transport/rings/bell.hpp"
 #include "transport/rings/process_memory.hpp"
 #include "transport/rings/ring.hpp"
+#include "transport/tagged.hpp"
 #include "transport/transport.hpp"
 
 namespace axon {
@@ -97,7 +97,7 @@ class RingLink {
   // A payload that waits at the other process, from its arrival until it has been fetched or refused. As a Payload's
   // rendezvous it is told apart from the network's.
   class Arrival;
-  static Arrival* arrival_of(void* rendezvous) noexcept;  // null: it is the network's
+  using Handle = Tagged<Arrival, 62>;
   static std::optional<Status> fetch(Arrival& arrival, Buffer into, Completion& completion) noexcept;
   static void refuse(Arrival& arrival) noexcept;
 

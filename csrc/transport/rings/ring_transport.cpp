@@ -134,13 +134,13 @@ std::optional<Status> RingTransport::offer(PeerId id, const MessageHeader& heade
 }
 
 std::optional<Status> RingTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
-  RingLink::Arrival* const arrival = RingLink::arrival_of(rendezvous);
+  RingLink::Arrival* const arrival = RingLink::Handle::find(rendezvous);
   return arrival != nullptr ? RingLink::fetch(*arrival, into, completion)
                             : network_->fetch(rendezvous, into, completion);
 }
 
 void RingTransport::refuse(void* rendezvous) noexcept {
-  RingLink::Arrival* const arrival = RingLink::arrival_of(rendezvous);
+  RingLink::Arrival* const arrival = RingLink::Handle::find(rendezvous);
   arrival != nullptr ? RingLink::refuse(*arrival) : network_->refuse(rendezvous);
 }
 

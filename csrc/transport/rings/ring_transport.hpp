@@ -40,7 +40,9 @@ class RingTransport final : public Transport, private Receiver {
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
   void refuse(void* rendezvous) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
-  bool holds_back() const noexcept override { return std::ranges::any_of(live_, &RingLink::has_work); }
+  bool holds_back() const noexcept override {
+    return std::ranges::any_of(live_, &RingLink::has_work) || network_->holds_back();
+  }
   unsigned progress() noexcept override;
   bool has_unread(PeerId peer) const noexcept override;
   bool hears(std::chrono::milliseconds at_most) noexcept override;

@@ -40,7 +40,7 @@ class UcxNetwork final : public Network {
 
 class PiecesAbove final : public Network {
  public:
-  explicit PiecesAbove(std::unique_ptr<Network> network, PieceUse use = PieceUse::kAlways)
+  explicit PiecesAbove(std::unique_ptr<Network> network, PieceUse use = PieceUse::kToAll)
       : network_(std::move(network)), use_(use) {}
   std::unique_ptr<Transport> make_transport() override { return with_pieces(network_->make_transport(), use_); }
   bool same_host() const noexcept override { return network_->same_host(); }
@@ -94,13 +94,13 @@ const NetworkKind kPiecesWithFaults{"pieces_with_faults", []() -> std::unique_pt
                                                     .kills = {}}));
                                     }};
 const NetworkKind kPiecesTcp{"pieces_tcp", []() -> std::unique_ptr<Network> {
-                               return std::make_unique<PiecesAbove>(kUcxTcp.make(), PieceUse::kOverTcp);
+                               return std::make_unique<PiecesAbove>(kUcxTcp.make(), PieceUse::kToOtherHosts);
                              }};
 
-const NetworkKind kRings{
-    "rings", []() -> std::unique_ptr<Network> {
-      return std::make_unique<RingsAbove>(std::make_unique<PiecesAbove>(kUcxSharedMemory.make(), PieceUse::kOverTcp));
-    }};
+const NetworkKind kRings{"rings", []() -> std::unique_ptr<Network> {
+                           return std::make_unique<RingsAbove>(
+                               std::make_unique<PiecesAbove>(kUcxSharedMemory.make(), PieceUse::kToOtherHosts));
+                         }};
 const NetworkKind kRingsCopies{"rings_copies", []() -> std::unique_ptr<Network> {
                                  return std::make_unique<RingsAbove>(kLoopback.make(), RingUse::kCopies);
                                }};

@@ -7,6 +7,7 @@
 #include "transport/loopback/loopback.hpp"
 #include "transport/node.hpp"
 #include "transport/pieces/piece_transport.hpp"
+#include "transport/rings/rings.hpp"
 
 namespace axon {
 namespace {
@@ -88,7 +89,7 @@ class Pieces : public testing::Test {
   }
 
   LoopbackFabric fabric{FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}}};
-  Node one{with_pieces(fabric.make_transport(), PieceUse::kAlways)};
+  Node one{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
   Node raw{fabric.make_transport()};
   const PeerId to_one = meet_one();
   const PeerId to_raw = meet_raw();
@@ -150,6 +151,11 @@ TEST_F(Pieces, that_make_no_sense_are_refused_and_change_nothing) {
 }
 
 TEST_F(Pieces, announcements_that_make_no_sense_are_refused) {
+  const MessageHeader of_pieces{.fingerprint = {.operation = OperationKind::kPiece}};
+  say(header(OperationKind::kAnnouncement),
+      bytes_of(LongMessage{.header = of_pieces, .sender = kRawName, .number = kNumber, .num_bytes = kLong}));
+  EXPECT_EQ(one.num_refused, 1U);
+  one.num_refused = 0;
   announce(0);
   EXPECT_EQ(one.num_refused, 1U);
   const LongMessage message{.header = {}, .sender = kRawName, .number = kNumber, .num_bytes = kLong};
@@ -311,15 +317,62 @@ TEST_F(Pieces, fetched_into_memory_of_another_length_are_refused) {
   EXPECT_EQ(number_of(heard()), kNumber);
 }
 
+// Each send of an exchange, at once or told so later: the announcement, the grant, each piece.
+TEST(PartOfALongMessage, that_cannot_be_sent_ends_the_connection) {
+  for (uint64_t failing = 1; failing <= 2 + kNumPieces; ++failing) {
+    for (const bool fails_late : {false, true}) {
+      LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10,
+                                      .failing_send = failing,
+                                      .fails_late = fails_late,
+                                      .holds = {},
+                                      .kills = {}});
+      Node first{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
+      Node second{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
+      const PeerId forth = first.meet(second, false);
+      second.meet(first, false);
+      const Transfer& send = first.send(forth, pattern(kLong, 1));
+      const auto is_lost = [&] { return first.lost.size() + second.lost.size() == 1; };
+      ASSERT_TRUE(drive({&first, &second}, is_lost)) << failing << (fails_late ? " late" : " at once");
+      fabric.kill(first.lost.empty() ? 1 : 0);  // as whoever is dropped finds its connection closed
+      Node& other = first.lost.empty() ? first : second;
+      ASSERT_TRUE(drive({&other}, [&] { return other.lost.size() == 1; }));
+      EXPECT_TRUE(send.finished()) << failing;
+      for (const Arrival& arrival : second.arrivals) EXPECT_TRUE(arrival.fetch.finished()) << failing;
+    }
+  }
+}
+
+// Where rings stand above, as in a process's engine, whoever drives hears of what is left to be done.
+TEST(PiecesBelowRings, hold_back) {
+  LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}});
+  const auto make = [&] { return with_rings(with_pieces(fabric.make_transport(), PieceUse::kToAll), RingUse::kNever); };
+  Node first{make()};
+  Node second{make()};
+  const PeerId forth = first.meet(second, false);
+  second.meet(first, false);
+  const Transfer& send = first.send(forth, pattern(100 * kPiece, 1));
+  size_t num_held_back = 0;
+  while (!send.finished()) {
+    first.transport().progress();
+    if (first.transport().holds_back()) {
+      ++num_held_back;
+      EXPECT_FALSE(first.transport().arm());
+    }
+    second.transport().progress();
+  }
+  EXPECT_GE(num_held_back, 2U);
+}
+
 class UseOfPieces : public testing::TestWithParam<PieceUse> {};
 
-INSTANTIATE_TEST_SUITE_P(All, UseOfPieces, testing::Values(PieceUse::kNever, PieceUse::kOverTcp, PieceUse::kAlways));
+INSTANTIATE_TEST_SUITE_P(All, UseOfPieces,
+                         testing::Values(PieceUse::kNever, PieceUse::kToOtherHosts, PieceUse::kToAll));
 
 // The loopback is no TCP.
 TEST_P(UseOfPieces, is_the_sender_s_choice) {
   LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}});
   Node first{with_pieces(fabric.make_transport(), GetParam())};
-  Node second{with_pieces(fabric.make_transport(), PieceUse::kAlways)};
+  Node second{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
   const PeerId forth = first.meet(second, false);
   const PeerId back = second.meet(first, false);
   first.send(forth, pattern(kLong, 1));
@@ -329,12 +382,12 @@ TEST_P(UseOfPieces, is_the_sender_s_choice) {
   EXPECT_EQ(second.arrivals.front().bytes(), pattern(kLong, 1));
   EXPECT_EQ(first.arrivals.front().bytes(), pattern(kLong, 2));
   const uint64_t num_sends_in_pieces = 2 + kNumPieces;
-  EXPECT_EQ(fabric.num_sends(), num_sends_in_pieces + (GetParam() == PieceUse::kAlways ? num_sends_in_pieces : 1));
+  EXPECT_EQ(fabric.num_sends(), num_sends_in_pieces + (GetParam() == PieceUse::kToAll ? num_sends_in_pieces : 1));
 }
 
 TEST(PieceAddress, without_a_name_is_none) {
   LoopbackFabric fabric;
-  const auto transport = with_pieces(fabric.make_transport(), PieceUse::kAlways);
+  const auto transport = with_pieces(fabric.make_transport(), PieceUse::kToAll);
   auto added = transport->add_peer(transport->address().first(7), false);
   ASSERT_FALSE(added.ok());
   EXPECT_EQ(added.status().code(), ErrorCode::kInvalidArgument);
