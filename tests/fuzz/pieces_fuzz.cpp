@@ -1,0 +1,226 @@
+// What peers say about long messages, in any order, beside sends of ours that end well, badly or not yet, and peers
+// that are dropped or lost: nothing is written but into a place that was granted, whoever waits is told once, and
+// nothing that is not a piece's affair is kept back.
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "fuzz.hpp"
+#include "transport/pieces/piece_transport.hpp"
+
+namespace axon {
+namespace {
+
+constexpr int kMostActions = 200;
+constexpr PeerId kNumPeers = 3;
+constexpr size_t kMostBytes = 4 * PieceTransport::kPiece;
+constexpr uint64_t kFirstName = 100;  // of the peers
+constexpr std::byte kUntouched{0x5A};
+
+// A transfer's memory, and how often it has been told. Of a fetch: what is beyond its end must stay.
+struct Transfer : Completion {
+  explicit Transfer(size_t length) : num_bytes(length), bytes(length + 64, kUntouched) {
+    done = [](Completion& self, Status) noexcept {
+      auto& transfer = static_cast<Transfer&>(self);
+      CHECK(++transfer.num_told == 1);
+      transfer.ended = transfer.bytes;
+    };
+  }
+  ~Transfer() {
+    for (size_t i = num_bytes; i < bytes.size(); ++i) CHECK(bytes[i] == kUntouched);
+    CHECK(num_told == 0 || bytes == ended);  // nobody writes any more
+  }
+  void tell(std::optional<Status> finished) {
+    if (finished) done(*this, std::move(*finished));
+  }
+
+  const size_t num_bytes;
+  std::vector<std::byte> bytes;
+  std::vector<std::byte> ended;
+  int num_told = 0;
+};
+
+// What is sent ends as the input says, at once or when it is told to.
+class FuzzNetwork final : public Transport {
+ public:
+  explicit FuzzNetwork(Input& input) : input_(input) {}
+
+  void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
+  std::span<const std::byte> address() const noexcept override { return {}; }
+  Result<PeerId> add_peer(std::span<const std::byte>, bool) override { return num_peers_++; }
+  Result<std::vector<Lane>> lanes(PeerId) override { return std::vector{Lane{.name = "tcp", .device = ""}}; }
+  std::optional<Status> send(PeerId, const MessageHeader& header, ConstBuffer payload,
+                             Completion& completion) noexcept override {
+    note(header, payload);
+    const auto chosen = input_.take<uint8_t>() % 8;
+    if (chosen == 0) return failure();
+    if (chosen < 5) return Status();
+    pending_.push_back(&completion);
+    return std::nullopt;
+  }
+  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                              Completion& completion) noexcept override {
+    return send(peer, header, payload, completion);
+  }
+  std::optional<Status> fetch(void*, Buffer, Completion&) noexcept override { return failure(); }
+  void refuse(void*) noexcept override {}
+  void drop_peer(PeerId) noexcept override {}
+  unsigned progress() noexcept override { return 0; }
+  int event_fd() const noexcept override { return -1; }
+  bool arm() noexcept override { return true; }
+  void flush(int) noexcept override {}
+
+  void end_one() {
+    if (pending_.empty()) return;
+    Completion& completion = *pending_.front();
+    pending_.pop_front();
+    completion.done(completion, input_.take<uint8_t>() % 4 == 0 ? failure() : Status());
+  }
+  Receiver& receiver() noexcept { return *receiver_; }
+  // Of the latest announcement and grant.
+  uint64_t number() const noexcept { return number_; }
+  uint64_t ticket() const noexcept { return ticket_; }
+
+ private:
+  static Status failure() { return {ErrorCode::kTransport, "as the input says"}; }
+  void note(const MessageHeader& header, ConstBuffer payload) noexcept {
+    if (header.fingerprint.operation == OperationKind::kGrant) ticket_ = header.fingerprint.num_elements;
+    if (header.fingerprint.operation != OperationKind::kAnnouncement) return;
+    LongMessage message;
+    CHECK(payload.num_bytes == sizeof message);
+    std::memcpy(&message, payload.data, sizeof message);
+    number_ = message.number;
+  }
+
+  Input& input_;
+  Receiver* receiver_ = nullptr;
+  PeerId num_peers_ = 0;
+  std::deque<Completion*> pending_;
+  uint64_t number_ = 0;
+  uint64_t ticket_ = 0;
+};
+
+class Player final : Receiver {
+ public:
+  explicit Player(Input& input) : input_(input) {
+    auto network = std::make_unique<FuzzNetwork>(input);
+    network_ = network.get();
+    transport_ = std::make_unique<PieceTransport>(std::move(network), PieceUse::kToAll);
+    transport_->set_receiver(*this);
+    std::memcpy(&name_, transport_->address().data(), sizeof name_);
+    for (PeerId peer = 0; peer < kNumPeers; ++peer) {
+      const uint64_t name = kFirstName + peer;
+      CHECK(transport_->add_peer(std::as_bytes(std::span(&name, 1)), false).ok());
+    }
+  }
+
+  void act() {
+    const auto chosen = input_.take<uint8_t>();
+    const PeerId peer = chosen / 16 % kNumPeers;
+    switch (chosen % 16) {
+      case 0:
+        return transport_->drop_peer(peer);
+      case 1:
+        return lose(peer);
+      case 2:
+      case 3:
+        return send(peer);
+      case 4:
+        return take_held();
+      case 5:
+      case 6:
+        return network_->end_one();
+      case 7:
+        transport_->arm();
+        transport_->holds_back();
+        [[fallthrough]];
+      case 8:
+        transport_->progress();
+        return;
+      default:
+        return hear(peer);
+    }
+  }
+
+ private:
+  size_t take_length() { return PieceTransport::kLongestWhole + 1 + input_.take<uint32_t>() % kMostBytes; }
+
+  void lose(PeerId peer) {
+    if (!std::exchange(is_lost_[peer], true)) network_->receiver().on_peer_lost(peer, {ErrorCode::kPeerLost, "lost"});
+  }
+
+  void send(PeerId peer) {
+    Transfer& transfer = transfers_.emplace_back(take_length());
+    transfer.tell(transport_->send(peer, {}, {transfer.bytes.data(), transfer.num_bytes}, transfer));
+  }
+
+  void take_held() {
+    if (held_.empty()) return;
+    const auto [rendezvous, num_bytes] = held_.front();
+    held_.pop_front();
+    const auto chosen = input_.take<uint8_t>() % 8;
+    if (chosen == 0 || num_bytes > kMostBytes) return transport_->refuse(rendezvous);
+    Transfer& transfer = transfers_.emplace_back(num_bytes - (chosen == 1 ? 1 : 0));
+    transfer.tell(transport_->fetch(rendezvous, {transfer.bytes.data(), transfer.num_bytes}, transfer));
+  }
+
+  // Mostly what a peer of ours might say.
+  void hear(PeerId peer) {
+    const auto chosen = input_.take<uint8_t>();
+    MessageHeader header = input_.take<MessageHeader>();
+    auto& [operation, dtype, reduction, algorithm, root, value] = header.fingerprint;
+    if (chosen % 8 != 0) header.key = name_;
+    if (chosen % 8 < 6) operation = static_cast<OperationKind>(32 + chosen / 8 % 4);
+    const bool is_piece = operation == OperationKind::kPiece;
+    if (chosen & 64) {
+      const uint64_t known = is_piece ? network_->ticket() : network_->number();
+      header.source = static_cast<uint32_t>(known);
+      header.destination = static_cast<uint32_t>(known >> 32);
+    }
+    if (is_piece && (chosen & 128)) value = value % 5 * PieceTransport::kPiece;
+    std::vector<std::byte> bytes(is_piece ? PieceTransport::kPiece : 0);
+    if (operation == OperationKind::kAnnouncement) {
+      const LongMessage message{.header = {.fingerprint = {}},
+                                .sender = kFirstName + peer,
+                                .number = 1,
+                                .num_bytes = chosen & 128 ? 2 * PieceTransport::kPiece + value % 3 : value};
+      const auto said = std::as_bytes(std::span(&message, 1));
+      bytes.assign(said.begin(), said.end());
+    }
+    if (input_.take<uint8_t>() % 4 == 0) bytes.resize(input_.take<uint32_t>() % (PieceTransport::kPiece + 2));
+    const bool is_of_others = !is_of_pieces(operation);
+    const size_t num_before = num_delivered_;
+    network_->receiver().on_message(header, {.bytes = bytes.data(), .num_bytes = bytes.size()});
+    CHECK(!is_of_others || num_delivered_ == num_before + 1);
+  }
+
+  void on_message(const MessageHeader&, const Payload& payload) noexcept override {
+    ++num_delivered_;
+    if (payload.rendezvous != nullptr) held_.emplace_back(payload.rendezvous, payload.num_bytes);
+  }
+  void on_peer_lost(PeerId peer, Status reason) noexcept override {
+    CHECK(!reason.ok() && peer < kNumPeers && !std::exchange(is_reported_[peer], true));
+    is_lost_[peer] = true;
+  }
+  void on_refused(const char* what) noexcept override { CHECK(what != nullptr); }
+
+  Input& input_;
+  std::deque<Transfer> transfers_;  // outlive the transport
+  std::unique_ptr<PieceTransport> transport_;
+  FuzzNetwork* network_ = nullptr;
+  uint64_t name_ = 0;
+  std::deque<std::pair<void*, size_t>> held_;
+  bool is_lost_[kNumPeers]{};
+  bool is_reported_[kNumPeers]{};
+  size_t num_delivered_ = 0;
+};
+
+}  // namespace
+}  // namespace axon
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  axon::Input input(data, num_bytes);
+  axon::Player player(input);
+  for (int i = 0; i < axon::kMostActions && !input.is_over(); ++i) player.act();
+  return 0;
+}
