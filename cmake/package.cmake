@@ -6,6 +6,7 @@ file(STRINGS setup.py version REGEX "^VERSION = ")
 string(REGEX REPLACE ".*\"(.*)\".*" "\\1" version "${version}")
 
 set(public_headers
+    axon/announced.hpp
     axon/axon.hpp
     axon/call.hpp
     axon/invocation.hpp

@@ -22,6 +22,7 @@
 // Invocation or Message is for any thread. docs/runtime.md has the rules of ownership.
 #pragma once
 
+#include "axon/announced.hpp"
 #include "axon/call.hpp"
 #include "axon/invocation.hpp"
 #include "axon/message.hpp"
@@ -31,8 +32,11 @@
 // They stand in a namespace of their own beside what they are made of, which has the same names.
 namespace axon {
 
+using library::Announced;
+using library::Ask;
 using library::Call;
 using library::Handler;
+using library::Incoming;
 using library::Invocation;
 using library::Message;
 using library::Peer;

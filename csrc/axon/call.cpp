@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "axon/destinations.hpp"
 #include "runtime/call.hpp"
 #include "runtime/connection.hpp"
 
@@ -12,9 +13,16 @@ constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  //
 namespace axon::library {
 
 struct Call::State final : axon::Call {
+  std::shared_ptr<Connection> connection;  // owned with the runtime, which may be closed before
   std::function<void()> callback;
+  Ask ask;
 
  private:
+  void on_announced() noexcept override {
+    Destinations to(reply());
+    if (Status asked = to.ask(ask); !asked.ok()) return connection->decline(*this, std::move(asked));
+    connection->accept(*this, to.buffers(), to.owners());
+  }
   void on_finished() noexcept override {
     if (callback) callback();
   }
@@ -24,14 +32,10 @@ Call::Call(const Peer& peer, std::string_view function) {
   open(peer, function);
 }
 
-Call::Call(Call&& other) noexcept
-    : state_(std::exchange(other.state_, nullptr)),
-      connection_(std::move(other.connection_)),
-      is_started_(other.is_started_) {}
+Call::Call(Call&& other) noexcept : state_(std::exchange(other.state_, nullptr)), is_started_(other.is_started_) {}
 
 Call& Call::operator=(Call&& other) noexcept {
   std::swap(state_, other.state_);
-  std::swap(connection_, other.connection_);
   std::swap(is_started_, other.is_started_);
   return *this;
 }
@@ -46,17 +50,19 @@ void Call::let_go() noexcept {
 
 // What has not been released yet is left to the engine, and something new takes its place.
 void Call::open(const Peer& peer, std::string_view function) {
-  connection_ = peer.connection();
   if (state_ == nullptr || (is_started_ && !state_->released())) {
     auto* fresh = new State;
     if (state_ != nullptr) {
       fresh->timeout = state_->timeout;
       fresh->callback = state_->callback;
+      fresh->ask = state_->ask;
+      fresh->landing = state_->landing;
     }
     let_go();
     state_ = fresh;
   }
   state_->reset();
+  state_->connection = peer.connection();
   state_->request.open(function.size() <= kLongestName ? function : std::string_view());
   is_started_ = false;
 }
@@ -73,6 +79,11 @@ void Call::on_finished(std::function<void()> callback) {
   state_->callback = std::move(callback);
 }
 
+void Call::on_announced(Ask ask) {
+  state_->landing = ask ? Landing::kAsked : Landing::kBlocks;
+  state_->ask = std::move(ask);
+}
+
 void Call::start() noexcept {
   state_->answer = axon::Call::Answer::kAwaited;
   launch();
@@ -86,11 +97,11 @@ void Call::tell() noexcept {
 void Call::launch() noexcept {
   state_->request.seal();
   is_started_ = true;
-  connection_->start(*state_);
+  state_->connection->start(*state_);
 }
 
 bool Call::wait(std::chrono::milliseconds patience) noexcept {
-  return connection_->wait(*state_, Clock::now() + std::min(patience, kLongest));
+  return state_->connection->wait(*state_, Clock::now() + std::min(patience, kLongest));
 }
 
 bool Call::finished() const noexcept {
@@ -102,7 +113,7 @@ bool Call::released() const noexcept {
 }
 
 void Call::cancel() noexcept {
-  connection_->cancel(*state_);
+  state_->connection->cancel(*state_);
 }
 
 const Status& Call::status() const noexcept {

@@ -15,9 +15,9 @@
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string_view>
 
+#include "axon/announced.hpp"
 #include "axon/message.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
@@ -32,12 +32,15 @@ class Call {
   Call& operator=(Call&& other) noexcept;
   ~Call();
 
-  // For another call, of this peer or another; after the one before has finished. Timeout and callback stay.
+  // For another call, of this peer or another; after the one before has finished. Timeout and callbacks stay.
   void open(const Peer& peer, std::string_view function);
   // To be filled in before start() or tell(), either of which is called once.
   Message request() noexcept;
   // The call fails with kTimeout then, at the latest. 30 s unless set.
   void set_timeout(std::chrono::milliseconds timeout) noexcept;
+  // Asked where the tensors of the reply go, if there are any; what it has been given is what reply() has. Of a call
+  // that ends otherwise meanwhile it may still be running, until that is released.
+  void on_announced(Ask ask);
   // Called once each time just before finished() says so, by whichever thread drives: status() and reply() are there.
   // It may start other calls there, but not wait for any.
   void on_finished(std::function<void()> callback);
@@ -50,8 +53,9 @@ class Call {
   // Drives until it is finished; false after `patience`, when the call still goes on.
   bool wait(std::chrono::milliseconds patience) noexcept;
   bool finished() const noexcept;
-  // Nothing of it moves any more: what the request has borrowed is its owner's again. Soon after it has finished,
-  // except where its peer is lost: that may take until the process's end.
+  // Nothing of it moves any more: what the request has borrowed is its owner's again, and so is what a call that has
+  // failed was to be received into. Soon after it has finished, except where its peer is lost: that may take until the
+  // process's end.
   bool released() const noexcept;
   // Ends it with kCancelled, unless it has finished; the function is told.
   void cancel() noexcept;
@@ -67,8 +71,7 @@ class Call {
   void launch() noexcept;
   void let_go() noexcept;
 
-  State* state_ = nullptr;                  // shared with the engine while it needs it
-  std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be closed before
+  State* state_ = nullptr;  // shared with the engine while it needs it
   bool is_started_ = false;
 };
 

@@ -87,7 +87,7 @@ class Received {
   // What a value of kind kTensor counts. Empty where there is none.
   Tensor tensor(size_t index) const noexcept;
   // Its memory, for as long as the block is kept: beyond the call, the peer and the runtime. Once; empty if there is no
-  // memory for a copy, which small tensors need, or no such tensor.
+  // memory for a copy, which small tensors need, or no such tensor. Not of what has come into memory of its receiver's.
   Block take(size_t index) noexcept;
 
  private:

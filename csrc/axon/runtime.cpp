@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "axon/destinations.hpp"
 #include "axon/gate.hpp"
 #include "base/log.hpp"
 #include "runtime/runtime.hpp"
@@ -51,6 +52,40 @@ static Engine& engine() {
   return engine;
 }
 
+// The gate is kept beyond the function's own end, which may come while it runs.
+static axon::Handler guarded(std::shared_ptr<Gate> gate, Handler handler) {
+  return [gate = std::move(gate), handler = std::move(handler)](axon::Invocation& inner) {
+    const std::shared_ptr<Gate> kept = gate;
+    const Gate::Pass pass(*kept);
+    Invocation invocation(&inner);
+    if (!pass.is_open()) return invocation.fail("ConnectionError", "the runtime is closed");
+    try {
+      handler(invocation);
+    } catch (const std::exception& error) {
+      if (!invocation.is_answered()) invocation.fail("RuntimeError", error.what());
+    } catch (...) {
+      if (!invocation.is_answered()) invocation.fail("RuntimeError", "an exception that is no std::exception");
+    }
+  };
+}
+
+// As Python calls it.
+static std::string_view class_of(ErrorCode code) noexcept {
+  if (code == ErrorCode::kInvalidArgument) return "ValueError";
+  return code == ErrorCode::kResourceExhausted ? "BufferError" : "RuntimeError";
+}
+
+static axon::Handler guarded(std::shared_ptr<Gate> gate, Ask ask) {
+  return [gate = std::move(gate), ask = std::move(ask)](axon::Invocation& invocation) {
+    const std::shared_ptr<Gate> kept = gate;
+    const Gate::Pass pass(*kept);
+    if (!pass.is_open()) return invocation.fail("ConnectionError", "the runtime is closed");
+    Destinations to(invocation.arguments());
+    if (const Status asked = to.ask(ask); !asked.ok()) return invocation.fail(class_of(asked.code()), asked.message());
+    invocation.accept(to.buffers(), to.owners());
+  };
+}
+
 Runtime::Runtime(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 Runtime::Runtime(Runtime&&) noexcept = default;
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;
@@ -74,23 +109,10 @@ uint64_t Runtime::incarnation() const noexcept {
   return state_->runtime->incarnation();
 }
 
-Status Runtime::add(std::string name, Handler handler) {
-  return state_->runtime->core().add(std::move(name),
-                                     [gate = state_->gate, handler = std::move(handler)](axon::Invocation& inner) {
-                                       const std::shared_ptr<Gate> kept = gate;  // beyond this function's own end
-                                       const Gate::Pass pass(*kept);
-                                       Invocation invocation(&inner);
-                                       if (!pass.is_open())
-                                         return invocation.fail("ConnectionError", "the runtime is closed");
-                                       try {
-                                         handler(invocation);
-                                       } catch (const std::exception& error) {
-                                         if (!invocation.is_answered()) invocation.fail("RuntimeError", error.what());
-                                       } catch (...) {
-                                         if (!invocation.is_answered())
-                                           invocation.fail("RuntimeError", "an exception that is no std::exception");
-                                       }
-                                     });
+Status Runtime::add(std::string name, Handler handler, Ask ask) {
+  axon::Handler asked;
+  if (ask) asked = guarded(state_->gate, std::move(ask));
+  return state_->runtime->core().add(std::move(name), guarded(state_->gate, std::move(handler)), std::move(asked));
 }
 
 Result<uint16_t> Runtime::listen(const std::string& host, uint16_t port, std::string_view secret) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "axon/announced.hpp"
 #include "axon/invocation.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
@@ -30,8 +31,8 @@ class Runtime {
   const std::string& name() const noexcept;
   uint64_t incarnation() const noexcept;
 
-  // Names of 1 to 255 bytes, each once.
-  Status add(std::string name, Handler handler);
+  // Names of 1 to 255 bytes, each once. `ask` says where the tensors of its arguments go; none: in blocks.
+  Status add(std::string name, Handler handler, Ask ask = {});
 
   // Lets peers connect who know the secret (16 to 1,024 bytes). Port 0: one that is free. Returns the port.
   Result<uint16_t> listen(const std::string& host, uint16_t port, std::string_view secret);

@@ -37,12 +37,14 @@ void Call::Opening::on_opened() noexcept {
 
 void Call::Announcement::deliver() noexcept {
   call.on_announced();
+  call.is_asking_.store(false, std::memory_order_release);
   call.release();
 }
 
 void Call::on_announced(Inbound&) noexcept {
   if (landing == Landing::kBlocks || failed_there_) return;
   reply_.set_landing(landing);
+  is_asking_.store(true, std::memory_order_relaxed);
   retain();
   connection_->engine().post(announcement_);
 }

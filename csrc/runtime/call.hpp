@@ -43,8 +43,10 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
   const Status& status() const noexcept { return status_; }
   Inbound& reply() noexcept { return reply_; }
-  // Nothing of it moves: the memory of the request is its owner's again.
-  bool released() const noexcept { return released_flag_.load(std::memory_order_acquire); }
+  // Nothing of it moves, and nobody is asked: the memory of the request is its owner's again.
+  bool released() const noexcept {
+    return released_flag_.load(std::memory_order_acquire) && !is_asking_.load(std::memory_order_acquire);
+  }
 
   // For another start; once released.
   void reset() noexcept;
@@ -106,6 +108,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   bool resting_ = false;  // nothing moves any more; set before the outbox tells it
   sync::atomic<bool> finished_{false};
   sync::atomic<bool> released_flag_{false};
+  sync::atomic<bool> is_asking_{false};  // on_announced() is to be called, or running
   sync::atomic<uint32_t> num_references_{1};
 };
 

@@ -1,0 +1,50 @@
+// Where the tensors of one message go, as the user says.
+//
+//   Destinations to(inbound);
+//   if (const Status asked = to.ask(where); asked.ok()) … accept(to.buffers(), to.owners()) …
+//
+// Nothing comes from the heap for up to 32 of them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory_resource>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "axon/announced.hpp"
+#include "base/status.hpp"
+#include "memory/buffer.hpp"
+#include "memory/owner.hpp"
+#include "runtime/inbound.hpp"
+
+namespace axon::library {
+
+class Destinations {
+ public:
+  explicit Destinations(Inbound& announced);
+
+  // What has been given is fit for Inbound::accept, or the first of what is wrong with it.
+  Status ask(const Ask& where) noexcept;
+  std::span<const Buffer> buffers() const noexcept { return buffers_; }
+  std::span<Owner> owners() noexcept { return owners_; }
+
+  // For Announced.
+  Inbound& announced() const noexcept { return announced_; }
+  bool has(size_t index);
+  void give(size_t index, std::span<std::byte> memory, Owner owner);
+  void fail(ErrorCode code, std::string why);
+
+ private:
+  bool overlap();
+
+  Inbound& announced_;
+  std::array<std::byte, 2048> bytes_;
+  std::pmr::monotonic_buffer_resource memory_{bytes_.data(), bytes_.size()};
+  std::pmr::vector<Buffer> buffers_;
+  std::pmr::vector<Owner> owners_;
+  Status failure_;
+};
+
+}  // namespace axon::library

@@ -1,0 +1,198 @@
+// Where the tensors of a message go, in the words of the library's users.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "axon/meeting.hpp"
+
+namespace axon::library {
+namespace {
+
+constexpr size_t kSizes[] = {3, 1000, 5000, 100'000};  // in the envelope, and by themselves
+
+std::vector<float> numbers_of(size_t size) {
+  std::vector<float> numbers(size);
+  std::iota(numbers.begin(), numbers.end(), 7.0F);
+  return numbers;
+}
+
+void run(Call& call) {
+  call.start();
+  ASSERT_TRUE(call.wait(10s));
+}
+
+// Of a call with two tensors of four and five numbers whose reply, which is the same, goes where it is said.
+std::string failure_of(Call& call) {
+  const std::vector<float> numbers(9);
+  call.request().tensor(std::span(numbers).first(4));
+  call.request().tensor(std::span(numbers).first(5));
+  run(call);
+  if (call.status().ok()) return "";
+  const bool is_theirs = call.status().code() == ErrorCode::kRemote;
+  return call.status().message() + (is_theirs ? ": " + std::string(call.failure()) : "");
+}
+
+class Landing : public testing::Test {
+ protected:
+  Landing() { EXPECT_TRUE(met_.server.add("echo", echo).ok()); }
+
+  // How calls fail that are received as `ask` says: at the function, and at the caller.
+  void expect_failure(const Ask& ask, std::string_view class_name, ErrorCode code, std::string_view why) {
+    const std::string function = "asked" + std::to_string(num_functions_++);
+    ASSERT_TRUE(met_.server.add(function, echo, ask).ok());
+    Call there(met_.to_server, function);
+    EXPECT_EQ(failure_of(there), std::string(class_name) + ": " + std::string(why));
+    Call here(met_.to_server, "echo");
+    here.on_announced(ask);
+    EXPECT_EQ(failure_of(here), why);
+    EXPECT_EQ(here.status().code(), code);
+    here.on_announced({});
+    here.open(met_.to_server, "echo");
+    EXPECT_EQ(failure_of(here), "");
+  }
+
+  Meeting met_;
+  int num_functions_ = 0;
+};
+
+TEST_F(Landing, arguments_come_into_what_their_function_is_given) {
+  std::vector<float> memory;
+  const auto ask = [&](Announced& coming) {
+    EXPECT_EQ(coming.num_tensors(), 2u);
+    EXPECT_EQ(coming.values().next().integer, 42);
+    const Incoming second = coming.tensor(1);
+    EXPECT_EQ(second.type, DataType::kFloat32);
+    ASSERT_EQ(second.shape.size(), 1u);
+    EXPECT_EQ(second.num_bytes, second.shape[0] * sizeof(float));
+    EXPECT_EQ(coming.tensor(2).num_bytes, 0u);
+    memory.resize(second.shape[0]);
+    coming.receive_into(1, std::span(memory));
+  };
+  const auto check = [&](Invocation& invocation) {
+    EXPECT_NE(invocation.arguments().tensor(0).as<float>().data(), memory.data());
+    EXPECT_EQ(invocation.arguments().tensor(1).as<float>().data(), memory.data());
+    echo(invocation);
+  };
+  ASSERT_TRUE(met_.server.add("check", check, ask).ok());
+  for (const size_t size : kSizes) {
+    const std::vector<float> numbers = numbers_of(size);
+    Call call(met_.to_server, "check");
+    call.request().integer(42);
+    call.request().tensor(std::span(numbers));
+    call.request().tensor(std::span(numbers));
+    run(call);
+    ASSERT_TRUE(call.status().ok()) << call.status().message() << ": " << call.failure();
+    EXPECT_EQ(memory, numbers);
+    for (const size_t index : {0, 1}) EXPECT_TRUE(std::ranges::equal(call.reply().tensor(index).as<float>(), numbers));
+  }
+}
+
+TEST_F(Landing, replies_come_into_what_their_caller_has_given) {
+  std::vector<float> memory;
+  Call call(met_.to_server, "echo");
+  call.on_announced([&](Announced& coming) {
+    memory.resize(coming.tensor(0).shape[0]);
+    coming.receive_into(0, std::as_writable_bytes(std::span(memory)));
+  });
+  for (const size_t size : kSizes) {
+    const std::vector<float> numbers = numbers_of(size);
+    call.request().tensor(std::span(numbers));
+    run(call);
+    ASSERT_TRUE(call.status().ok()) << call.status().message();
+    EXPECT_EQ(call.reply().tensor(0).as<float>().data(), memory.data());
+    EXPECT_EQ(memory, numbers);
+    call.open(met_.to_server, "echo");
+  }
+  run(call);  // without tensors nobody is asked
+  EXPECT_TRUE(call.status().ok());
+}
+
+TEST_F(Landing, owners_go_with_what_has_come) {
+  const auto memory = std::make_shared<std::vector<float>>(100'000);
+  const Ask ask = [memory](Announced& coming) { coming.receive_into(0, std::span(*memory), Owner::of(memory)); };
+  ASSERT_TRUE(met_.server.add("owned", echo, ask).ok());
+  const std::vector<float> numbers = numbers_of(memory->size());
+  Call call(met_.to_server, "owned");
+  const auto num_owners = memory.use_count();
+  call.request().tensor(std::span(numbers));
+  run(call);
+  ASSERT_TRUE(call.status().ok()) << call.status().message();
+  while (memory.use_count() != num_owners) std::this_thread::yield();
+
+  call.open(met_.to_server, "echo");
+  call.on_announced(ask);
+  call.request().tensor(std::span(numbers));
+  const auto num_idle = memory.use_count();
+  run(call);
+  EXPECT_EQ(memory.use_count(), num_idle + 1);
+  while (!call.released()) std::this_thread::yield();
+  call.open(met_.to_server, "echo");
+  EXPECT_EQ(memory.use_count(), num_idle);
+}
+
+TEST_F(Landing, what_does_not_fit_fails_the_call_and_says_why) {
+  std::vector<float> memory(9);
+  const std::span<float> floats(memory);
+  const auto expect_refused = [&](const Ask& ask, std::string_view why) {
+    expect_failure(ask, "ValueError", ErrorCode::kInvalidArgument, "receive_into: " + std::string(why));
+  };
+  expect_refused([&](Announced& coming) { coming.receive_into(0, floats.first(3)); },
+                 "tensor 0 is given 12 bytes; allowed: 16, as it comes");
+  expect_refused([&](Announced& coming) { coming.receive_into(1, floats.first(6)); },
+                 "tensor 1 is given 24 bytes; allowed: 20, as it comes");
+  expect_refused([&](Announced& coming) { coming.receive_into(2, floats.first(4)); },
+                 "index is 2; allowed: up to 1, as many tensors come");
+  std::vector<int32_t> integers(4);
+  expect_refused([&](Announced& coming) { coming.receive_into(0, std::span(integers)); },
+                 "tensor 0 is given int32; allowed: float32, as it comes");
+  const auto overlapping = [&](Announced& coming) {
+    coming.receive_into(1, floats.subspan(3, 5));
+    coming.receive_into(0, floats.first(4));
+  };
+  expect_refused(overlapping, "memory of tensors overlaps; allowed: memory of its own for each");
+}
+
+TEST_F(Landing, who_is_asked_may_refuse_or_throw) {
+  expect_failure([](Announced& coming) { coming.refuse("all is in use"); }, "BufferError",
+                 ErrorCode::kResourceExhausted, "all is in use");
+  expect_failure([](Announced&) { throw std::runtime_error("thrown"); }, "RuntimeError", ErrorCode::kInternal,
+                 "thrown");
+}
+
+TEST_F(Landing, a_call_is_not_released_while_it_is_asked) {
+  std::atomic<bool> is_asked{false};
+  std::atomic<bool> may_return{false};
+  std::vector<float> memory(100'000);
+  const std::vector<float> numbers = numbers_of(memory.size());
+  Call call(met_.to_server, "echo");
+  call.on_announced([&](Announced& coming) {
+    is_asked.store(true);
+    is_asked.notify_all();
+    may_return.wait(false);
+    coming.receive_into(0, std::span(memory));
+  });
+  call.request().tensor(std::span(numbers));
+  std::thread caller([&] { run(call); });  // and may be who is asked
+  is_asked.wait(false);
+  call.cancel();
+  EXPECT_FALSE(call.released());
+  may_return.store(true);
+  may_return.notify_all();
+  caller.join();
+  EXPECT_EQ(call.status().code(), ErrorCode::kCancelled);
+  while (!call.released()) std::this_thread::yield();
+  EXPECT_EQ(memory, std::vector<float>(memory.size()));
+  call.open(met_.to_server, "echo");
+  call.request().tensor(std::span(numbers));
+  run(call);
+  ASSERT_TRUE(call.status().ok()) << call.status().message();
+  EXPECT_EQ(memory, numbers);
+}
+
+}  // namespace
+}  // namespace axon::library
