@@ -12,6 +12,7 @@ set(public_headers
     axon/invocation.hpp
     axon/message.hpp
     axon/peer.hpp
+    axon/publication.hpp
     axon/runtime.hpp
     base/data_type.hpp
     base/status.hpp

@@ -19,7 +19,7 @@
 //   if (call.status().ok()) … call.reply().values().next().real …
 //
 // Errors are values (Status, Result); nothing here throws but for want of memory. Everything but a single Call,
-// Invocation or Message is for any thread. docs/runtime.md has the rules of ownership.
+// Publication, Invocation or Message is for any thread. docs/runtime.md has the rules of ownership.
 #pragma once
 
 #include "axon/announced.hpp"
@@ -27,6 +27,7 @@
 #include "axon/invocation.hpp"
 #include "axon/message.hpp"
 #include "axon/peer.hpp"
+#include "axon/publication.hpp"
 #include "axon/runtime.hpp"
 
 // They stand in a namespace of their own beside what they are made of, which has the same names.
@@ -40,6 +41,7 @@ using library::Incoming;
 using library::Invocation;
 using library::Message;
 using library::Peer;
+using library::Publication;
 using library::Received;
 using library::Runtime;
 using library::Tensor;

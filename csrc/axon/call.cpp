@@ -2,13 +2,10 @@
 
 #include <utility>
 
+#include "axon/deadline.hpp"
 #include "axon/destinations.hpp"
 #include "runtime/call.hpp"
 #include "runtime/connection.hpp"
-
-namespace {
-constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // can be added to a clock
-}  // namespace
 
 namespace axon::library {
 
@@ -85,23 +82,30 @@ void Call::on_announced(Ask ask) {
 }
 
 void Call::start() noexcept {
+  state_->request.seal();
   state_->answer = axon::Call::Answer::kAwaited;
   launch();
 }
 
 void Call::tell() noexcept {
+  state_->request.seal();
+  state_->answer = axon::Call::Answer::kNone;
+  launch();
+}
+
+void Call::tell(const Outbound& sealed, Owner owner) {
+  state_->request.copy(sealed, std::move(owner));
   state_->answer = axon::Call::Answer::kNone;
   launch();
 }
 
 void Call::launch() noexcept {
-  state_->request.seal();
   is_started_ = true;
   state_->connection->start(*state_);
 }
 
 bool Call::wait(std::chrono::milliseconds patience) noexcept {
-  return state_->connection->wait(*state_, Clock::now() + std::min(patience, kLongest));
+  return state_->connection->wait(*state_, deadline_in(patience));
 }
 
 bool Call::finished() const noexcept {

@@ -67,7 +67,11 @@ class Call {
   std::string_view failure() noexcept;
 
  private:
+  friend class Publication;
+
   struct State;
+  // What has been written and sealed already, and is kept by its owner.
+  void tell(const Outbound& sealed, Owner owner);
   void launch() noexcept;
   void let_go() noexcept;
 

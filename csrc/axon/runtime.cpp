@@ -1,10 +1,10 @@
 #include "axon/runtime.hpp"
 
-#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <utility>
 
+#include "axon/deadline.hpp"
 #include "axon/destinations.hpp"
 #include "axon/gate.hpp"
 #include "base/log.hpp"
@@ -30,11 +30,6 @@ struct Runtime::State {
     log::warn("the runtime '" + runtime->name() + "' is closed, and a function of its is still running");
   }
 };
-
-static Clock::time_point deadline_in(std::chrono::milliseconds time) {
-  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-  return Clock::now() + std::min(time, kLongest);
-}
 
 static Result<Secret> secret_of(std::string_view text) {
   return Secret::from(std::as_bytes(std::span(text)));

@@ -75,6 +75,15 @@ void Outbound::seal() {
   tensors_.clear();
 }
 
+void Outbound::copy(const Outbound& sealed, Owner owner) {
+  clear();
+  bytes_ = sealed.bytes_;
+  fits_ = sealed.fits_.clone();
+  name_num_bytes_ = sealed.name_num_bytes_;
+  for (const Part& part : sealed.parts_) parts_.push_back({part.index, part.data, {}, part.is_lent});
+  if (!parts_.empty()) parts_.front().owner = std::move(owner);
+}
+
 // Which travel by themselves; returns the bytes that all of them take behind the first so many of the envelope.
 size_t Outbound::place_tensors(size_t num_before) {
   size_t num_bytes = tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);

@@ -60,6 +60,9 @@ class Outbound : private Completion {
   // owner may go while the device has not written, with a message that never leaves.
   void leave_when(const std::atomic<uint32_t>& word, Owner owner) { gates_.push_back({&word, std::move(owner)}); }
   void seal();
+  // The same message as another that is sealed, in place of open() and seal(): reads what that has borrowed, for as
+  // long as its owner is kept.
+  void copy(const Outbound& sealed, Owner owner);
 
   // One of the words that it still waits for; null: it may leave.
   const std::atomic<uint32_t>* gate() const noexcept;

@@ -26,23 +26,41 @@ namespace {
 // At the server are the call, and those before it that the client knows the answers of but that have not yet left.
 constexpr size_t kMostAtServer = 16;
 
-// Whoever is asked: parts are kept meanwhile.
-const Ask in_blocks = [](Announced&) {};
+class LibraryAllocation : public testing::Test {
+ protected:
+  // Whoever is asked: parts are kept meanwhile.
+  static void in_blocks(Announced&) {}
 
-// Calls at once, none of which is answered before all are there.
-void warm_up(const Peer& server, std::span<const uint8_t> bytes) {
-  std::vector<Call> calls;
-  for (size_t i = 0; i < kMostAtServer; ++i) {
-    Call& call = calls.emplace_back(server, "echo_once_all_are_here");
-    call.on_announced(in_blocks);
-    call.request().tensor(bytes);
-    call.start();
+  LibraryAllocation() {
+    const auto echo_once_all_are_here = [this](Invocation& invocation) {
+      const std::lock_guard lock(mutex_);
+      held_.push_back(std::move(invocation));
+      if (held_.size() < kMostAtServer) return;
+      for (Invocation& each : held_) echo(each);
+      held_.clear();
+    };
+    EXPECT_TRUE(met_.server.add("echo_once_all_are_here", echo_once_all_are_here, in_blocks).ok());
   }
-  for (Call& call : calls) {
-    ASSERT_TRUE(call.wait(10s));
-    ASSERT_TRUE(call.status().ok()) << call.status().message();
+
+  // Calls at once, none of which is answered before all are there.
+  void warm_up(std::span<const uint8_t> bytes) {
+    std::vector<Call> calls;
+    for (size_t i = 0; i < kMostAtServer; ++i) {
+      Call& call = calls.emplace_back(met_.to_server, "echo_once_all_are_here");
+      call.on_announced(in_blocks);
+      call.request().tensor(bytes);
+      call.start();
+    }
+    for (Call& call : calls) {
+      ASSERT_TRUE(call.wait(10s));
+      ASSERT_TRUE(call.status().ok()) << call.status().message();
+    }
   }
-}
+
+  std::mutex mutex_;
+  std::vector<Invocation> held_;
+  Meeting met_;
+};
 
 void run(Call& call, const Peer& server, std::string_view function, std::span<const uint8_t> bytes, int num_calls) {
   for (int i = 0; i < num_calls; ++i) {
@@ -63,20 +81,8 @@ void expect_no_allocations(Call& call, const Peer& server, std::string_view func
   EXPECT_EQ(num_allocations.exchange(0), 0u) << function << ", " << bytes.size() << " bytes";
 }
 
-TEST(LibraryAllocation, none_once_warm) {
-  std::mutex mutex;
-  std::vector<Invocation> held;
-  Meeting met;
-  ASSERT_TRUE(met.server.add("echo", echo).ok());
-  const auto echo_once_all_are_here = [&](Invocation& invocation) {
-    const std::lock_guard lock(mutex);
-    held.push_back(std::move(invocation));
-    if (held.size() < kMostAtServer) return;
-    for (Invocation& each : held) echo(each);
-    held.clear();
-  };
-  ASSERT_TRUE(met.server.add("echo_once_all_are_here", echo_once_all_are_here, in_blocks).ok());
-
+TEST_F(LibraryAllocation, none_once_warm) {
+  ASSERT_TRUE(met_.server.add("echo", echo).ok());
   const std::vector<uint8_t> bytes(100'000, 0x5A);
   std::vector<uint8_t> arguments(bytes.size());
   std::vector<uint8_t> reply(bytes.size());
@@ -85,16 +91,44 @@ TEST(LibraryAllocation, none_once_warm) {
         [&memory](Announced& coming) { coming.receive_into(0, std::span(memory).first(coming.tensor(0).num_bytes)); };
   };
   const Ask into_reply = into(reply);
-  ASSERT_TRUE(met.server.add("echo_from_memory", echo, into(arguments)).ok());
+  ASSERT_TRUE(met_.server.add("echo_from_memory", echo, into(arguments)).ok());
   for (const size_t num_bytes : {0, 64, 5'000, 100'000}) {
     const std::span argument = std::span(bytes).first(num_bytes);
-    warm_up(met.to_server, argument);
-    Call call(met.to_server, "echo");
-    expect_no_allocations(call, met.to_server, "echo", argument);
+    warm_up(argument);
+    Call call(met_.to_server, "echo");
+    expect_no_allocations(call, met_.to_server, "echo", argument);
     call.on_announced(into_reply);
-    call.open(met.to_server, "echo_from_memory");
-    expect_no_allocations(call, met.to_server, "echo_from_memory", argument);
+    call.open(met_.to_server, "echo_from_memory");
+    expect_no_allocations(call, met_.to_server, "echo_from_memory", argument);
   }
+}
+
+TEST_F(LibraryAllocation, none_for_publications_once_warm) {
+  std::atomic<int> num_come{0};
+  const auto count = [&](Invocation& invocation) {
+    ++num_come;
+    invocation.reply();
+  };
+  ASSERT_TRUE(met_.server.add("count", count).ok());
+  const std::vector<Peer> peers(3, met_.to_server);
+  const std::vector<uint8_t> bytes(100'000, 0x5A);
+  warm_up(bytes);
+  Publication news("count");
+  const auto run = [&](int num_turns) {
+    for (int i = 0; i < num_turns; ++i) {
+      news.message().tensor(std::span(bytes));
+      news.tell(peers);
+      ASSERT_TRUE(news.wait(10s));
+      while (!news.released() || num_come.load() < 3) std::this_thread::yield();
+      num_come.store(0);
+      news.open("count");
+    }
+  };
+  run(100);
+  counting.store(true);
+  run(1000);
+  counting.store(false);
+  EXPECT_EQ(num_allocations.exchange(0), 0u);
 }
 
 }  // namespace

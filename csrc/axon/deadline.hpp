@@ -1,0 +1,16 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/sync.hpp"
+
+namespace axon::library {
+
+// However long that is: a clock cannot be added to without bound.
+inline sync::Clock::time_point deadline_in(std::chrono::milliseconds time) noexcept {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  return sync::Clock::now() + std::min(time, kLongest);
+}
+
+}  // namespace axon::library

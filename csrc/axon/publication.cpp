@@ -1,0 +1,110 @@
+#include "axon/publication.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "axon/deadline.hpp"
+#include "base/sync.hpp"
+#include "runtime/outbound.hpp"
+
+namespace axon::library {
+
+// What has been written. It is let go of with the last of its copies.
+struct Publication::Original final : private Outbound::Listener {
+  Outbound message{*this};
+
+  bool is_shared() const noexcept { return num_references_.load(std::memory_order_acquire) != 1; }
+  void release() noexcept {
+    if (num_references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  // For as long as the owner is there, it is read.
+  Owner reader() noexcept {
+    num_readers_.fetch_add(1, std::memory_order_relaxed);
+    num_references_.fetch_add(1, std::memory_order_relaxed);
+    return {this, [](void* original) { static_cast<Original*>(original)->leave(); }};
+  }
+
+ private:
+  ~Original() = default;
+  void on_sent() noexcept override {}  // only its copies are
+
+  void leave() noexcept {
+    if (num_readers_.fetch_sub(1, std::memory_order_acq_rel) == 1) message.clear();
+    release();
+  }
+
+  sync::atomic<uint32_t> num_readers_{0};
+  sync::atomic<uint32_t> num_references_{1};
+};
+
+Publication::Publication(std::string_view function) {
+  open(function);
+}
+
+Publication::Publication(Publication&& other) noexcept
+    : original_(std::exchange(other.original_, nullptr)),
+      calls_(std::move(other.calls_)),
+      num_told_(std::exchange(other.num_told_, 0)),
+      timeout_(other.timeout_) {}
+
+Publication& Publication::operator=(Publication&& other) noexcept {
+  std::swap(original_, other.original_);
+  std::swap(calls_, other.calls_);
+  std::swap(num_told_, other.num_told_);
+  std::swap(timeout_, other.timeout_);
+  return *this;
+}
+
+Publication::~Publication() {
+  if (original_ != nullptr) original_->release();
+}
+
+// What is still read is left to those who do.
+void Publication::open(std::string_view function) {
+  if (original_ == nullptr || original_->is_shared()) {
+    auto* fresh = new Original;
+    if (original_ != nullptr) original_->release();
+    original_ = fresh;
+  }
+  original_->message.open(function.size() <= kLongestName ? function : std::string_view());
+  num_told_ = 0;
+}
+
+Message Publication::message() noexcept {
+  return Message(original_->message);
+}
+
+void Publication::tell(std::span<const Peer> peers) {
+  original_->message.seal();
+  const Owner until_all_are_told = original_->reader();
+  for (const Peer& peer : peers) {
+    if (num_told_ == calls_.size()) {
+      calls_.emplace_back(peer, "");
+    } else {
+      calls_[num_told_].open(peer, "");
+    }
+    Call& call = calls_[num_told_++];
+    call.set_timeout(timeout_);
+    call.tell(original_->message, original_->reader());
+  }
+}
+
+bool Publication::wait(std::chrono::milliseconds patience) noexcept {
+  const sync::Clock::time_point deadline = deadline_in(patience);
+  for (Call& call : std::span(calls_).first(num_told_)) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - sync::Clock::now());
+    if (!call.wait(left)) return false;
+  }
+  return true;
+}
+
+bool Publication::finished() const noexcept {
+  return std::ranges::all_of(told(), [](const Call& call) { return call.finished(); });
+}
+
+bool Publication::released() const noexcept {
+  return std::ranges::all_of(told(), [](const Call& call) { return call.released(); });
+}
+
+}  // namespace axon::library

@@ -1,0 +1,128 @@
+// One message to many peers.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "axon/meeting.hpp"
+
+namespace axon::library {
+namespace {
+
+class Publishing : public testing::Test {
+ protected:
+  static constexpr int kNumWorkers = 3;
+
+  Publishing() {
+    for (int i = 0; i < kNumWorkers; ++i) {
+      Runtime& worker = workers_.emplace_back(Meeting::opened(("worker" + std::to_string(i)).c_str()));
+      EXPECT_TRUE(worker.add("update", [this](Invocation& invocation) { take(invocation); }).ok());
+      peers_.push_back(publisher_.connect(worker.address().value(), 10s).value());
+    }
+  }
+
+  void take(Invocation& invocation) {
+    EXPECT_FALSE(invocation.wants_answer());
+    ValueReader values = invocation.arguments().values();
+    const auto first = static_cast<float>(values.next().integer);
+    const Tensor tensor = invocation.arguments().tensor(values.next().count);
+    EXPECT_EQ(tensor.as<float>().front(), first);
+    EXPECT_EQ(tensor.as<float>().back(), first);
+    num_elements_.fetch_add(tensor.as<float>().size());
+    invocation.reply();
+  }
+
+  static void write(Publication& news, const std::shared_ptr<std::vector<float>>& weights) {
+    Message message = news.message();
+    message.integer(static_cast<int64_t>(weights->front()));
+    message.tensor(std::span<const float>(*weights), Owner::of(weights));
+  }
+
+  void expect_come(size_t num_elements) {
+    while (num_elements_.load() < num_elements) std::this_thread::yield();
+    EXPECT_EQ(num_elements_.exchange(0), num_elements);
+  }
+
+  std::atomic<size_t> num_elements_{0};
+  Runtime publisher_ = Meeting::opened("publisher");
+  std::vector<Runtime> workers_;
+  std::vector<Peer> peers_;
+};
+
+TEST_F(Publishing, all_peers_get_what_is_written_once) {
+  Publication news("update");
+  for (const size_t size : {1, 1000, 100'000}) {  // in the envelope, and by themselves
+    for (int turn = 1; turn <= 3; ++turn) {
+      const auto weights = std::make_shared<std::vector<float>>(size, static_cast<float>(turn));
+      write(news, weights);
+      news.tell(peers_);
+      ASSERT_TRUE(news.wait(10s));
+      EXPECT_TRUE(news.finished());
+      for (size_t i = 0; i < peers_.size(); ++i) EXPECT_TRUE(news.status(i).ok()) << news.status(i).message();
+      while (!news.released()) std::this_thread::yield();
+      EXPECT_EQ(weights.use_count(), 1);
+      expect_come(kNumWorkers * size);
+      news.open("update");
+    }
+  }
+}
+
+TEST_F(Publishing, a_peer_that_is_gone_holds_up_no_other) {
+  workers_[1].close();
+  while (peers_[1].failure().ok()) std::this_thread::yield();
+  const auto weights = std::make_shared<std::vector<float>>(100'000, 1.0F);
+  Publication news("update");
+  write(news, weights);
+  news.tell(peers_);
+  ASSERT_TRUE(news.wait(10s));
+  EXPECT_TRUE(news.status(0).ok());
+  EXPECT_EQ(news.status(1).code(), ErrorCode::kPeerLost);
+  EXPECT_TRUE(news.status(2).ok());
+  expect_come(2 * weights->size());
+}
+
+TEST_F(Publishing, nobody_is_told_where_there_are_no_peers) {
+  const auto weights = std::make_shared<std::vector<float>>(100'000, 1.0F);
+  Publication news("update");
+  write(news, weights);
+  news.tell({});
+  EXPECT_TRUE(news.wait(0ms));
+  EXPECT_TRUE(news.released());
+  EXPECT_EQ(weights.use_count(), 1);
+}
+
+TEST_F(Publishing, what_is_under_way_goes_on_without_it) {
+  const auto weights = std::make_shared<std::vector<float>>(100'000, 1.0F);
+  {
+    Publication news("update");
+    for (int i = 0; i < 10; ++i) {
+      write(news, weights);
+      news.tell(peers_);
+      Publication moved = std::move(news);
+      news = std::move(moved);
+      news.open("update");
+    }
+  }
+  expect_come(10 * kNumWorkers * weights->size());
+  EXPECT_TRUE(publisher_.drain(10s));
+  while (weights.use_count() != 1) std::this_thread::yield();
+}
+
+TEST_F(Publishing, what_cannot_be_sent_fails_for_each) {
+  const std::vector<int64_t> shape(65, 1);
+  const float number = 1.0F;
+  Publication news("update");
+  news.message().tensor({.type = DataType::kFloat32, .shape = shape, .data = std::as_bytes(std::span(&number, 1))});
+  news.tell(peers_);
+  ASSERT_TRUE(news.wait(10s));
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    EXPECT_EQ(news.status(i).code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(news.status(i).message(), "a tensor's dimensions: 65; allowed: up to 64");
+  }
+}
+
+}  // namespace
+}  // namespace axon::library
