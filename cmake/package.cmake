@@ -9,11 +9,13 @@ set(public_headers
     axon/announced.hpp
     axon/axon.hpp
     axon/call.hpp
+    axon/generator.hpp
     axon/invocation.hpp
     axon/message.hpp
     axon/peer.hpp
     axon/publication.hpp
     axon/runtime.hpp
+    axon/stream.hpp
     base/data_type.hpp
     base/status.hpp
     memory/block.hpp

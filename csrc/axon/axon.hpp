@@ -18,17 +18,19 @@
 //   call.wait(1s);
 //   if (call.status().ok()) … call.reply().values().next().real …
 //
-// Errors are values (Status, Result); nothing here throws but for want of memory. Everything but a single Call,
-// Publication, Invocation or Message is for any thread. docs/runtime.md has the rules of ownership.
+// Errors are values (Status, Result); nothing here throws but for want of memory. Runtimes and peers are for any
+// thread, all else for one at a time. docs/runtime.md has the rules of ownership.
 #pragma once
 
 #include "axon/announced.hpp"
 #include "axon/call.hpp"
+#include "axon/generator.hpp"
 #include "axon/invocation.hpp"
 #include "axon/message.hpp"
 #include "axon/peer.hpp"
 #include "axon/publication.hpp"
 #include "axon/runtime.hpp"
+#include "axon/stream.hpp"
 
 // They stand in a namespace of their own beside what they are made of, which has the same names.
 namespace axon {
@@ -36,14 +38,19 @@ namespace axon {
 using library::Announced;
 using library::Ask;
 using library::Call;
+using library::Generator;
+using library::GeneratorFunction;
 using library::Handler;
 using library::Incoming;
 using library::Invocation;
 using library::Message;
+using library::Next;
 using library::Peer;
 using library::Publication;
 using library::Received;
 using library::Runtime;
+using library::Stream;
+using library::StreamOptions;
 using library::Tensor;
 using library::TensorView;
 

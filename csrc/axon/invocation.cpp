@@ -49,6 +49,11 @@ Message Invocation::answer() {
   return Message(inner(invocation_).answer);
 }
 
+Message Invocation::answer_anew() {
+  has_answer_ = false;
+  return answer();
+}
+
 void Invocation::reply() noexcept {
   answer();
   axon::Invocation& invocation = inner(std::exchange(invocation_, nullptr));

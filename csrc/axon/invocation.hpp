@@ -42,6 +42,10 @@ class Invocation {
   bool is_answered() const noexcept { return invocation_ == nullptr; }
 
  private:
+  friend class Next;
+  // Without what has been written.
+  Message answer_anew();
+
   void* invocation_;  // of the runtime's; null once answered or moved away
   bool has_answer_ = false;
 };

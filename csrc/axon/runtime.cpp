@@ -7,6 +7,7 @@
 #include "axon/deadline.hpp"
 #include "axon/destinations.hpp"
 #include "axon/gate.hpp"
+#include "axon/generators.hpp"
 #include "base/log.hpp"
 #include "runtime/runtime.hpp"
 
@@ -18,14 +19,17 @@ static constexpr std::chrono::seconds kLongestEnd{10};
 struct Runtime::State {
   std::unique_ptr<axon::Runtime> runtime;
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // owned with what is called, which outlives the runtime
+  std::shared_ptr<Generators> generators = std::make_shared<Generators>();  // likewise
   sync::atomic<bool> is_stopped{false};
   bool is_closed = false;
 
   explicit State(std::unique_ptr<axon::Runtime> opened) : runtime(std::move(opened)) {}
+  Status add_own();
   ~State() { close(); }
   void close() noexcept {
     if (std::exchange(is_closed, true)) return;
     runtime->close();
+    generators->close();
     if (gate->close(Clock::now() + kLongestEnd)) return;
     log::warn("the runtime '" + runtime->name() + "' is closed, and a function of its is still running");
   }
@@ -81,6 +85,20 @@ static axon::Handler guarded(std::shared_ptr<Gate> gate, Ask ask) {
   };
 }
 
+// The functions that those who iterate call.
+Status Runtime::State::add_own() {
+  RuntimeCore& core = runtime->core();
+  const auto forget = [gate = gate, generators = generators](const std::shared_ptr<Connection>& lost) {
+    const Gate::Pass pass(*gate);  // what is dropped refers to what is there until it is closed
+    generators->drop(lost);
+  };
+  core.set_on_lost(forget);
+  const auto next = [generators = generators](Invocation& invocation) { generators->next(invocation); };
+  const auto stop = [generators = generators](Invocation& invocation) { generators->stop(invocation); };
+  AXON_TRY(core.add(std::string(kNext), guarded(gate, next)));
+  return core.add(std::string(kStop), guarded(gate, stop));
+}
+
 Runtime::Runtime(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 Runtime::Runtime(Runtime&&) noexcept = default;
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;
@@ -90,7 +108,9 @@ Result<Runtime> Runtime::open(RuntimeOptions options) {
   try {
     Result<std::unique_ptr<axon::Runtime>> opened = axon::Runtime::open(std::move(options), engine());
     if (!opened.ok()) return std::move(opened.status());
-    return Runtime(std::make_unique<State>(std::move(opened).value()));
+    auto state = std::make_unique<State>(std::move(opened).value());
+    if (Status added = state->add_own(); !added.ok()) return added;
+    return Runtime(std::move(state));
   } catch (const std::runtime_error& error) {
     return Status(ErrorCode::kTransport, error.what());
   }
@@ -108,6 +128,13 @@ Status Runtime::add(std::string name, Handler handler, Ask ask) {
   axon::Handler asked;
   if (ask) asked = guarded(state_->gate, std::move(ask));
   return state_->runtime->core().add(std::move(name), guarded(state_->gate, std::move(handler)), std::move(asked));
+}
+
+Status Runtime::add_generator(std::string name, GeneratorFunction function, Ask ask) {
+  const auto open = [generators = state_->generators, function = std::move(function)](Invocation& invocation) {
+    generators->open(invocation, function);
+  };
+  return add(std::move(name), open, std::move(ask));
 }
 
 Result<uint16_t> Runtime::listen(const std::string& host, uint16_t port, std::string_view secret) {

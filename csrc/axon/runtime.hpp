@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "axon/announced.hpp"
+#include "axon/generator.hpp"
 #include "axon/invocation.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
@@ -33,6 +34,8 @@ class Runtime {
 
   // Names of 1 to 255 bytes, each once. `ask` says where the tensors of its arguments go; none: in blocks.
   Status add(std::string name, Handler handler, Ask ask = {});
+  // Of the same names: one that peers iterate over.
+  Status add_generator(std::string name, GeneratorFunction function, Ask ask = {});
 
   // Lets peers connect who know the secret (16 to 1,024 bytes). Port 0: one that is free. Returns the port.
   Result<uint16_t> listen(const std::string& host, uint16_t port, std::string_view secret);

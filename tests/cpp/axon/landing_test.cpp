@@ -1,6 +1,7 @@
 // Where the tensors of a message go, in the words of the library's users.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <stdexcept>

@@ -1,0 +1,182 @@
+#include "axon/generators.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace axon::library {
+
+static constexpr size_t kMostOpen = 1024;     // of a runtime
+static constexpr size_t kMostStopped = 1024;  // remembered of a caller
+
+// One value, whatever is in it.
+static void skip(ValueReader& values) noexcept {
+  for (uint64_t num_left = 1; num_left > 0; --num_left) {
+    const Value value = values.next();
+    if (value.kind == Value::Kind::kBroken) return;
+    if (value.kind == Value::Kind::kArray) num_left += value.count;
+    if (value.kind == Value::Kind::kMap) num_left += 2 * value.count;
+  }
+}
+
+// Of an opening: [positional arguments, named ones].
+static std::optional<int64_t> number_among_named(ValueReader values) noexcept {
+  if (values.next().kind != Value::Kind::kArray) return std::nullopt;
+  skip(values);
+  const Value named = values.next();
+  if (named.kind != Value::Kind::kMap) return std::nullopt;
+  for (uint64_t i = 0; i < named.count; ++i) {
+    if (values.next().text() != kNumber) {
+      skip(values);
+      continue;
+    }
+    const Value number = values.next();
+    return number.kind == Value::Kind::kInteger ? std::optional(number.integer) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// Of what goes on with one: [[number], nil].
+static int64_t number_of(Invocation& invocation) noexcept {
+  ValueReader values = invocation.arguments().values();
+  const bool is_call = values.next().kind == Value::Kind::kArray && values.next().kind == Value::Kind::kArray;
+  return is_call ? values.next().integer : 0;
+}
+
+void OpenGenerator::next(Invocation invocation) {
+  std::unique_lock lock(mutex_);
+  waiting_.push_back(std::move(invocation));
+  if (std::exchange(is_running_, true)) return;
+  while (!waiting_.empty()) {
+    Invocation asked = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    run(std::move(asked));
+    lock.lock();
+  }
+  is_running_ = false;
+  Generator gone;
+  if (is_closed()) gone = std::exchange(generator_, {});
+  lock.unlock();
+}
+
+void OpenGenerator::run(Invocation invocation) noexcept {
+  Next next(std::move(invocation), shared_from_this(), num_asked_);
+  if (is_closed()) return next.end();
+  ++num_asked_;
+  try {
+    generator_(next);
+  } catch (const std::exception& error) {
+    if (!next.is_answered()) next.fail("RuntimeError", error.what());
+  } catch (...) {
+    if (!next.is_answered()) next.fail("RuntimeError", "an exception that is no std::exception");
+  }
+}
+
+void OpenGenerator::close() noexcept {
+  Generator gone;
+  const std::lock_guard lock(mutex_);
+  is_closed_.store(true);
+  if (!is_running_) gone = std::exchange(generator_, {});
+}
+
+bool Generators::Caller::has_stopped(int64_t number) const noexcept {
+  return std::ranges::find(stopped, number) != stopped.end();
+}
+
+void Generators::open(Invocation& invocation, const GeneratorFunction& function) {
+  const std::optional<int64_t> number = number_among_named(invocation.arguments().values());
+  if (!number) {
+    return invocation.fail("TypeError", "'" + std::string(invocation.function()) +
+                                            "' is a generator function: allowed: to iterate over it");
+  }
+  const std::shared_ptr<Connection> caller = invocation.caller().connection();
+  const std::string fault = add(caller, *number, std::make_shared<OpenGenerator>(function(invocation.arguments())));
+  if (!fault.empty()) return invocation.fail("BufferError", fault);
+  if (!caller->failure().ok()) drop(caller);  // which may have been told before it was added
+  invocation.answer().integer(*number);
+  invocation.reply();
+}
+
+std::string Generators::add(const std::shared_ptr<Connection>& caller, int64_t number,
+                            std::shared_ptr<OpenGenerator> generator) {
+  const std::lock_guard lock(mutex_);
+  if (is_closed_) return "the runtime is closed";
+  if (num_open_ >= kMostOpen) return std::to_string(kMostOpen) + " generators are open already, as many as may";
+  Caller& theirs = callers_[caller];
+  if (theirs.has_stopped(number)) return {};
+  if (!theirs.open.try_emplace(number, std::move(generator)).second) {
+    return "there is an open generator " + std::to_string(number) + " already";
+  }
+  ++num_open_;
+  return {};
+}
+
+void Generators::next(Invocation& invocation) {
+  const int64_t number = number_of(invocation);
+  std::shared_ptr<OpenGenerator> generator;
+  bool has_stopped = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto caller = callers_.find(invocation.caller().connection()); caller != callers_.end()) {
+      has_stopped = caller->second.has_stopped(number);
+      if (const auto found = caller->second.open.find(number); found != caller->second.open.end()) {
+        generator = found->second;
+      }
+    }
+  }
+  if (generator != nullptr) return generator->next(std::move(invocation));
+  if (!has_stopped) return invocation.fail("LookupError", "there is no open generator " + std::to_string(number));
+  invocation.answer().nothing();
+  invocation.reply();
+}
+
+void Generators::stop(Invocation& invocation) {
+  const int64_t number = number_of(invocation);
+  const std::shared_ptr<Connection> connection = invocation.caller().connection();
+  std::shared_ptr<OpenGenerator> stopped;
+  {
+    const std::lock_guard lock(mutex_);
+    Caller& caller = callers_[connection];
+    if (caller.stopped.size() == kMostStopped) caller.stopped.pop_front();
+    caller.stopped.push_back(number);
+    if (const auto found = caller.open.find(number); found != caller.open.end()) {
+      stopped = std::move(found->second);
+      caller.open.erase(found);
+      --num_open_;
+    }
+  }
+  if (stopped != nullptr) stopped->close();
+  if (!connection->failure().ok()) drop(connection);
+  invocation.answer().nothing();
+  invocation.reply();
+}
+
+void Generators::drop(const std::shared_ptr<Connection>& connection) {
+  Caller gone;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = callers_.find(connection);
+    if (found == callers_.end()) return;
+    gone = std::move(found->second);
+    callers_.erase(found);
+    num_open_ -= gone.open.size();
+  }
+  for (const auto& [number, generator] : gone.open) generator->close();
+}
+
+void Generators::close() noexcept {
+  std::unordered_map<std::shared_ptr<Connection>, Caller> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    gone = std::exchange(callers_, {});
+    num_open_ = 0;
+  }
+  for (const auto& [connection, caller] : gone) {
+    for (const auto& [number, generator] : caller.open) generator->close();
+  }
+}
+
+}  // namespace axon::library

@@ -1,0 +1,72 @@
+// The generators of a runtime that are open for its peers, as the wire has them (docs/wire.md): by caller and its
+// number.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "axon/generator.hpp"
+#include "base/sync.hpp"
+#include "runtime/connection.hpp"
+
+namespace axon::library {
+
+inline constexpr std::string_view kNext = "axon.next";
+inline constexpr std::string_view kStop = "axon.stop";
+inline constexpr std::string_view kNumber = "axon.number";  // the named argument that says that the caller iterates
+
+// One that has been called and not stopped. Whoever finds it running leaves what it wants to those that run it.
+class OpenGenerator : public std::enable_shared_from_this<OpenGenerator> {
+ public:
+  explicit OpenGenerator(Generator generator) : generator_(std::move(generator)) {}
+
+  void next(Invocation invocation);
+  // It is not called any more, and goes as soon as nobody is within it.
+  void close() noexcept;
+  bool is_closed() const noexcept { return is_closed_.load(); }
+
+ private:
+  void run(Invocation invocation) noexcept;
+
+  Generator generator_;  // of whoever runs it
+  int64_t num_asked_ = 0;
+  sync::atomic<bool> is_closed_{false};
+  std::mutex mutex_;  // guards what follows
+  std::deque<Invocation> waiting_;
+  bool is_running_ = false;
+};
+
+class Generators {
+ public:
+  // Answers with the number that the caller has given it.
+  void open(Invocation& invocation, const GeneratorFunction& function);
+  void next(Invocation& invocation);
+  void stop(Invocation& invocation);
+  // Its caller is gone.
+  void drop(const std::shared_ptr<Connection>& connection);
+  void close() noexcept;
+
+ private:
+  struct Caller {
+    std::unordered_map<int64_t, std::shared_ptr<OpenGenerator>> open;  // owned with those that run it
+    // The latest. A stop may overtake the opening, whose arguments are larger, and values that were asked for.
+    std::deque<int64_t> stopped;
+
+    bool has_stopped(int64_t number) const noexcept;
+  };
+
+  // Why it cannot be; empty if it can.
+  std::string add(const std::shared_ptr<Connection>& caller, int64_t number, std::shared_ptr<OpenGenerator> generator);
+
+  std::mutex mutex_;                                                 // guards what follows
+  std::unordered_map<std::shared_ptr<Connection>, Caller> callers_;  // owned with the runtime
+  size_t num_open_ = 0;
+  bool is_closed_ = false;
+};
+
+}  // namespace axon::library

@@ -1,0 +1,235 @@
+#include "axon/stream.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "axon/call.hpp"
+#include "axon/deadline.hpp"
+#include "axon/generators.hpp"
+
+namespace axon::library {
+
+// Of all streams of this process, though a peer only tells apart those of a connection.
+static int64_t new_number() noexcept {
+  static sync::atomic<int64_t> num_streams{0};
+  return num_streams.fetch_add(1, std::memory_order_relaxed);
+}
+
+static void write_number(Call& call, int64_t number) {
+  Message request = call.request();
+  request.array(2);
+  request.array(1);
+  request.integer(number);
+  request.nothing();
+}
+
+struct Stream::State {
+  State(const Peer& of, std::string_view name, StreamOptions chosen)
+      : peer(of), function(name), options(std::move(chosen)), opening(of, name) {
+    opening.set_timeout(options.timeout);
+    if (options.ahead > 0) return;
+    finish(Status(ErrorCode::kInvalidArgument, "Stream: ahead is 0; allowed: 1 or more"));
+  }
+  ~State() { stop(); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  bool wait(Call& call, sync::Clock::time_point deadline) noexcept {
+    return call.wait(std::chrono::ceil<std::chrono::milliseconds>(deadline - sync::Clock::now()));
+  }
+  bool begin(sync::Clock::time_point deadline);
+  bool next(sync::Clock::time_point deadline);
+  void ask();
+  bool take(size_t index);
+  bool find_next() noexcept;
+  void fail(Call& call);
+  void finish(Status with);
+  void stop() noexcept;
+
+  struct Come {
+    int64_t count;
+    size_t index;
+  };
+
+  Peer peer;
+  const std::string function;
+  const StreamOptions options;
+  const int64_t number = new_number();
+  Call opening;
+  std::vector<Call> calls;   // one more than are asked ahead: of the value that is being used
+  std::vector<size_t> idle;  // of these
+  std::deque<size_t> asked;  // the eldest first
+  std::vector<Come> come;    // before their turn
+  std::optional<size_t> used;
+  int64_t num_used = 0;
+  bool is_started = false;
+  bool has_begun = false;
+  bool is_stopped = false;  // nothing more is asked for
+  bool is_finished = false;
+  Status status;
+  std::string failure;
+};
+
+// Whether it is open: before, it could not be told what is meant.
+bool Stream::State::begin(sync::Clock::time_point deadline) {
+  if (!wait(opening, deadline)) return false;
+  if (!opening.status().ok()) {
+    fail(opening);
+    return false;
+  }
+  const Value answer = opening.reply().values().next();
+  if (answer.kind != Value::Kind::kInteger || answer.integer != number) {
+    finish(Status(ErrorCode::kInvalidArgument,
+                  "Stream: '" + function + "' of '" + peer.name() + "' is no generator function"));
+    return false;
+  }
+  has_begun = true;
+  for (size_t index = 0; index <= options.ahead; ++index) {
+    Call& call = calls.emplace_back(peer, kNext);
+    call.set_timeout(options.timeout);
+    call.on_announced(options.ask);
+    idle.push_back(index);
+  }
+  return true;
+}
+
+bool Stream::State::next(sync::Clock::time_point deadline) {
+  if (is_finished || !is_started || (!has_begun && !begin(deadline))) return false;
+  if (used) idle.push_back(*std::exchange(used, std::nullopt));
+  ask();
+  while (!find_next()) {
+    if (asked.empty()) {
+      finish(Status());
+      return false;
+    }
+    const size_t eldest = asked.front();
+    if (!wait(calls[eldest], deadline)) return false;
+    asked.pop_front();
+    if (!take(eldest)) return false;
+  }
+  ask();
+  return true;
+}
+
+void Stream::State::ask() {
+  while (!is_stopped && asked.size() + come.size() < options.ahead) {
+    const size_t index = idle.back();
+    idle.pop_back();
+    calls[index].open(peer, kNext);
+    write_number(calls[index], number);
+    calls[index].start();
+    asked.push_back(index);
+  }
+}
+
+// [count, value], or nil when it is through; what was made before may still be on its way then.
+bool Stream::State::take(size_t index) {
+  Call& call = calls[index];
+  if (!call.status().ok()) {
+    fail(call);
+    return false;
+  }
+  ValueReader values = call.reply().values();
+  const Value answer = values.next();
+  const bool is_value = answer.kind == Value::Kind::kArray && answer.count == 2;
+  if (is_value) {
+    come.push_back({values.next().integer, index});
+    return true;
+  }
+  idle.push_back(index);
+  stop();
+  return true;
+}
+
+bool Stream::State::find_next() noexcept {
+  const auto found = std::ranges::find(come, num_used, &Come::count);
+  if (found == come.end()) return false;
+  used = found->index;
+  ++num_used;
+  come.erase(found);
+  return true;
+}
+
+void Stream::State::fail(Call& call) {
+  failure = call.failure();
+  finish(call.status().clone());
+}
+
+void Stream::State::finish(Status with) {
+  stop();
+  is_finished = true;
+  status = std::move(with);
+  asked.clear();
+  come.clear();
+}
+
+// Nobody is told where it has not been opened for sure.
+void Stream::State::stop() noexcept {
+  if (std::exchange(is_stopped, true) || !is_started) return;
+  const bool has_failed = opening.finished() && !opening.status().ok();
+  if (has_failed && opening.status().code() != ErrorCode::kTimeout) return;
+  Call word(peer, kStop);
+  write_number(word, number);
+  word.tell();
+}
+
+Stream::Stream(const Peer& peer, std::string_view function, StreamOptions options)
+    : state_(std::make_unique<State>(peer, function, std::move(options))) {}
+Stream::Stream(Stream&&) noexcept = default;
+Stream& Stream::operator=(Stream&&) noexcept = default;
+Stream::~Stream() = default;
+
+Message Stream::arguments(size_t num_arguments) {
+  Message request = state_->opening.request();
+  request.array(2);
+  request.array(num_arguments);
+  return request;
+}
+
+void Stream::start() {
+  if (state_->is_finished) return;
+  Message request = state_->opening.request();
+  request.map(1);
+  request.text(kNumber);
+  request.integer(state_->number);
+  state_->opening.start();
+  state_->is_started = true;
+}
+
+bool Stream::next(std::chrono::milliseconds patience) {
+  return state_->next(deadline_in(patience));
+}
+
+Received Stream::received() noexcept {
+  return state_->calls[*state_->used].reply();
+}
+
+ValueReader Stream::value() const noexcept {
+  ValueReader values = state_->calls[*state_->used].reply().values();
+  values.next();
+  values.next();
+  return values;
+}
+
+bool Stream::finished() const noexcept {
+  return state_->is_finished;
+}
+
+const Status& Stream::status() const noexcept {
+  return state_->status;
+}
+
+std::string_view Stream::failure() const noexcept {
+  return state_->failure;
+}
+
+void Stream::stop() noexcept {
+  if (!state_->is_finished) state_->finish(Status());
+}
+
+}  // namespace axon::library
