@@ -11,7 +11,9 @@ set(public_headers
     axon/call.hpp
     axon/generator.hpp
     axon/invocation.hpp
+    axon/mailbox.hpp
     axon/message.hpp
+    axon/outbox.hpp
     axon/peer.hpp
     axon/publication.hpp
     axon/runtime.hpp

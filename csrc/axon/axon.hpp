@@ -18,15 +18,17 @@
 //   call.wait(1s);
 //   if (call.status().ok()) … call.reply().values().next().real …
 //
-// Errors are values (Status, Result); nothing here throws but for want of memory. Runtimes and peers are for any
-// thread, all else for one at a time. docs/runtime.md has the rules of ownership.
+// Errors are values (Status, Result); nothing here throws but for want of memory. Runtimes, peers, mailboxes and
+// outboxes are for any thread, all else for one at a time. docs/runtime.md has the rules of ownership.
 #pragma once
 
 #include "axon/announced.hpp"
 #include "axon/call.hpp"
 #include "axon/generator.hpp"
 #include "axon/invocation.hpp"
+#include "axon/mailbox.hpp"
 #include "axon/message.hpp"
+#include "axon/outbox.hpp"
 #include "axon/peer.hpp"
 #include "axon/publication.hpp"
 #include "axon/runtime.hpp"
@@ -43,8 +45,12 @@ using library::GeneratorFunction;
 using library::Handler;
 using library::Incoming;
 using library::Invocation;
+using library::Mail;
+using library::Mailbox;
+using library::MailboxOptions;
 using library::Message;
 using library::Next;
+using library::Outbox;
 using library::Peer;
 using library::Publication;
 using library::Received;

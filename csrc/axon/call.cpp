@@ -1,9 +1,11 @@
 #include "axon/call.hpp"
 
 #include <utility>
+#include <vector>
 
 #include "axon/deadline.hpp"
 #include "axon/destinations.hpp"
+#include "axon/sent.hpp"
 #include "runtime/call.hpp"
 #include "runtime/connection.hpp"
 
@@ -13,6 +15,13 @@ struct Call::State final : axon::Call {
   std::shared_ptr<Connection> connection;  // owned with the runtime, which may be closed before
   std::function<void()> callback;
   Ask ask;
+  std::shared_ptr<Sent> sent;  // owned with the runtime; null where nobody keeps count
+  int64_t number = 0;
+  void (Sent::*told)(int64_t number, const Status& status) noexcept = nullptr;
+  std::vector<std::byte> turn;
+  size_t value_offset = 0;  // of a message to a mailbox
+
+  void take_turn();
 
  private:
   void on_announced() noexcept override {
@@ -21,6 +30,7 @@ struct Call::State final : axon::Call {
     connection->accept(*this, to.buffers(), to.owners());
   }
   void on_finished() noexcept override {
+    if (sent != nullptr) (*sent.*told)(number, status());
     if (callback) callback();
   }
 };
@@ -41,6 +51,21 @@ Call::~Call() {
   let_go();
 }
 
+// [[number, settled, value], nil]
+void Call::State::take_turn() {
+  const Sent::Turn its = sent->next();
+  number = its.number;
+  turn.clear();
+  ValueWriter writer(turn);
+  writer.array(2);
+  writer.array(3);
+  writer.integer(its.number);
+  writer.integer(its.settled);
+  std::vector<std::byte>& bytes = request.bytes();
+  bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(value_offset), turn.begin(), turn.end());
+  ValueWriter(bytes).nothing();
+}
+
 void Call::let_go() noexcept {
   if (state_ != nullptr) std::exchange(state_, nullptr)->release();
 }
@@ -59,9 +84,27 @@ void Call::open(const Peer& peer, std::string_view function) {
     state_ = fresh;
   }
   state_->reset();
+  state_->sent.reset();
+  state_->value_offset = 0;
   state_->connection = peer.connection();
   state_->request.open(function.size() <= kLongestName ? function : std::string_view());
   is_started_ = false;
+}
+
+Call::Call(const Outbox& outbox) {
+  open(outbox);
+}
+
+void Call::open(const Outbox& outbox) {
+  open(outbox.sent_->peer(), outbox.sent_->function());
+  report_to(outbox.sent_, 0, &Sent::on_end);
+  state_->value_offset = state_->request.bytes().size();
+}
+
+void Call::report_to(std::shared_ptr<Sent> sent, int64_t number, void (Sent::*told)(int64_t, const Status&) noexcept) {
+  state_->sent = std::move(sent);
+  state_->number = number;
+  state_->told = told;
 }
 
 Message Call::request() noexcept {
@@ -82,12 +125,14 @@ void Call::on_announced(Ask ask) {
 }
 
 void Call::start() noexcept {
+  if (state_->value_offset != 0) state_->take_turn();
   state_->request.seal();
   state_->answer = axon::Call::Answer::kAwaited;
   launch();
 }
 
 void Call::tell() noexcept {
+  if (state_->value_offset != 0) return start();
   state_->request.seal();
   state_->answer = axon::Call::Answer::kNone;
   launch();

@@ -1,4 +1,5 @@
-// One call of a function at a peer, to be used again and again: from the second time on it allocates nothing.
+// One call of a function at a peer, or one message to a mailbox there, to be used again and again: from the second time
+// on it allocates nothing.
 //
 //   axon::Call call(server, "add");
 //   for (…) {
@@ -15,10 +16,12 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string_view>
 
 #include "axon/announced.hpp"
 #include "axon/message.hpp"
+#include "axon/outbox.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
 
@@ -28,12 +31,15 @@ class Call {
  public:
   // No function has a name of more than 255 bytes: that call fails.
   Call(const Peer& peer, std::string_view function);
+  // A message to a mailbox, in order with the others; finished once it is accepted. Its request is one value.
+  explicit Call(const Outbox& outbox);
   Call(Call&& other) noexcept;
   Call& operator=(Call&& other) noexcept;
   ~Call();
 
   // For another call, of this peer or another; after the one before has finished. Timeout and callbacks stay.
   void open(const Peer& peer, std::string_view function);
+  void open(const Outbox& outbox);
   // To be filled in before start() or tell(), either of which is called once.
   Message request() noexcept;
   // The call fails with kTimeout then, at the latest. 30 s unless set.
@@ -47,7 +53,7 @@ class Call {
 
   // Never blocks: what cannot be sent yet waits, up to a bound, beyond which the call fails.
   void start() noexcept;
-  // The same without an answer: finished once it has left, whatever becomes of it.
+  // The same without an answer: finished once it has left, whatever becomes of it. Of messages to mailboxes: start().
   void tell() noexcept;
 
   // Drives until it is finished; false after `patience`, when the call still goes on.
@@ -68,10 +74,13 @@ class Call {
 
  private:
   friend class Publication;
+  friend class Sent;
 
   struct State;
   // What has been written and sealed already, and is kept by its owner.
   void tell(const Outbound& sealed, Owner owner);
+  // Once finished it is told of, with this number.
+  void report_to(std::shared_ptr<Sent> sent, int64_t number, void (Sent::*told)(int64_t, const Status&) noexcept);
   void launch() noexcept;
   void let_go() noexcept;
 

@@ -91,6 +91,7 @@ class Received {
   Block take(size_t index) noexcept;
 
  private:
+  friend class Mail;
   Inbound& inbound_;
 };
 

@@ -8,6 +8,7 @@
 #include "axon/destinations.hpp"
 #include "axon/gate.hpp"
 #include "axon/generators.hpp"
+#include "axon/mailboxes.hpp"
 #include "base/log.hpp"
 #include "runtime/runtime.hpp"
 
@@ -20,6 +21,7 @@ struct Runtime::State {
   std::unique_ptr<axon::Runtime> runtime;
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // owned with what is called, which outlives the runtime
   std::shared_ptr<Generators> generators = std::make_shared<Generators>();  // likewise
+  std::shared_ptr<Mailboxes> mailboxes = std::make_shared<Mailboxes>();     // likewise
   sync::atomic<bool> is_stopped{false};
   bool is_closed = false;
 
@@ -30,6 +32,7 @@ struct Runtime::State {
     if (std::exchange(is_closed, true)) return;
     runtime->close();
     generators->close();
+    mailboxes->close(Status(ErrorCode::kAborted, "the runtime '" + runtime->name() + "' is closed"));
     if (gate->close(Clock::now() + kLongestEnd)) return;
     log::warn("the runtime '" + runtime->name() + "' is closed, and a function of its is still running");
   }
@@ -88,13 +91,17 @@ static axon::Handler guarded(std::shared_ptr<Gate> gate, Ask ask) {
 // The functions that those who iterate call.
 Status Runtime::State::add_own() {
   RuntimeCore& core = runtime->core();
-  const auto forget = [gate = gate, generators = generators](const std::shared_ptr<Connection>& lost) {
+  const auto forget = [gate = gate, generators = generators,
+                       mailboxes = mailboxes](const std::shared_ptr<Connection>& lost) {
     const Gate::Pass pass(*gate);  // what is dropped refers to what is there until it is closed
     generators->drop(lost);
+    mailboxes->drop(lost);
   };
   core.set_on_lost(forget);
   const auto next = [generators = generators](Invocation& invocation) { generators->next(invocation); };
   const auto stop = [generators = generators](Invocation& invocation) { generators->stop(invocation); };
+  const auto settle = [mailboxes = mailboxes](Invocation& invocation) { mailboxes->settle(invocation); };
+  AXON_TRY(core.add(std::string(kSettled), guarded(gate, settle)));
   AXON_TRY(core.add(std::string(kNext), guarded(gate, next)));
   return core.add(std::string(kStop), guarded(gate, stop));
 }
@@ -135,6 +142,28 @@ Status Runtime::add_generator(std::string name, GeneratorFunction function, Ask 
     generators->open(invocation, function);
   };
   return add(std::move(name), open, std::move(ask));
+}
+
+static Status check_tag(const char* function, std::string_view tag) {
+  constexpr size_t kLongestTag = kLongestName - kPut.size();
+  if (tag.size() <= kLongestTag) return Status();
+  return {ErrorCode::kInvalidArgument, std::string(function) + ": tag is " + std::to_string(tag.size()) +
+                                           " bytes long; allowed: up to " + std::to_string(kLongestTag)};
+}
+
+Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
+  AXON_TRY(check_tag("mailbox", tag));
+  if (options.capacity == 0) return Status(ErrorCode::kInvalidArgument, "mailbox: capacity is 0; allowed: 1 or more");
+  const auto mailbox = std::make_shared<Mailbox::State>(engine(), options.capacity);
+  const auto arrive = [mailbox](Invocation& invocation) { mailbox->arrive(invocation); };
+  AXON_TRY(add(std::string(kPut).append(tag), arrive, std::move(options.ask)));
+  state_->mailboxes->add(std::string(tag), mailbox);
+  return Mailbox(mailbox);
+}
+
+Result<Outbox> Runtime::outbox(const Peer& peer, std::string_view tag) {
+  AXON_TRY(check_tag("outbox", tag));
+  return Outbox(state_->mailboxes->sent(peer, tag));
 }
 
 Result<uint16_t> Runtime::listen(const std::string& host, uint16_t port, std::string_view secret) {

@@ -15,6 +15,8 @@
 #include "axon/announced.hpp"
 #include "axon/generator.hpp"
 #include "axon/invocation.hpp"
+#include "axon/mailbox.hpp"
+#include "axon/outbox.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
 #include "runtime/options.hpp"
@@ -36,6 +38,11 @@ class Runtime {
   Status add(std::string name, Handler handler, Ask ask = {});
   // Of the same names: one that peers iterate over.
   Status add_generator(std::string name, GeneratorFunction function, Ask ask = {});
+
+  // Where messages arrive that peers send to this tag, of up to 242 bytes; once a tag.
+  Result<Mailbox> mailbox(std::string_view tag, MailboxOptions options = {});
+  // Sends to that of a peer.
+  Result<Outbox> outbox(const Peer& peer, std::string_view tag);
 
   // Lets peers connect who know the secret (16 to 1,024 bytes). Port 0: one that is free. Returns the port.
   Result<uint16_t> listen(const std::string& host, uint16_t port, std::string_view secret);

@@ -1,0 +1,202 @@
+#include "axon/mailbox.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "axon/deadline.hpp"
+#include "axon/mailbox_state.hpp"
+#include "runtime/inbound.hpp"
+
+namespace axon::library {
+
+// [[number, settled, value], nil]
+static Value enter(ValueReader& values) noexcept {
+  const bool is_message = values.next().kind == Value::Kind::kArray && values.next().count == 3;
+  return is_message ? values.next() : Value();
+}
+
+Mail::Mail(Invocation& invocation) : sender_(invocation.caller()) {
+  Inbound& inbound = invocation.arguments().inbound_;
+  values_.assign(inbound.values().begin(), inbound.values().end());
+  for (Inbound::Tensor& tensor : inbound.tensors()) {
+    Kept kept{static_cast<DataType>(tensor.dtype), {tensor.shape.begin(), tensor.shape.end()}, {}, {}, {}};
+    kept.data = {tensor.data.data, tensor.data.num_bytes};
+    kept.owner = std::move(tensor.owner);
+    kept.block = std::move(tensor.block);
+    const bool is_copied = tensor.place == TensorPlace::kEnvelope && kept.owner.get() == nullptr;
+    if (is_copied && !kept.data.empty()) {
+      kept.block = Block::take(kept.data.size());
+      if (!kept.block) throw std::bad_alloc();
+      std::memcpy(kept.block.data(), kept.data.data(), kept.data.size());
+      kept.data = {kept.block.data(), kept.data.size()};
+    }
+    tensors_.push_back(std::move(kept));
+  }
+}
+
+ValueReader Mail::values() const noexcept {
+  ValueReader values(values_);
+  enter(values);
+  values.next();
+  return values;
+}
+
+Tensor Mail::tensor(size_t index) const noexcept {
+  if (index >= tensors_.size()) return {};
+  const Kept& kept = tensors_[index];
+  return {.type = kept.type, .shape = kept.shape, .data = kept.data};
+}
+
+Block Mail::take(size_t index) noexcept {
+  return index < tensors_.size() ? std::move(tensors_[index].block) : Block();
+}
+
+size_t Mailbox::probe() const noexcept {
+  return state_->probe();
+}
+
+Result<Mail> Mailbox::take(std::chrono::milliseconds patience) {
+  return state_->take(patience);
+}
+
+size_t Mailbox::State::probe() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return here_.size() + at_the_door_.size();
+}
+
+Result<Mail> Mailbox::State::take(std::chrono::milliseconds patience) {
+  Waiter waiter;
+  Answers accepted;
+  std::unique_lock lock(mutex_);
+  if (!here_.empty()) {
+    Mail mail = std::move(here_.front());
+    here_.pop_front();
+    if (!at_the_door_.empty()) {
+      here_.emplace_back(at_the_door_.front());
+      accepted.push_back(std::move(at_the_door_.front()));
+      at_the_door_.pop_front();
+    }
+    lock.unlock();
+    answer(accepted);
+    return mail;
+  }
+  if (!closed_.ok()) return closed_.clone();
+  waiting_.push_back(&waiter);
+  lock.unlock();
+  engine_.wait(waiter.is_over, deadline_in(patience));
+  lock.lock();
+  if (waiter.mail) return std::move(*waiter.mail);
+  std::erase(waiting_, &waiter);
+  if (waiter.is_over.load()) return closed_.clone();
+  return Status(ErrorCode::kTimeout, "no message has come within " + std::to_string(patience.count()) + " ms");
+}
+
+void Mailbox::State::arrive(Invocation& invocation) {
+  ValueReader values = invocation.arguments().values();
+  const Value number = enter(values);
+  const Value settled = values.next();
+  if (number.kind != Value::Kind::kInteger || settled.kind != Value::Kind::kInteger) {
+    return invocation.fail("TypeError", "'" + std::string(invocation.function()) + "' is a mailbox's");
+  }
+  const std::shared_ptr<Connection> sender = invocation.caller().connection();
+  Answers accepted;
+  bool is_new = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_.ok()) {
+      const auto [found, is_first] = orders_.try_emplace(sender);
+      Order& order = found->second;
+      const bool is_late = number.integer < order.next;
+      if (!is_late) order.early.try_emplace(number.integer, std::move(invocation));
+      settle(order, settled.integer, accepted);
+      is_new = is_first;
+    }
+  }
+  answer(accepted);
+  if (!invocation.is_answered()) {
+    invocation.fail("TimeoutError", "the message has come after its sender had given it up");
+  }
+  if (is_new && !sender->failure().ok()) drop(sender);  // it may have been lost before
+}
+
+void Mailbox::State::settle(const std::shared_ptr<Connection>& sender, int64_t settled) {
+  Answers accepted;
+  bool is_new = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_.ok()) return;
+    const auto [found, is_first] = orders_.try_emplace(sender);
+    settle(found->second, settled, accepted);
+    is_new = is_first;
+  }
+  answer(accepted);
+  if (is_new && !sender->failure().ok()) drop(sender);  // likewise
+}
+
+void Mailbox::State::settle(Order& order, int64_t settled, Answers& accepted) {
+  while (true) {
+    if (const auto due = order.early.find(order.next); due != order.early.end()) {
+      put(std::move(due->second), accepted);
+      order.early.erase(due);
+      ++order.next;
+    } else if (order.next < settled) {
+      order.next = order.early.empty() ? settled : std::min(settled, order.early.begin()->first);
+    } else {
+      return;
+    }
+  }
+}
+
+void Mailbox::State::put(Invocation invocation, Answers& accepted) {
+  if (!waiting_.empty()) {
+    Waiter& waiter = *waiting_.front();
+    waiting_.pop_front();
+    waiter.mail.emplace(invocation);
+    waiter.is_over.store(true);
+  } else if (here_.size() < capacity_) {
+    here_.emplace_back(invocation);
+  } else {
+    at_the_door_.push_back(std::move(invocation));
+    return;
+  }
+  accepted.push_back(std::move(invocation));
+}
+
+void Mailbox::State::answer(Answers& accepted) {
+  for (Invocation& each : accepted) {
+    each.answer().nothing();
+    each.reply();
+  }
+}
+
+void Mailbox::State::drop(const std::shared_ptr<Connection>& sender) {
+  Order gone;
+  const std::lock_guard lock(mutex_);
+  if (const auto found = orders_.find(sender); found != orders_.end()) {
+    gone = std::move(found->second);
+    orders_.erase(found);
+  }
+}
+
+void Mailbox::State::close(Status reason) {
+  std::unordered_map<std::shared_ptr<Connection>, Order> gone;
+  Answers accepted;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = std::move(reason);
+    gone = std::exchange(orders_, {});
+    for (Waiter* waiter : waiting_) waiter->is_over.store(true);
+    waiting_.clear();
+    for (Invocation& invocation : at_the_door_) {  // which would keep the runtime
+      here_.emplace_back(invocation);
+      accepted.push_back(std::move(invocation));
+    }
+    at_the_door_.clear();
+  }
+  answer(accepted);
+  engine_.nudge();
+}
+
+}  // namespace axon::library

@@ -1,0 +1,66 @@
+// What is behind a mailbox: messages in the order in which each peer has sent them, and those who wait for some.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "axon/mailbox.hpp"
+#include "base/sync.hpp"
+#include "comm/engine.hpp"
+#include "runtime/connection.hpp"
+
+namespace axon::library {
+
+inline constexpr std::string_view kPut = "axon.mailbox:";  // a function a mailbox
+inline constexpr std::string_view kSettled = "axon.settled";
+
+class Mailbox::State {
+ public:
+  State(Engine& engine, size_t capacity) : engine_(engine), capacity_(capacity) {}
+
+  size_t probe() const noexcept;
+  Result<Mail> take(std::chrono::milliseconds patience);
+  // What peers call.
+  void arrive(Invocation& invocation);
+  // None of a lower number will come from this peer that has not.
+  void settle(const std::shared_ptr<Connection>& sender, int64_t settled);
+  void drop(const std::shared_ptr<Connection>& sender);
+  // Nobody waits any more; what has come may still be taken.
+  void close(Status reason);
+
+ private:
+  // Of one peer's messages: large ones may come later.
+  struct Order {
+    int64_t next = 0;
+    std::map<int64_t, Invocation> early;  // no more than calls of a connection
+  };
+  struct Waiter {
+    sync::atomic<bool> is_over{false};
+    std::optional<Mail> mail;
+  };
+  using Answers = std::vector<Invocation>;
+
+  // With `mutex_` held, which they leave the answers for: those may run others' functions.
+  void settle(Order& order, int64_t settled, Answers& accepted);
+  void put(Invocation invocation, Answers& accepted);
+  static void answer(Answers& accepted);
+
+  Engine& engine_;
+  const size_t capacity_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::deque<Mail> here_;
+  std::deque<Invocation> at_the_door_;
+  std::deque<Waiter*> waiting_;
+  std::unordered_map<std::shared_ptr<Connection>, Order> orders_;  // owned with the runtime
+  Status closed_;
+};
+
+}  // namespace axon::library

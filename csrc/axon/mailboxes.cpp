@@ -1,0 +1,58 @@
+#include "axon/mailboxes.hpp"
+
+namespace axon::library {
+
+void Mailboxes::add(std::string tag, std::shared_ptr<Mailbox::State> mailbox) {
+  const std::lock_guard lock(mutex_);
+  mailboxes_.emplace(std::move(tag), std::move(mailbox));
+}
+
+std::shared_ptr<Sent> Mailboxes::sent(const Peer& peer, std::string_view tag) {
+  const auto counted = [&] {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Sent>& kept = sent_[{peer.connection(), std::string(tag)}];
+    if (kept == nullptr) kept = std::make_shared<Sent>(peer, tag);
+    return kept;
+  };
+  std::shared_ptr<Sent> sent = counted();
+  if (!peer.failure().ok()) drop(peer.connection());  // it may have been lost before
+  return sent;
+}
+
+// [[tag, settled], nil]
+void Mailboxes::settle(Invocation& invocation) {
+  ValueReader values = invocation.arguments().values();
+  if (values.next().kind == Value::Kind::kArray && values.next().count == 2) {
+    const std::string_view tag = values.next().text();
+    const int64_t settled = values.next().integer;
+    State mailbox;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = mailboxes_.find(tag); found != mailboxes_.end()) mailbox = found->second;
+    }
+    if (mailbox != nullptr) mailbox->settle(invocation.caller().connection(), settled);
+  }
+  invocation.answer().nothing();
+  invocation.reply();
+}
+
+std::vector<Mailboxes::State> Mailboxes::all() {
+  const std::lock_guard lock(mutex_);
+  std::vector<State> mailboxes;
+  for (const auto& [tag, mailbox] : mailboxes_) mailboxes.push_back(mailbox);
+  return mailboxes;
+}
+
+void Mailboxes::drop(const std::shared_ptr<Connection>& connection) {
+  for (const State& mailbox : all()) mailbox->drop(connection);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(sent_, [&](const auto& each) { return each.first.first == connection; });
+}
+
+void Mailboxes::close(const Status& reason) {
+  for (const State& mailbox : all()) mailbox->close(reason.clone());
+  const std::lock_guard lock(mutex_);
+  sent_.clear();
+}
+
+}  // namespace axon::library

@@ -1,0 +1,37 @@
+// The mailboxes of a runtime, by tag, and what it has sent to those of peers.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "axon/mailbox_state.hpp"
+#include "axon/sent.hpp"
+
+namespace axon::library {
+
+class Mailboxes {
+ public:
+  void add(std::string tag, std::shared_ptr<Mailbox::State> mailbox);
+  std::shared_ptr<Sent> sent(const Peer& peer, std::string_view tag);
+  // What peers call.
+  void settle(Invocation& invocation);
+  // This peer is gone.
+  void drop(const std::shared_ptr<Connection>& connection);
+  void close(const Status& reason);
+
+ private:
+  using State = std::shared_ptr<Mailbox::State>;  // owned with those who take from it
+  std::vector<State> all();
+
+  std::mutex mutex_;  // guards what follows
+  std::map<std::string, State, std::less<>> mailboxes_;
+  // Owned with outboxes, and calls under way.
+  std::map<std::pair<std::shared_ptr<Connection>, std::string>, std::shared_ptr<Sent>> sent_;
+};
+
+}  // namespace axon::library

@@ -1,0 +1,202 @@
+// Messages to tags: in order, held back while nobody takes them.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "axon/meeting.hpp"
+
+namespace axon::library {
+namespace {
+
+class MailboxTest : public testing::Test {
+ protected:
+  Mailbox opened(MailboxOptions options = {}) { return met_.server.mailbox("news", std::move(options)).value(); }
+  Outbox to_news() { return met_.client.outbox(met_.to_server, "news").value(); }
+
+  // As many numbers, each with a tensor of so many elements; the larger ones come by themselves.
+  static std::vector<Call> send(const Outbox& outbox, int64_t num_messages, size_t num_elements = 1) {
+    std::vector<Call> calls;
+    for (int64_t i = 0; i < num_messages; ++i) {
+      Call& call = calls.emplace_back(outbox);
+      const auto elements = std::make_shared<std::vector<int64_t>>(i % 2 == 0 ? num_elements : 1, i);
+      Message message = call.request();
+      message.array(2);
+      message.integer(i);
+      message.tensor(std::span<const int64_t>(*elements), Owner::of(elements));
+      call.start();
+    }
+    return calls;
+  }
+
+  static void expect_next(Mailbox& news, int64_t number) {
+    Result<Mail> mail = news.take(10s);
+    ASSERT_TRUE(mail.ok()) << mail.status().message();
+    ValueReader values = mail.value().values();
+    EXPECT_EQ(values.next().count, 2u);
+    EXPECT_EQ(values.next().integer, number);
+    EXPECT_EQ(mail.value().sender().name(), "client");
+    EXPECT_EQ(mail.value().num_tensors(), 1u);
+    EXPECT_EQ(mail.value().tensor(0).as<int64_t>().back(), number);
+    EXPECT_TRUE(mail.value().take(0));
+  }
+
+  void expect_accepted(std::vector<Call>& calls) {
+    for (Call& call : calls) {
+      ASSERT_TRUE(call.wait(10s));
+      EXPECT_TRUE(call.status().ok()) << call.status().message() << ": " << call.failure();
+    }
+  }
+
+  Meeting met_;
+};
+
+TEST_F(MailboxTest, messages_come_in_the_order_in_which_they_were_sent) {
+  Mailbox news = opened();
+  const Outbox outbox = to_news();
+  for (const size_t num_elements : {1, 1000, 100'000}) {
+    std::vector<Call> calls = send(outbox, 50, num_elements);
+    for (int64_t i = 0; i < 50; ++i) expect_next(news, i);
+    expect_accepted(calls);
+  }
+  EXPECT_EQ(news.probe(), 0u);
+}
+
+TEST_F(MailboxTest, those_beyond_its_capacity_wait_and_are_not_accepted) {
+  Mailbox news = opened({.capacity = 3});
+  std::vector<Call> calls = send(to_news(), 5);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(calls[i].wait(10s));
+  while (news.probe() < 5) met_.client.serve(1ms);
+  EXPECT_FALSE(calls[3].wait(20ms));
+  expect_next(news, 0);
+  EXPECT_TRUE(calls[3].wait(10s));
+  EXPECT_FALSE(calls[4].wait(20ms));
+  EXPECT_EQ(news.probe(), 4u);
+  for (int64_t i = 1; i < 5; ++i) expect_next(news, i);
+  expect_accepted(calls);
+}
+
+TEST_F(MailboxTest, who_waits_gets_what_comes_or_hears_that_nothing_has) {
+  Mailbox news = opened();
+  Result<Mail> nothing = news.take(10ms);
+  ASSERT_FALSE(nothing.ok());
+  EXPECT_EQ(nothing.status().code(), ErrorCode::kTimeout);
+  EXPECT_EQ(nothing.status().message(), "no message has come within 10 ms");
+  std::thread taker([&] { expect_next(news, 0); });
+  std::vector<Call> calls = send(to_news(), 1, 100'000);
+  expect_accepted(calls);
+  taker.join();
+}
+
+TEST_F(MailboxTest, those_that_have_failed_hold_up_none_behind_them) {
+  Mailbox news = opened();
+  const Outbox outbox = to_news();
+  const std::vector<int64_t> shape(65, 1);
+  const float number = 1.0F;
+  const std::vector<float> large(100'000);
+  for (int i = 0; i < 10; ++i) {
+    Call refused(outbox);
+    Call behind(outbox);
+    refused.request().tensor(
+        {.type = DataType::kFloat32, .shape = shape, .data = std::as_bytes(std::span(&number, 1))});
+    behind.request().tensor(std::span(large));
+    std::thread other([&] { behind.start(); });  // so that either may be the first
+    refused.start();
+    other.join();
+    ASSERT_TRUE(refused.wait(10s));
+    EXPECT_EQ(refused.status().code(), ErrorCode::kInvalidArgument);
+    Result<Mail> mail = news.take(10s);
+    ASSERT_TRUE(mail.ok()) << mail.status().message();
+    EXPECT_EQ(mail.value().tensor(0).as<float>().size(), large.size());
+    ASSERT_TRUE(behind.wait(10s));
+    EXPECT_TRUE(behind.status().ok());
+    while (!behind.released()) std::this_thread::yield();
+  }
+}
+
+TEST_F(MailboxTest, messages_of_several_threads_and_peers_come_once_each) {
+  constexpr int64_t kNumMessages = 50;
+  constexpr size_t kNumSenders = 3;
+  Mailbox news = opened({.capacity = 4});
+  Runtime second = Meeting::opened("second");
+  const Peer from_second = second.connect(met_.server.address().value(), 10s).value();
+  const Outbox outboxes[kNumSenders] = {to_news(), to_news(), second.outbox(from_second, "news").value()};
+  std::vector<std::thread> senders;
+  for (const Outbox& outbox : outboxes) {
+    senders.emplace_back([this, &outbox] {
+      std::vector<Call> calls = send(outbox, kNumMessages, 5000);
+      expect_accepted(calls);
+    });
+  }
+  int64_t sum = 0;
+  for (size_t i = 0; i < kNumSenders * kNumMessages; ++i) {
+    Result<Mail> mail = news.take(10s);
+    ASSERT_TRUE(mail.ok()) << mail.status().message();
+    sum += mail.value().tensor(0).as<int64_t>().front();
+  }
+  for (std::thread& sender : senders) sender.join();
+  EXPECT_EQ(sum, static_cast<int64_t>(kNumSenders) * kNumMessages * (kNumMessages - 1) / 2);
+  EXPECT_EQ(news.probe(), 0u);
+}
+
+TEST_F(MailboxTest, tensors_come_into_what_the_mailbox_gives) {
+  std::shared_ptr<std::vector<int64_t>> memory;
+  Mailbox news = opened({.ask = [&](Announced& coming) {
+    memory = std::make_shared<std::vector<int64_t>>(coming.tensor(0).shape[0]);
+    coming.receive_into(0, std::span(*memory), Owner::of(memory));
+  }});
+  const Outbox outbox = to_news();
+  for (const size_t num_elements : {1, 100'000}) {
+    std::vector<Call> calls = send(outbox, 1, num_elements);
+    {
+      Result<Mail> mail = news.take(10s);
+      ASSERT_TRUE(mail.ok());
+      expect_accepted(calls);
+      EXPECT_EQ(mail.value().tensor(0).as<int64_t>().data(), memory->data());
+      EXPECT_EQ(memory.use_count(), 2);
+    }
+    EXPECT_EQ(memory.use_count(), 1);
+  }
+}
+
+TEST_F(MailboxTest, what_has_come_may_be_taken_when_the_runtime_is_closed) {
+  Mailbox news = opened({.capacity = 1});
+  std::vector<Call> calls = send(to_news(), 2);
+  while (news.probe() < 2) met_.client.serve(1ms);
+  Mailbox other = met_.server.mailbox("other").value();
+  std::thread taker([&] {
+    Result<Mail> mail = other.take(10s);
+    ASSERT_FALSE(mail.ok());
+    EXPECT_EQ(mail.status().code(), ErrorCode::kAborted);
+    EXPECT_EQ(mail.status().message(), "the runtime 'server' is closed");
+  });
+  met_.server.close();
+  taker.join();
+  expect_next(news, 0);
+  expect_next(news, 1);
+  EXPECT_FALSE(news.take(10s).ok());
+  EXPECT_TRUE(calls[1].wait(10s));
+}
+
+TEST_F(MailboxTest, what_is_none_says_so) {
+  Mailbox news = opened();
+  const auto refused = [](auto opened) { return opened.ok() ? "" : opened.status().message(); };
+  EXPECT_EQ(refused(met_.server.mailbox("news")), "there is a function 'axon.mailbox:news' already");
+  EXPECT_EQ(refused(met_.server.mailbox("other", {.capacity = 0})), "mailbox: capacity is 0; allowed: 1 or more");
+  const std::string tag(243, 'x');
+  EXPECT_EQ(refused(met_.server.mailbox(tag)), "mailbox: tag is 243 bytes long; allowed: up to 242");
+  EXPECT_EQ(refused(met_.client.outbox(met_.to_server, tag)), "outbox: tag is 243 bytes long; allowed: up to 242");
+  std::vector<Call> calls = send(met_.client.outbox(met_.to_server, "nobody's").value(), 1);
+  ASSERT_TRUE(calls[0].wait(10s));
+  EXPECT_EQ(calls[0].status().message(), "LookupError");
+  Call other(met_.to_server, "axon.mailbox:news");
+  other.request().text("no message");
+  other.start();
+  ASSERT_TRUE(other.wait(10s));
+  EXPECT_EQ(other.status().message(), "TypeError");
+}
+
+}  // namespace
+}  // namespace axon::library
