@@ -11,7 +11,7 @@
 //   }
 //
 // Written, started and read by one thread at a time. It may be destroyed at any time: a call that is under way goes on
-// without it, and what it has borrowed has to stay, unless it has an Owner.
+// without it, and what it has borrowed has to stay, unless it has an Owner, as has what its callbacks refer to.
 #pragma once
 
 #include <chrono>

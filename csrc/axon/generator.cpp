@@ -22,7 +22,7 @@ Next::~Next() {
 }
 
 bool Next::is_cancelled() const noexcept {
-  return generator_->is_closed() || invocation_.is_cancelled();
+  return generator_->is_given_up() || invocation_.is_cancelled();
 }
 
 Message Next::value() {
@@ -39,13 +39,13 @@ void Next::reply() noexcept {
 }
 
 void Next::end() noexcept {
-  generator_->close();
+  generator_->end();
   invocation_.answer_anew().nothing();
   invocation_.reply();
 }
 
 void Next::fail(std::string_view class_name, std::string_view message) noexcept {
-  generator_->close();
+  generator_->end();
   invocation_.fail(class_name, message);
 }
 

@@ -28,13 +28,21 @@ class OpenGenerator : public std::enable_shared_from_this<OpenGenerator> {
   void next(Invocation invocation);
   // It is not called any more, and goes as soon as nobody is within it.
   void close() noexcept;
-  bool is_closed() const noexcept { return is_closed_.load(); }
+  // The same, by its own word: values that were asked for before are still wanted.
+  void end() noexcept {
+    has_ended_.store(true);
+    close();
+  }
+  // Nobody wants its values.
+  bool is_given_up() const noexcept { return is_closed_.load() && !has_ended_.load(); }
 
  private:
+  bool is_closed() const noexcept { return is_closed_.load(); }
   void run(Invocation invocation) noexcept;
 
   Generator generator_;  // of whoever runs it
   int64_t num_asked_ = 0;
+  sync::atomic<bool> has_ended_{false};
   sync::atomic<bool> is_closed_{false};
   std::mutex mutex_;  // guards what follows
   std::deque<Invocation> waiting_;

@@ -74,8 +74,8 @@ Result<Mail> Mailbox::State::take(std::chrono::milliseconds patience) {
     Mail mail = std::move(here_.front());
     here_.pop_front();
     if (!at_the_door_.empty()) {
-      here_.emplace_back(at_the_door_.front());
-      accepted.push_back(std::move(at_the_door_.front()));
+      here_.push_back(std::move(at_the_door_.front().mail));
+      accepted.push_back(std::move(at_the_door_.front().invocation));
       at_the_door_.pop_front();
     }
     lock.unlock();
@@ -97,24 +97,29 @@ void Mailbox::State::arrive(Invocation& invocation) {
   ValueReader values = invocation.arguments().values();
   const Value number = enter(values);
   const Value settled = values.next();
-  if (number.kind != Value::Kind::kInteger || settled.kind != Value::Kind::kInteger) {
+  const bool is_message = number.kind == Value::Kind::kInteger && settled.kind == Value::Kind::kInteger;
+  if (!is_message || number.integer < 0 || number.integer == INT64_MAX) {
     return invocation.fail("TypeError", "'" + std::string(invocation.function()) + "' is a mailbox's");
   }
   const std::shared_ptr<Connection> sender = invocation.caller().connection();
+  Mail mail(invocation);
   Answers accepted;
   bool is_new = false;
+  bool is_closed = false;
   {
     const std::lock_guard lock(mutex_);
-    if (closed_.ok()) {
+    is_closed = !closed_.ok();
+    if (!is_closed) {
       const auto [found, is_first] = orders_.try_emplace(sender);
       Order& order = found->second;
-      const bool is_late = number.integer < order.next;
-      if (!is_late) order.early.try_emplace(number.integer, std::move(invocation));
+      const bool is_due = number.integer >= order.next && !order.early.contains(number.integer);
+      if (is_due) order.early.try_emplace(number.integer, Message{std::move(mail), std::move(invocation)});
       settle(order, settled.integer, accepted);
       is_new = is_first;
     }
   }
   answer(accepted);
+  if (is_closed) return invocation.fail("ConnectionError", "the mailbox is closed");
   if (!invocation.is_answered()) {
     invocation.fail("TimeoutError", "the message has come after its sender had given it up");
   }
@@ -149,19 +154,19 @@ void Mailbox::State::settle(Order& order, int64_t settled, Answers& accepted) {
   }
 }
 
-void Mailbox::State::put(Invocation invocation, Answers& accepted) {
+void Mailbox::State::put(Message message, Answers& accepted) {
   if (!waiting_.empty()) {
     Waiter& waiter = *waiting_.front();
     waiting_.pop_front();
-    waiter.mail.emplace(invocation);
+    waiter.mail = std::move(message.mail);
     waiter.is_over.store(true);
   } else if (here_.size() < capacity_) {
-    here_.emplace_back(invocation);
+    here_.push_back(std::move(message.mail));
   } else {
-    at_the_door_.push_back(std::move(invocation));
+    at_the_door_.push_back(std::move(message));
     return;
   }
-  accepted.push_back(std::move(invocation));
+  accepted.push_back(std::move(message.invocation));
 }
 
 void Mailbox::State::answer(Answers& accepted) {
@@ -189,9 +194,9 @@ void Mailbox::State::close(Status reason) {
     gone = std::exchange(orders_, {});
     for (Waiter* waiter : waiting_) waiter->is_over.store(true);
     waiting_.clear();
-    for (Invocation& invocation : at_the_door_) {  // which would keep the runtime
-      here_.emplace_back(invocation);
-      accepted.push_back(std::move(invocation));
+    for (Message& message : at_the_door_) {  // whose invocation would keep the runtime
+      here_.push_back(std::move(message.mail));
+      accepted.push_back(std::move(message.invocation));
     }
     at_the_door_.clear();
   }

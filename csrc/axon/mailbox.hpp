@@ -30,7 +30,9 @@ namespace axon::library {
 
 struct MailboxOptions {
   size_t capacity = 64;  // messages that are accepted ahead of those who take them; others wait, as their calls do
-  Ask ask{};             // where their tensors go, several on their way at a time; none: in blocks
+  // Where their tensors go, several on their way at a time; none: in blocks. What it gives has an Owner, and stays as
+  // long as the Mail: small tensors are copied else. The values are as they travel: [[number, settled, value], nil].
+  Ask ask{};
 };
 
 // A message that has been taken, with its memory.

@@ -37,10 +37,14 @@ class Mailbox::State {
   void close(Status reason);
 
  private:
+  struct Message {
+    Mail mail;
+    Invocation invocation;
+  };
   // Of one peer's messages: large ones may come later.
   struct Order {
     int64_t next = 0;
-    std::map<int64_t, Invocation> early;  // no more than calls of a connection
+    std::map<int64_t, Message> early;  // no more than calls of a connection
   };
   struct Waiter {
     sync::atomic<bool> is_over{false};
@@ -50,14 +54,14 @@ class Mailbox::State {
 
   // With `mutex_` held, which they leave the answers for: those may run others' functions.
   void settle(Order& order, int64_t settled, Answers& accepted);
-  void put(Invocation invocation, Answers& accepted);
+  void put(Message message, Answers& accepted);
   static void answer(Answers& accepted);
 
   Engine& engine_;
   const size_t capacity_;
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Mail> here_;
-  std::deque<Invocation> at_the_door_;
+  std::deque<Message> at_the_door_;
   std::deque<Waiter*> waiting_;
   std::unordered_map<std::shared_ptr<Connection>, Order> orders_;  // owned with the runtime
   Status closed_;

@@ -2,9 +2,15 @@
 
 namespace axon::library {
 
-void Mailboxes::add(std::string tag, std::shared_ptr<Mailbox::State> mailbox) {
+bool Mailboxes::add(std::string tag, const std::shared_ptr<Mailbox::State>& mailbox) {
   const std::lock_guard lock(mutex_);
-  mailboxes_.emplace(std::move(tag), std::move(mailbox));
+  if (!closed_.ok()) mailbox->close(closed_.clone());
+  return mailboxes_.emplace(std::move(tag), mailbox).second;
+}
+
+void Mailboxes::remove(const std::string& tag) {
+  const std::lock_guard lock(mutex_);
+  mailboxes_.erase(tag);
 }
 
 std::shared_ptr<Sent> Mailboxes::sent(const Peer& peer, std::string_view tag) {
@@ -50,6 +56,10 @@ void Mailboxes::drop(const std::shared_ptr<Connection>& connection) {
 }
 
 void Mailboxes::close(const Status& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = reason.clone();
+  }
   for (const State& mailbox : all()) mailbox->close(reason.clone());
   const std::lock_guard lock(mutex_);
   sent_.clear();

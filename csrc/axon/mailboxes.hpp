@@ -16,7 +16,9 @@ namespace axon::library {
 
 class Mailboxes {
  public:
-  void add(std::string tag, std::shared_ptr<Mailbox::State> mailbox);
+  // False if there is one of this tag. Closed like the others, where they are.
+  bool add(std::string tag, const std::shared_ptr<Mailbox::State>& mailbox);
+  void remove(const std::string& tag);
   std::shared_ptr<Sent> sent(const Peer& peer, std::string_view tag);
   // What peers call.
   void settle(Invocation& invocation);
@@ -29,6 +31,7 @@ class Mailboxes {
   std::vector<State> all();
 
   std::mutex mutex_;  // guards what follows
+  Status closed_;
   std::map<std::string, State, std::less<>> mailboxes_;
   // Owned with outboxes, and calls under way.
   std::map<std::pair<std::shared_ptr<Connection>, std::string>, std::shared_ptr<Sent>> sent_;

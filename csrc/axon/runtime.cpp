@@ -156,9 +156,10 @@ Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
   if (options.capacity == 0) return Status(ErrorCode::kInvalidArgument, "mailbox: capacity is 0; allowed: 1 or more");
   const auto mailbox = std::make_shared<Mailbox::State>(engine(), options.capacity);
   const auto arrive = [mailbox](Invocation& invocation) { mailbox->arrive(invocation); };
-  AXON_TRY(add(std::string(kPut).append(tag), arrive, std::move(options.ask)));
-  state_->mailboxes->add(std::string(tag), mailbox);
-  return Mailbox(mailbox);
+  const bool is_new = state_->mailboxes->add(std::string(tag), mailbox);  // before a peer may speak of it
+  Status added = add(std::string(kPut).append(tag), arrive, std::move(options.ask));
+  if (!added.ok() && is_new) state_->mailboxes->remove(std::string(tag));
+  return added.ok() ? Result<Mailbox>(Mailbox(mailbox)) : Result<Mailbox>(std::move(added));
 }
 
 Result<Outbox> Runtime::outbox(const Peer& peer, std::string_view tag) {

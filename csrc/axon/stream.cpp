@@ -10,9 +10,12 @@
 
 #include "axon/call.hpp"
 #include "axon/deadline.hpp"
+#include "axon/gate.hpp"
 #include "axon/generators.hpp"
 
 namespace axon::library {
+
+static constexpr std::chrono::seconds kLongestAsk{10};
 
 // Of all streams of this process, though a peer only tells apart those of a connection.
 static int64_t new_number() noexcept {
@@ -32,10 +35,20 @@ struct Stream::State {
   State(const Peer& of, std::string_view name, StreamOptions chosen)
       : peer(of), function(name), options(std::move(chosen)), opening(of, name) {
     opening.set_timeout(options.timeout);
+    if (options.ask) {
+      asks_where = [gate = gate, ask = options.ask](Announced& coming) {
+        const std::shared_ptr<Gate> kept = gate;
+        const Gate::Pass pass(*kept);
+        pass.is_open() ? ask(coming) : coming.refuse("the stream has been stopped");
+      };
+    }
     if (options.ahead > 0) return;
     finish(Status(ErrorCode::kInvalidArgument, "Stream: ahead is 0; allowed: 1 or more"));
   }
-  ~State() { stop(); }
+  ~State() {
+    finish(Status());
+    (void)gate->close(sync::Clock::now() + kLongestAsk);
+  }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
@@ -60,6 +73,8 @@ struct Stream::State {
   const std::string function;
   const StreamOptions options;
   const int64_t number = new_number();
+  const std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // owned with calls under way
+  Ask asks_where;
   Call opening;
   std::vector<Call> calls;   // one more than are asked ahead: of the value that is being used
   std::vector<size_t> idle;  // of these
@@ -92,7 +107,7 @@ bool Stream::State::begin(sync::Clock::time_point deadline) {
   for (size_t index = 0; index <= options.ahead; ++index) {
     Call& call = calls.emplace_back(peer, kNext);
     call.set_timeout(options.timeout);
-    call.on_announced(options.ask);
+    call.on_announced(asks_where);
     idle.push_back(index);
   }
   return true;
@@ -164,6 +179,7 @@ void Stream::State::finish(Status with) {
   stop();
   is_finished = true;
   status = std::move(with);
+  for (const size_t index : asked) calls[index].cancel();
   asked.clear();
   come.clear();
 }

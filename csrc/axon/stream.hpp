@@ -25,7 +25,9 @@ namespace axon::library {
 struct StreamOptions {
   size_t ahead = 16;                          // values that are asked for before they are used; no more are made
   std::chrono::milliseconds timeout{30'000};  // of each
-  Ask ask{};                                  // where their tensors go, several on their way at a time; none: in blocks
+  // Where their tensors go, several on their way at a time, for as long as the stream lives; none: in blocks. The
+  // values are as they travel: [count, value].
+  Ask ask{};
 };
 
 class Stream {
@@ -41,7 +43,7 @@ class Stream {
 
   // Drives until the next value is there. False after `patience`, when it may still come, or if finished().
   bool next(std::chrono::milliseconds patience);
-  // Once next() has been true, until it is called again: the value, and its tensors.
+  // Once next() has been true, until it is called again: the value; its tensors (what else has come: [count, value]).
   ValueReader value() const noexcept;
   Received received() noexcept;
 

@@ -178,6 +178,8 @@ TEST_F(MailboxTest, what_has_come_may_be_taken_when_the_runtime_is_closed) {
   expect_next(news, 1);
   EXPECT_FALSE(news.take(10s).ok());
   EXPECT_TRUE(calls[1].wait(10s));
+  Result<Mail> late = met_.server.mailbox("late").value().take(10min);
+  EXPECT_EQ(late.status().code(), ErrorCode::kAborted);
 }
 
 TEST_F(MailboxTest, what_is_none_says_so) {

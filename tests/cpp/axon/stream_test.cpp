@@ -118,6 +118,32 @@ TEST_F(Streaming, tensors_come_into_what_the_caller_gives) {
   EXPECT_TRUE(met_.client.drain(10s));  // what was asked for ahead still asks
 }
 
+TEST_F(Streaming, nobody_is_asked_once_it_has_left_its_scope) {
+  constexpr size_t kAhead = 4;
+  std::mutex mutex;
+  std::vector<Next> held;
+  const auto num_held = [&] {
+    const std::lock_guard lock(mutex);
+    return held.size();
+  };
+  const Generator later = [&](Next& next) {
+    const std::lock_guard lock(mutex);
+    held.push_back(std::move(next));
+  };
+  std::atomic<int> num_asked{0};
+  {
+    Stream values = streaming(later, {.ahead = kAhead, .ask = [&](Announced&) { num_asked.fetch_add(1); }});
+    while (num_held() < kAhead) EXPECT_FALSE(values.next(1ms));
+  }
+  const std::vector<float> elements(10'000);
+  for (Next& next : held) {
+    next.value().tensor(std::span<const float>(elements));
+    next.reply();
+  }
+  EXPECT_TRUE(met_.client.drain(10s));
+  EXPECT_EQ(num_asked, 0);
+}
+
 TEST_F(Streaming, values_may_be_made_later_and_in_any_order) {
   constexpr size_t kAhead = 8;
   std::mutex mutex;
@@ -140,6 +166,7 @@ TEST_F(Streaming, values_may_be_made_later_and_in_any_order) {
         taken[i].end();
         continue;
       }
+      EXPECT_FALSE(taken[i].is_cancelled()) << "what was asked for before the end is still wanted";
       taken[i].value().integer(static_cast<int64_t>(i));
       taken[i].reply();
     }
