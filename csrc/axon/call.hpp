@@ -45,7 +45,8 @@ class Call {
   // The call fails with kTimeout then, at the latest. 30 s unless set.
   void set_timeout(std::chrono::milliseconds timeout) noexcept;
   // Asked where the tensors of the reply go, if there are any; what it has been given is what reply() has. Of a call
-  // that ends otherwise meanwhile it may still be running, until that is released.
+  // that ends otherwise meanwhile it may still be running, until that is released; where the call is opened again
+  // before, a copy of it.
   void on_announced(Ask ask);
   // Called once each time just before finished() says so, by whichever thread drives: status() and reply() are there.
   // It may start other calls there, but not wait for any.

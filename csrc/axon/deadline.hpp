@@ -10,7 +10,7 @@ namespace axon::library {
 // However long that is: a clock cannot be added to without bound.
 inline sync::Clock::time_point deadline_in(std::chrono::milliseconds time) noexcept {
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-  return sync::Clock::now() + std::min(time, kLongest);
+  return sync::Clock::now() + std::clamp(time, std::chrono::milliseconds::zero(), kLongest);
 }
 
 }  // namespace axon::library
