@@ -13,4 +13,9 @@ inline sync::Clock::time_point deadline_in(std::chrono::milliseconds time) noexc
   return sync::Clock::now() + std::clamp(time, std::chrono::milliseconds::zero(), kLongest);
 }
 
+// At least one millisecond until it has come; none or less behind it.
+inline std::chrono::milliseconds left_until(sync::Clock::time_point deadline) noexcept {
+  return std::chrono::ceil<std::chrono::milliseconds>(deadline - sync::Clock::now());
+}
+
 }  // namespace axon::library

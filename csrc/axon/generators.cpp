@@ -1,9 +1,10 @@
 #include "axon/generators.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <optional>
 #include <utility>
+
+#include "axon/guarded.hpp"
 
 namespace axon::library {
 
@@ -65,13 +66,7 @@ void OpenGenerator::run(Invocation invocation) noexcept {
   Next next(std::move(invocation), shared_from_this(), num_asked_);
   if (is_closed()) return next.end();
   ++num_asked_;
-  try {
-    generator_(next);
-  } catch (const std::exception& error) {
-    if (!next.is_answered()) next.fail("RuntimeError", error.what());
-  } catch (...) {
-    if (!next.is_answered()) next.fail("RuntimeError", "an exception that is no std::exception");
-  }
+  run_guarded(next, generator_);
 }
 
 void OpenGenerator::close() noexcept {

@@ -93,8 +93,7 @@ void Publication::tell(std::span<const Peer> peers) {
 bool Publication::wait(std::chrono::milliseconds patience) noexcept {
   const sync::Clock::time_point deadline = deadline_in(patience);
   for (Call& call : std::span(calls_).first(num_told_)) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - sync::Clock::now());
-    if (!call.wait(left)) return false;
+    if (!call.wait(left_until(deadline))) return false;
   }
   return true;
 }

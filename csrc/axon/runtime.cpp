@@ -1,13 +1,13 @@
 #include "axon/runtime.hpp"
 
 #include <cstdlib>
-#include <exception>
 #include <utility>
 
 #include "axon/deadline.hpp"
 #include "axon/destinations.hpp"
 #include "axon/gate.hpp"
 #include "axon/generators.hpp"
+#include "axon/guarded.hpp"
 #include "axon/mailboxes.hpp"
 #include "base/log.hpp"
 #include "runtime/runtime.hpp"
@@ -61,13 +61,7 @@ static axon::Handler guarded(std::shared_ptr<Gate> gate, Handler handler) {
     const Gate::Pass pass(*kept);
     Invocation invocation(&inner);
     if (!pass.is_open()) return invocation.fail("ConnectionError", "the runtime is closed");
-    try {
-      handler(invocation);
-    } catch (const std::exception& error) {
-      if (!invocation.is_answered()) invocation.fail("RuntimeError", error.what());
-    } catch (...) {
-      if (!invocation.is_answered()) invocation.fail("RuntimeError", "an exception that is no std::exception");
-    }
+    run_guarded(invocation, handler);
   };
 }
 

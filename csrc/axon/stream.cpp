@@ -52,9 +52,7 @@ struct Stream::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  bool wait(Call& call, sync::Clock::time_point deadline) noexcept {
-    return call.wait(std::chrono::ceil<std::chrono::milliseconds>(deadline - sync::Clock::now()));
-  }
+  bool wait(Call& call, sync::Clock::time_point deadline) noexcept { return call.wait(left_until(deadline)); }
   bool begin(sync::Clock::time_point deadline);
   bool next(sync::Clock::time_point deadline);
   void ask();

@@ -1,13 +1,13 @@
 #include "transport/pieces/piece_transport.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <new>
 #include <string>
 #include <utility>
 
 #include "base/random.hpp"
+#include "transport/flush_layer.hpp"
 
 namespace axon {
 
@@ -426,13 +426,10 @@ void PieceTransport::release(Incoming& message) noexcept {
 // ---- Both
 
 void PieceTransport::flush(int timeout_ms) noexcept {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   const auto has_sent = [](const Peer& peer) {
     return peer.is_gone || (peer.waiting.empty() && peer.granted.empty() && peer.leaving.empty());
   };
-  while (!std::ranges::all_of(peers_, has_sent) && std::chrono::steady_clock::now() < deadline) progress();
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  network_->flush(std::max(0, static_cast<int>(left.count())));
+  flush_layer(*this, *network_, timeout_ms, [&] { return std::ranges::all_of(peers_, has_sent); });
 }
 
 }  // namespace axon

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "transport/flush_layer.hpp"
 
 namespace axon {
 
@@ -193,11 +193,8 @@ bool RingTransport::hears(std::chrono::milliseconds at_most) noexcept {
 }
 
 void RingTransport::flush(int timeout_ms) noexcept {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   const auto is_at_rest = [](const RingLink* link) { return link->is_at_rest(); };
-  while (!std::ranges::all_of(live_, is_at_rest) && std::chrono::steady_clock::now() < deadline) progress();
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  network_->flush(std::max(0, static_cast<int>(left.count())));
+  flush_layer(*this, *network_, timeout_ms, [&] { return std::ranges::all_of(live_, is_at_rest); });
 }
 
 // ---- Calls

@@ -1,0 +1,19 @@
+// Runs a user's function, which has something to answer: what it throws becomes a failure, unless it has answered.
+#pragma once
+
+#include <exception>
+
+namespace axon::library {
+
+template <typename Answer, typename Function>
+void run_guarded(Answer& answer, const Function& function) noexcept {
+  try {
+    function(answer);
+  } catch (const std::exception& error) {
+    if (!answer.is_answered()) answer.fail("RuntimeError", error.what());
+  } catch (...) {
+    if (!answer.is_answered()) answer.fail("RuntimeError", "an exception that is no std::exception");
+  }
+}
+
+}  // namespace axon::library

@@ -1,0 +1,21 @@
+// The flush of a transport above another one: drives until nothing of its own is under way, then flushes the one below
+// for what is left of the time.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "transport/transport.hpp"
+
+namespace axon {
+
+template <typename IsAtRest>
+void flush_layer(Transport& layer, Transport& below, int timeout_ms, IsAtRest is_at_rest) noexcept {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (!is_at_rest() && Clock::now() < deadline) layer.progress();
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  below.flush(std::max(0, static_cast<int>(left.count())));
+}
+
+}  // namespace axon
