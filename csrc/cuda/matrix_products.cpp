@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/log.hpp"
 #include "cuda/device.hpp"
 #include "cuda/error.hpp"
+#include "cuda/product_cut.hpp"
 #include "cuda/tile_choice.hpp"
 
 namespace axon {
@@ -17,7 +19,7 @@ namespace axon {
 // Sequence lengths may be many: then all are found anew.
 static constexpr size_t kMostPlans = 1024;
 static constexpr int kMostCandidates = 16;
-static constexpr int kMeasured = 90;  // the compute capability that tile_choice.cpp speaks of
+static constexpr int kMeasured = 90;  // the compute capability that tile_choice and product_cut speak of
 
 static bool adds(const MatrixProduct& product) noexcept {
   return product.addend.data != nullptr;
@@ -57,9 +59,27 @@ Result<std::unique_ptr<MatrixProducts>> MatrixProducts::create(int device) {
   return std::unique_ptr<MatrixProducts>(new MatrixProducts(*blas.value(), handle, 10 * major + minor));
 }
 
-// cuBLASLt's matrices consist of columns, so it multiplies the transposes: outputᵀ = weightᵀ · xᵀ.
+static MatrixView rows_from(const MatrixView& view, int64_t row, DataType dtype) noexcept {
+  if (view.data == nullptr) return view;
+  const auto offset = static_cast<size_t>(row * view.stride) * size_of(dtype);
+  return {.data = static_cast<const std::byte*>(view.data) + offset, .stride = view.stride};
+}
+
 Status MatrixProducts::enqueue(const MatrixProduct& product, void* workspace, StreamView stream) {
   const std::lock_guard lock(mutex_);
+  int64_t most_rows = product.num_rows;
+  if (compute_capability_ == kMeasured) most_rows = rows_of_piece(most_rows, product.depth, product.num_columns);
+  for (int64_t row = 0; row < product.num_rows; row += most_rows) {
+    MatrixProduct piece = product;
+    piece.num_rows = std::min(most_rows, product.num_rows - row);
+    for (MatrixView* view : {&piece.x, &piece.output, &piece.addend}) *view = rows_from(*view, row, product.dtype);
+    AXON_TRY(enqueue_piece(piece, workspace, stream));
+  }
+  return Status();
+}
+
+// With the lock. cuBLASLt's matrices consist of columns, so it multiplies the transposes: outputᵀ = weightᵀ · xᵀ.
+Status MatrixProducts::enqueue_piece(const MatrixProduct& product, void* workspace, StreamView stream) {
   Result<const Plan*> found = plan_of(product);
   if (!found.ok()) return std::move(found.status());
   const Plan& plan = *found.value();

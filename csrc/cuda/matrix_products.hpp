@@ -65,6 +65,7 @@ class MatrixProducts {
       : blas_(blas), handle_(handle), compute_capability_(compute_capability) {}
   static Result<std::unique_ptr<MatrixProducts>> create(int device);
   static Shape shape_of(const MatrixProduct& product) noexcept;
+  Status enqueue_piece(const MatrixProduct& product, void* workspace, StreamView stream);
   Result<const Plan*> plan_of(const MatrixProduct& product);
   Result<Plan> make_plan(const MatrixProduct& product) const;
   Status describe(const MatrixProduct& product, Plan& plan) const;

@@ -15,7 +15,6 @@ struct TileCost {
   double of_short, of_long;
 };
 
-constexpr int64_t kMostOfShort = 4096;
 constexpr double kUnknownCost = 1.03;
 constexpr TileCost kCosts[] = {
     {20, 0.995, 1.011},   // 128x128
@@ -41,7 +40,7 @@ constexpr double kLeastOfWave = 0.8;
 double cost_of(int32_t tile, int64_t depth) noexcept {
   const auto* const known = std::ranges::find(kCosts, tile, &TileCost::tile);
   if (known == std::end(kCosts)) return kUnknownCost;
-  return depth <= kMostOfShort ? known->of_short : known->of_long;
+  return depth <= kLongestShortSum ? known->of_short : known->of_long;
 }
 
 // Of the same product, by another kernel: up to a factor.

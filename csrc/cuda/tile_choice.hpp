@@ -11,6 +11,9 @@
 
 namespace axon {
 
+// Sums of so many products, and of fewer, are short: small tiles are the best for them.
+inline constexpr int64_t kLongestShortSum = 4096;
+
 struct TiledKernel {
   int32_t tile = 0;  // cublasLtMatmulTile_t
   float num_waves = 0;

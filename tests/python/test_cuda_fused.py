@@ -254,6 +254,28 @@ def test_products_are_cut_by_rows(two_ranks: RankPool) -> None:
     two_ranks.run(_cut_by_rows)
 
 
+def _long_sums() -> None:
+    """Each rank's rows are two products, the second one shorter."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    sizes, depth, width = [4608] * num_ranks, 8192, 8192
+
+    def draw(rows: int, columns: int, rank: int, seed: int = 0) -> Tensor:
+        return dense_factor((rows, columns), rank, seed, one_in=8)
+
+    x, weight, bias = draw(sizes[rank], depth, rank), draw(depth, width, rank, 1), draw(1, width, rank, 2)[0]
+    gathered = torch.cat([draw(size, depth, other) for other, size in enumerate(sizes)])
+    output = all_gather_matmul(x.half(), weight.half(), biases=bias.half())[1]
+    same_bits(output, (gathered @ weight + bias).half())
+    whole = draw(sum(sizes), depth, rank, 3)
+    part = matmul_reduce_scatter(whole.bfloat16(), weight.bfloat16())
+    products = [draw(sum(sizes), depth, other, 3) @ draw(depth, width, other, 1) for other in range(num_ranks)]
+    same_bits(part, torch.stack(products).sum(0).split(sizes)[rank].bfloat16())
+
+
+def test_products_of_long_sums_are_right(two_ranks: RankPool) -> None:
+    two_ranks.run(_long_sums)
+
+
 def _beside_others() -> None:
     """Two streams' products of two groups, and asynchronous collectives of the same group in between."""
     other = dist.new_group()
