@@ -23,8 +23,16 @@ Communicator::Heed Communicator::heed_companion() noexcept {
   if (!asked_for_fault_at_) asked_for_fault_at_ = inquire();
   const bool has_heard = answers_.all_since(*asked_for_fault_at_);
   if (!has_heard && Clock::now() < *asked_for_fault_at_ + kAnswerTimeout) return Heed::kAsking;
-  fail(Status(fault.code(), fault.message() + " " + answers_.all(*asked_for_fault_at_)));
+  fail(Status(fault.code(), fault.message() + " " + answers_.all(*asked_for_fault_at_) + unclaimed_message()));
   return Heed::kFailed;
+}
+
+// What the companion waits for may have come another way.
+std::string Communicator::unclaimed_message() {
+  const MessageHeader* message = inbox_->unclaimed(0);
+  if (message == nullptr) return "";
+  return " A CPU tensor that rank " + std::to_string(message->source) +
+         " has sent with tag 0 is received by nobody: " + kMeetingUnderTags + ".";
 }
 
 Status Communicator::failure() noexcept {
@@ -153,7 +161,11 @@ std::string Communicator::findings(Operation& operation, Clock::time_point asked
   for (const int other : operation.exchange_->ranks_awaited()) {
     awaited += (awaited.empty() ? "Still awaited here: rank " : ", rank ") + std::to_string(other);
   }
-  return text + (awaited.empty() ? "No message has come." : awaited + ".");
+  text += awaited.empty() ? "No message has come." : awaited + ".";
+  const bool goes_to_companion = companion_ != nullptr && operation.tag == 0 && operation.done_word == nullptr;
+  if (operation.direction != Direction::kCollective && goes_to_companion)
+    text += std::string(" ") + kMeetingUnderTags + ".";
+  return text;
 }
 
 }  // namespace axon

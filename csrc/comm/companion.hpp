@@ -7,6 +7,9 @@
 
 namespace axon {
 
+// What a user is told whose message may have gone the other part's way.
+inline constexpr const char* kMeetingUnderTags = "CPU and CUDA tensors meet under tags other than 0";
+
 class Companion {
  public:
   // The group has failed or was aborted: every wait for a peer is to end. More than once, perhaps.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "comm/companion.hpp"
 
 namespace axon {
 
@@ -129,7 +130,10 @@ Result<Reach> Edges::agree(int peer, std::chrono::milliseconds timeout) {
   if (is_own(index) || index >= peers_.size()) return Reach::kNone;
   const Patience patience{Clock::now() + timeout, timeout};
   Peer& other = *peers_[index];
-  AXON_TRY(await(other.card_in, patience));
+  if (Status met = await(other.card_in, patience); !met.ok()) {
+    if (met.code() != ErrorCode::kTimeout) return met;
+    return Status(met.code(), met.message() + ". " + kMeetingUnderTags);
+  }
   AXON_TRY(await(other.reach_in, patience));
   return std::min(reach_to(peer), static_cast<Reach>(other.reach_in.content().front()));
 }

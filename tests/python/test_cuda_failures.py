@@ -99,6 +99,42 @@ def test_a_stream_goes_on_at_the_timeout(kind: str, two_ranks: RankPool) -> None
     assert "rank 1" in message
 
 
+def _meet_in_different_memory(receiver: int, tag: int) -> str:
+    """Rank 0's tensor is in the host's memory, rank 1's in its GPU's. What the receiver is told; "" where they meet."""
+    rank = dist.get_rank()
+    group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
+    dist.all_reduce(torch.ones(3), group=group)
+    if rank != receiver:
+        dist.send(torch.arange(5.0, device="cpu" if rank == 0 else None), receiver, group=group, tag=tag)
+        message = ""
+    else:
+        data = torch.zeros(5, device="cpu" if rank == 0 else None)
+        if tag != 0:
+            dist.recv(data, 1 - rank, group=group, tag=tag)
+            same_bits(data.cpu(), torch.arange(5.0, device="cpu"))
+            message = ""
+        elif rank == 0:
+            message = failure(lambda: dist.recv(data, 1, group=group))
+        else:
+            dist.recv(data, 0, group=group)
+            message = eventual_failure(lambda: dist.send(data, 0, group=group, tag=1))
+    dist.barrier()
+    works()
+    dist.destroy_process_group(group)
+    return message
+
+
+@pytest.mark.parametrize("receiver", [0, 1])
+def test_cpu_and_cuda_tensors_meet_under_a_tag(receiver: int, two_ranks: RankPool, device: str) -> None:
+    assert two_ranks.run(_meet_in_different_memory, receiver, 7) == ["", ""]
+    if device != "cuda":
+        return
+    message = two_ranks.run(_meet_in_different_memory, receiver, 0)[receiver]
+    assert "Timed out" in message
+    assert "CPU and CUDA tensors meet under tags other than 0" in message
+    assert receiver == 0 or "A CPU tensor that rank 0 has sent with tag 0 is received by nobody" in message
+
+
 def _abort() -> tuple[str, float]:
     """The stream waits for a peer that never comes; another thread calls abort()."""
     group = dist.new_group()
