@@ -157,7 +157,7 @@ all_steps() {
   step segments 150 python_tests "$few" test_cuda_segments.py test_registered_memory.py test_suspension.py
   step failures 240 python_tests "$few" test_cuda_failures.py test_mismatches.py test_timeouts.py test_deaths.py \
     test_work.py
-  step settings 120 python_tests "$few" test_cuda_settings.py test_pool.py
+  step settings 120 python_tests "$few" test_cuda_settings.py test_cuda_memory.py test_hosts.py test_pool.py
   step fused 240 python_tests "$few" test_fused.py test_fused_arguments.py test_fused_composition.py \
     test_fused_float8.py test_fused_gradients.py test_cuda_fused.py test_tensor_parallel.py
   step fused_failures 240 python_tests "$few" test_cuda_fused_failures.py
@@ -184,7 +184,8 @@ all_steps() {
   step cuda_4 300 python_tests "${few/ and not 4ranks/ and 4ranks}" test_cuda_streams.py test_cuda_graphs.py test_cuda_segments.py \
     test_cuda_settings.py test_cuda_training.py test_mismatches.py test_torture.py
   step staged 300 python_tests "staged and not 3ranks and not 4ranks" test_reductions.py test_movements.py \
-    test_point_to_point.py test_cuda_streams.py test_cuda_failures.py test_cuda_training.py test_cuda_settings.py test_torture.py
+    test_point_to_point.py test_cuda_streams.py test_cuda_failures.py test_cuda_training.py test_cuda_settings.py \
+    test_cuda_memory.py test_torture.py
   step one_connection 120 python_tests "one_connection and not 3ranks and not 4ranks" test_cuda_streams.py
   step odd 300 python_tests "3ranks and not staged and not one_connection" test_reductions.py test_movements.py \
     test_point_to_point.py test_cuda_graphs.py test_torture.py

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -98,51 +96,6 @@ def _bound_to_a_device(folder: str) -> None:
 @on("cuda", "staged")
 def test_a_group_for_one_device_alone(fresh_ranks, tmp_path: Path) -> None:
     fresh_ranks(2, meeting="none").run(_bound_to_a_device, str(tmp_path))
-
-
-def _memory_of_groups() -> float:
-    """KiB of this GPU that a further group takes."""
-    data = torch.ones(10)
-    dist.all_reduce(data)
-    meet()
-    before = torch.cuda.mem_get_info()[0]
-    groups = [dist.new_group() for _ in range(20)]
-    for group in groups:
-        dist.all_reduce(data, group=group)
-    meet()
-    taken = before - torch.cuda.mem_get_info()[0]
-    for group in groups:
-        dist.destroy_process_group(group)
-    return taken / 1024 / len(groups)
-
-
-@on("cuda")
-def test_further_groups_take_little_of_a_gpu(two_ranks: RankPool) -> None:
-    two_ranks.run(_memory_of_groups)  # loads what is loaded once
-    assert max(two_ranks.run(_memory_of_groups)) <= 1024
-
-
-def _gpus_with_a_context() -> list[int]:
-    """In this process, once the threads that look after its memory have had their turns."""
-    data = torch.ones(1 << 20)
-    for work in [dist.all_reduce(data, async_op=True) for _ in range(10)]:
-        work.is_completed()
-        work.wait()
-    dist.all_reduce(data, group=dist.new_group())
-    time.sleep(1.0)
-    driver = ctypes.CDLL("libcuda.so.1")
-    flags, is_active = ctypes.c_uint(), ctypes.c_int()
-    found = []
-    for gpu in range(torch.cuda.device_count()):
-        assert driver.cuDevicePrimaryCtxGetState(gpu, ctypes.byref(flags), ctypes.byref(is_active)) == 0
-        if is_active.value:
-            found.append(gpu)
-    return found
-
-
-@on("cuda", "staged")
-def test_a_process_has_a_context_on_its_own_gpu_alone(fresh_ranks) -> None:
-    assert fresh_ranks(2).run(_gpus_with_a_context) == [[0], [1]]
 
 
 def _captured() -> str:

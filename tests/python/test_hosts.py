@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -16,10 +17,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from devices import on_cpu_and_gpu
+from gpu import backend_of, exercise
 from hosts import ADDRESSES, Hosts, move_to, two_hosts
 from pool import RankPool
 from processes import environment, run_ranks
-from reference import failure, same_bits
+from reference import case, failure, finish, same_bits
 
 TIMEOUT_S = 3.0
 
@@ -74,6 +77,48 @@ def test_long_messages_go_whole_or_in_pieces_as_their_sender_likes(
             pool.start(_exchange_long_messages, str(tmp_path / "store"), rank, pieces[rank])
         for pool in (one, other):
             pool.finish()
+
+
+def _exchange_everything(store: str, rank: int) -> dict[str, object]:
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    group = dist.group.WORLD
+    assert group is not None
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring", "sendrecv"):
+        for num_bytes in (8, 100_000, 8 << 20):
+            for asynchronous in (False, True):
+                with case(name=name, bytes=num_bytes, asynchronous=asynchronous):
+                    work = exercise(name, num_bytes)
+                    work.fill()
+                    finish(work.launch(group, asynchronous))
+                    assert work.count_wrong() == 0
+    path: dict[str, object] = backend_of().path_to(1 - rank)
+    dist.destroy_process_group()
+    return path
+
+
+def _enter_a_container() -> str:
+    """Of its own, as far as shared memory goes: another host to other ranks. Why that cannot be, if so."""
+    clone_newipc = 0x08000000  # linux/sched.h
+    libc = ctypes.CDLL(None, use_errno=True)
+    return "" if libc.unshare(clone_newipc) == 0 else os.strerror(ctypes.get_errno())
+
+
+@on_cpu_and_gpu
+def test_containers_of_a_host_are_hosts_of_their_own(tmp_path: Path, device: str) -> None:
+    last_gpu = max(torch.cuda.device_count() - 1, 0)
+    with (
+        RankPool(1, meeting="none", device=device) as one,
+        RankPool(1, meeting="none", device=device, first_gpu=last_gpu) as other,
+    ):
+        [obstacle] = one.run(_enter_a_container)
+        if obstacle:
+            pytest.skip(f"needs a namespace of its own: {obstacle}")
+        for rank, pool in enumerate((one, other)):
+            pool.start(_exchange_everything, str(tmp_path / "store"), rank)
+        for pool in (one, other):
+            [path] = pool.finish()
+            assert not path["same_host"]
+            assert path["kernels"] is (None if device == "cpu" else False)
 
 
 def _form(store: str, rank: int) -> str:
