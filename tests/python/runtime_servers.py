@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from holdings import memory_kib
 
 from torch_axon.runtime import Mailbox, Pool, Runtime, RuntimeClosedError
 
@@ -60,6 +61,11 @@ def quick_functions(runtime: Runtime) -> None:
     @runtime.register
     def greeted() -> list[str]:
         return GREETED
+
+    @runtime.register("held")
+    def count_held() -> list[int]:
+        descriptors, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+        return [descriptors, threads, runtime.num_connections, *memory_kib("RssAnon")]
 
     @runtime.register
     def die() -> None:
@@ -274,6 +280,20 @@ def ends_while_another_thread_drains() -> None:
     globals()["KEPT"] = (other, runtime, call)
 
 
+def ends_while_a_peer_drains() -> None:
+    other = Runtime("other")
+    functions(other)
+    runtime = Runtime("runtime")
+    peer = runtime.connect(other.address)
+    call = peer.invoke("never")
+    draining = threading.Thread(target=peer.close, daemon=True)
+    draining.start()
+    draining.join(0.05)
+    assert draining.is_alive()
+    print("ready", flush=True)
+    globals()["KEPT"] = (other, runtime, peer, call)
+
+
 def ends_while_memory_is_found() -> None:
     """The runtime's thread is in a function that says where an answer goes, and does not come back."""
     other = Runtime("other")
@@ -313,6 +333,7 @@ def forks() -> None:
     peer = runtime.connect(other.address)
     child = os.fork()
     if child == 0:
+        peer.close()
         try:
             peer.invoke("echo", 1).result()
         except ConnectionError as error:
@@ -333,6 +354,7 @@ PROGRAMS: list[Callable[[], None]] = [
     ends_amid_streams,
     ends_while_another_thread_waits,
     ends_while_another_thread_drains,
+    ends_while_a_peer_drains,
     ends_while_memory_is_found,
     keeps_tensors,
     forks,
