@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -173,6 +174,26 @@ def serves() -> None:
         functions(runtime)
         print(runtime.address.hex(), flush=True)
         sys.stdin.read()
+
+
+def scheduled_ns() -> int:
+    """How long the threads of this process have run, or waited for a core."""
+    times = [Path(f"/proc/self/task/{thread}/schedstat").read_text() for thread in os.listdir("/proc/self/task")]
+    return sum(int(time) for each in times for time in each.split()[:2])
+
+
+def idles() -> None:
+    """Prints which share of a core it takes, and wants, with the progress and a peer that its input names."""
+    progress, address = sys.stdin.readline().split()
+    with Runtime("idle", progress=progress) as runtime:
+        functions(runtime)
+        peer = runtime.connect(bytes.fromhex(address))
+        assert [peer.invoke("echo", number).result() for number in range(1000)] == list(range(1000))
+        time.sleep(0.2)  # until it has been quiet for long enough
+        began, taken, wanted = time.perf_counter(), time.process_time(), scheduled_ns()
+        time.sleep(3)
+        lasted = time.perf_counter() - began
+        print((time.process_time() - taken) / lasted, (scheduled_ns() - wanted) / 1e9 / lasted)
 
 
 def lends() -> None:
@@ -347,6 +368,7 @@ def forks() -> None:
 
 PROGRAMS: list[Callable[[], None]] = [
     serves,
+    idles,
     lends,
     ends_with_calls_in_flight,
     ends_in_a_function,
