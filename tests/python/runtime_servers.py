@@ -176,6 +176,13 @@ def serves() -> None:
         sys.stdin.read()
 
 
+def comes_and_goes() -> None:
+    """Meets the runtime that its input names, calls it, and closes the peer."""
+    with Runtime("passing") as runtime, runtime.connect(bytes.fromhex(sys.stdin.readline())) as peer:
+        assert peer.invoke("echo", torch.ones(20_000)).result().sum() == 20_000
+    print("gone", flush=True)
+
+
 def scheduled_ns() -> int:
     """How long the threads of this process have run, or waited for a core."""
     times = [Path(f"/proc/self/task/{thread}/schedstat").read_text() for thread in os.listdir("/proc/self/task")]
@@ -368,6 +375,7 @@ def forks() -> None:
 
 PROGRAMS: list[Callable[[], None]] = [
     serves,
+    comes_and_goes,
     idles,
     lends,
     ends_with_calls_in_flight,

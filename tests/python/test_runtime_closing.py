@@ -6,6 +6,8 @@ import asyncio
 import gc
 import itertools
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from runtime_clients import Server
+from processes import environment
+from runtime_clients import PROGRAMS, Server
 
 from torch_axon.runtime import Future, Peer, PeerLostError, Runtime, RuntimeClosedError, publish
 
@@ -236,6 +239,33 @@ def test_what_is_open_with_a_peer_ends_with_it(drain: bool) -> None:
 def held() -> tuple[int, int]:
     gc.collect()
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+def test_a_server_holds_nothing_of_processes_that_have_come_and_gone(server: Server) -> None:
+    with Runtime("watching") as watching, watching.connect(server.address) as watch:
+
+        def come_and_go() -> None:
+            said = subprocess.run(
+                [sys.executable, str(PROGRAMS), "comes_and_goes"],
+                input=server.address.hex() + "\n",
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=120,
+                check=True,
+                env=environment(),
+            ).stdout
+            assert said == "gone\n"
+
+        def held_there() -> list[int]:
+            counts: list[int] = watch.invoke("held").result(DEADLINE_S)[:3]
+            return counts
+
+        come_and_go()
+        await_condition(lambda: held_there()[2] == 1)
+        before = held_there()
+        for _ in range(3):
+            come_and_go()
+        await_condition(lambda: held_there() == before)
 
 
 def test_neither_side_grows_with_peers_that_come_and_go(server: Server) -> None:
