@@ -39,11 +39,17 @@ Call::Call(const Peer& peer, std::string_view function) {
   open(peer, function);
 }
 
-Call::Call(Call&& other) noexcept : state_(std::exchange(other.state_, nullptr)), is_started_(other.is_started_) {}
+Call::Call(Call&& other) noexcept
+    : state_(std::exchange(other.state_, nullptr)),
+      is_started_(other.is_started_),
+      ask_(std::move(other.ask_)),
+      has_new_ask_(other.has_new_ask_) {}
 
 Call& Call::operator=(Call&& other) noexcept {
   std::swap(state_, other.state_);
   std::swap(is_started_, other.is_started_);
+  std::swap(ask_, other.ask_);
+  std::swap(has_new_ask_, other.has_new_ask_);
   return *this;
 }
 
@@ -77,12 +83,12 @@ void Call::open(const Peer& peer, std::string_view function) {
     if (state_ != nullptr) {
       fresh->timeout = state_->timeout;
       fresh->callback = state_->callback;
-      fresh->ask = state_->ask;
-      fresh->landing = state_->landing;
+      has_new_ask_ = true;
     }
     let_go();
     state_ = fresh;
   }
+  take_ask();
   state_->reset();
   state_->sent.reset();
   state_->value_offset = 0;
@@ -120,8 +126,16 @@ void Call::on_finished(std::function<void()> callback) {
 }
 
 void Call::on_announced(Ask ask) {
-  state_->landing = ask ? Landing::kAsked : Landing::kBlocks;
-  state_->ask = std::move(ask);
+  ask_ = std::move(ask);
+  has_new_ask_ = true;
+  if (!is_started_) take_ask();
+}
+
+// Nothing of the state is under way.
+void Call::take_ask() {
+  if (!std::exchange(has_new_ask_, false)) return;
+  state_->ask = ask_;
+  state_->landing = ask_ ? Landing::kAsked : Landing::kBlocks;
 }
 
 void Call::start() noexcept {

@@ -46,7 +46,7 @@ class Call {
   void set_timeout(std::chrono::milliseconds timeout) noexcept;
   // Asked where the tensors of the reply go, if there are any; what it has been given is what reply() has. Of a call
   // that ends otherwise meanwhile it may still be running, until that is released; where the call is opened again
-  // before, a copy of it.
+  // before, another copy of what was given is asked.
   void on_announced(Ask ask);
   // Called once each time just before finished() says so, by whichever thread drives: status() and reply() are there.
   // It may start other calls there, but not wait for any.
@@ -82,11 +82,14 @@ class Call {
   void tell(const Outbound& sealed, Owner owner);
   // Once finished it is told of, with this number.
   void report_to(std::shared_ptr<Sent> sent, int64_t number, void (Sent::*told)(int64_t, const Status&) noexcept);
+  void take_ask();
   void launch() noexcept;
   void let_go() noexcept;
 
   State* state_ = nullptr;  // shared with the engine while it needs it
   bool is_started_ = false;
+  Ask ask_;  // as it was given: not the one that is called, so that it may be copied while that is running
+  bool has_new_ask_ = false;  // which the state does not have
 };
 
 }  // namespace axon::library

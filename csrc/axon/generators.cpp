@@ -10,6 +10,8 @@ namespace axon::library {
 
 static constexpr size_t kMostOpen = 1024;     // of a runtime
 static constexpr size_t kMostStopped = 1024;  // remembered of a caller
+// For values that others have asked for; more than what handing them over takes.
+static constexpr std::chrono::microseconds kLongestTurn{100};
 
 // One value, whatever is in it.
 static void skip(ValueReader& values) noexcept {
@@ -48,18 +50,35 @@ static int64_t number_of(Invocation& invocation) noexcept {
 void OpenGenerator::next(Invocation invocation) {
   std::unique_lock lock(mutex_);
   waiting_.push_back(std::move(invocation));
-  if (std::exchange(is_running_, true)) return;
-  while (!waiting_.empty()) {
+  if (!is_running_ && kept_ == nullptr) run_those_that_wait(lock);
+}
+
+// Those that come meanwhile may never end.
+void OpenGenerator::run_those_that_wait(std::unique_lock<std::mutex>& lock) {
+  is_running_ = true;
+  const sync::Clock::time_point until = sync::Clock::now() + kLongestTurn;
+  do {
     Invocation asked = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
     run(std::move(asked));
     lock.lock();
-  }
+  } while (!waiting_.empty() && sync::Clock::now() < until);
   is_running_ = false;
   Generator gone;
   if (is_closed()) gone = std::exchange(generator_, {});
+  const bool leaves_some = !waiting_.empty();
+  if (leaves_some) kept_ = shared_from_this();
   lock.unlock();
+  if (leaves_some) engine_.submit_after_delivery(*this);
+}
+
+void OpenGenerator::deliver() noexcept {
+  const std::shared_ptr<Gate> gate = gate_;  // until all of this is through
+  const Gate::Pass pass(*gate);
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<OpenGenerator> kept = std::exchange(kept_, nullptr);
+  run_those_that_wait(lock);
 }
 
 void OpenGenerator::run(Invocation invocation) noexcept {
@@ -87,7 +106,8 @@ void Generators::open(Invocation& invocation, const GeneratorFunction& function)
                                             "' is a generator function: allowed: to iterate over it");
   }
   const std::shared_ptr<Connection> caller = invocation.caller().connection();
-  const std::string fault = add(caller, *number, std::make_shared<OpenGenerator>(function(invocation.arguments())));
+  auto opened = std::make_shared<OpenGenerator>(caller->engine(), gate_, function(invocation.arguments()));
+  const std::string fault = add(caller, *number, std::move(opened));
   if (!fault.empty()) return invocation.fail("BufferError", fault);
   if (!caller->failure().ok()) drop(caller);  // which may have been told before it was added
   invocation.answer().integer(*number);

@@ -10,8 +10,10 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "axon/gate.hpp"
 #include "axon/generator.hpp"
 #include "base/sync.hpp"
+#include "comm/engine.hpp"
 #include "runtime/connection.hpp"
 
 namespace axon::library {
@@ -20,10 +22,12 @@ inline constexpr std::string_view kNext = "axon.next";
 inline constexpr std::string_view kStop = "axon.stop";
 inline constexpr std::string_view kNumber = "axon.number";  // the named argument that says that the caller iterates
 
-// One that has been called and not stopped. Whoever finds it running leaves what it wants to those that run it.
-class OpenGenerator : public std::enable_shared_from_this<OpenGenerator> {
+// One that has been called and not stopped. Whoever finds it running leaves what it wants to those that run it, and
+// these, after a while, to whoever drives next: they have other things to wait for.
+class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, private Submission {
  public:
-  explicit OpenGenerator(Generator generator) : generator_(std::move(generator)) {}
+  OpenGenerator(Engine& engine, std::shared_ptr<Gate> gate, Generator generator)
+      : engine_(engine), gate_(std::move(gate)), generator_(std::move(generator)) {}
 
   void next(Invocation invocation);
   // It is not called any more, and goes as soon as nobody is within it.
@@ -39,18 +43,29 @@ class OpenGenerator : public std::enable_shared_from_this<OpenGenerator> {
  private:
   bool is_closed() const noexcept { return is_closed_.load(); }
   void run(Invocation invocation) noexcept;
+  void run_those_that_wait(std::unique_lock<std::mutex>& lock);
 
-  Generator generator_;  // of whoever runs it
+  // Submission, of whoever has run it long enough
+  void begin() noexcept override { engine_.post(*this); }
+  void deliver() noexcept override;
+
+  Engine& engine_;
+  const std::shared_ptr<Gate> gate_;  // owned with the runtime
+  Generator generator_;               // of whoever runs it
   int64_t num_asked_ = 0;
   sync::atomic<bool> has_ended_{false};
   sync::atomic<bool> is_closed_{false};
   std::mutex mutex_;  // guards what follows
   std::deque<Invocation> waiting_;
   bool is_running_ = false;
+  std::shared_ptr<OpenGenerator> kept_;  // while it is submitted: owned with the runtime and others that run it
 };
 
 class Generators {
  public:
+  // Owned with the runtime, whose gate it is.
+  explicit Generators(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
+
   // Answers with the number that the caller has given it.
   void open(Invocation& invocation, const GeneratorFunction& function);
   void next(Invocation& invocation);
@@ -71,6 +86,7 @@ class Generators {
   // Why it cannot be; empty if it can.
   std::string add(const std::shared_ptr<Connection>& caller, int64_t number, std::shared_ptr<OpenGenerator> generator);
 
+  const std::shared_ptr<Gate> gate_;
   std::mutex mutex_;                                                 // guards what follows
   std::unordered_map<std::shared_ptr<Connection>, Caller> callers_;  // owned with the runtime
   size_t num_open_ = 0;

@@ -1,6 +1,7 @@
 // A runtime of another process, or of this one, that has been met. Copies are the same peer; for any thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,6 +23,12 @@ class Peer {
   uint64_t incarnation() const noexcept;
   // Why it cannot be called any more; ok while it can.
   Status failure() const noexcept;
+
+  // Takes no calls any more, in either direction, and waits for those under way; then close(). False if some were left.
+  // From within a function or a callback it does not wait, and is false: what is under way goes on, for as long.
+  bool drain(std::chrono::milliseconds at_most) noexcept;
+  // Ends what is left, here and at the peer, which is told. Idempotent. Whoever connects anew has another Peer.
+  void close() noexcept;
 
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
 

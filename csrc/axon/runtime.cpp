@@ -20,8 +20,8 @@ static constexpr std::chrono::seconds kLongestEnd{10};
 struct Runtime::State {
   std::unique_ptr<axon::Runtime> runtime;
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // owned with what is called, which outlives the runtime
-  std::shared_ptr<Generators> generators = std::make_shared<Generators>();  // likewise
-  std::shared_ptr<Mailboxes> mailboxes = std::make_shared<Mailboxes>();     // likewise
+  std::shared_ptr<Generators> generators = std::make_shared<Generators>(gate);  // likewise
+  std::shared_ptr<Mailboxes> mailboxes = std::make_shared<Mailboxes>();         // likewise
   sync::atomic<bool> is_stopped{false};
   bool is_closed = false;
 

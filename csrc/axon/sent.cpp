@@ -8,6 +8,9 @@
 
 namespace axon::library {
 
+// The word of what is settled waits for its place as long as it takes: others wait for it.
+static constexpr std::chrono::hours kLongestWord{24 * 365};
+
 Sent::Sent(Peer peer, std::string_view tag) : peer_(std::move(peer)), tag_(tag), function_(std::string(kPut) + tag_) {}
 
 Sent::Turn Sent::next() noexcept {
@@ -43,6 +46,7 @@ void Sent::tell_if_waited_for() {
   message.text(tag_);
   message.integer(settled);
   message.nothing();
+  word.set_timeout(kLongestWord);
   word.report_to(shared_from_this(), settled, &Sent::on_told);
   word.tell();
 }
@@ -51,7 +55,7 @@ void Sent::on_told(int64_t settled, const Status& status) noexcept {
   {
     const std::lock_guard lock(mutex_);
     is_telling_ = false;
-    if (!status.ok()) return;  // the next message that finds its end tries again
+    if (!status.ok()) return;  // too much waits: the next message that finds its end tries again
     told_ = settled;
   }
   tell_if_waited_for();

@@ -138,11 +138,15 @@ void Engine::submit(Submission& item) noexcept {
   progress_->pump();
 }
 
-static thread_local bool is_delivering = false;
+static thread_local bool delivers = false;
 
 void Engine::submit_after_delivery(Submission& item) noexcept {
   submitted_.push(item);
-  if (!is_delivering) progress_->pump();
+  if (!delivers) progress_->pump();
+}
+
+bool Engine::is_delivering() noexcept {
+  return delivers;
 }
 
 namespace {
@@ -277,9 +281,9 @@ Deliverable* Engine::take_outbox() noexcept {
 }
 
 void Engine::deliver(Deliverable* chain) noexcept {
-  const bool is_within_another = std::exchange(is_delivering, true);
+  const bool is_within_another = std::exchange(delivers, true);
   while (chain != nullptr) static_cast<Submission&>(*std::exchange(chain, chain->next)).deliver();
-  is_delivering = is_within_another;
+  delivers = is_within_another;
 }
 
 bool Engine::has_running() const noexcept {

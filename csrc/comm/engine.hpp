@@ -59,6 +59,8 @@ class Engine final : private ControlHandler, private Driver {
   // The same, but from within a deliver() the item is left to whoever delivers: what is submitted in answer to what has
   // come does not nest, however much comes meanwhile.
   void submit_after_delivery(Submission& item) noexcept;
+  // This thread is within a deliver(), and so is not to wait for others of these.
+  static bool is_delivering() noexcept;
   // Refuses what waits at its sender, soon: any thread, also the holder and those that must not drive.
   void refuse_later(void* rendezvous) noexcept;
   // True when `finished`, which a deliver() sets; false at the deadline. Drives as long as something has moved within

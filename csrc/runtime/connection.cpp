@@ -14,11 +14,12 @@ static constexpr std::chrono::seconds kLookInterval{1};
 Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, PeerId peer)
     : core_(core),
       engine_(engine),
+      socket_(std::move(identity.socket)),
       identity_(std::move(identity)),
       peer_(peer),
       places_(kWindow),
       peers_places_(kWindow) {
-  watches_socket_ = identity_.socket.valid() && identity_.card.host != engine.card().host;
+  watches_socket_ = socket_.valid() && identity_.card.host != engine.card().host;
   free_places_.reserve(kWindow);
   for (uint32_t place = kWindow; place-- > 0;) {
     places_[place].number = place;
@@ -53,7 +54,7 @@ MessageHeader Connection::header_of(OperationKind kind, uint32_t number) const n
 }
 
 Status Connection::failure() noexcept {
-  return engine_.exclusively([&] { return failure_.clone(); });
+  return engine_.exclusively([&] { return failure_.ok() && closes_at_ ? closed_here() : failure_.clone(); });
 }
 
 void Connection::on_message(const MessageHeader& header, const Payload& payload) noexcept {
@@ -84,6 +85,7 @@ void Connection::begin(Call& call) noexcept {
   call.begun_ = true;
   ++num_calls_;
   if (!failure_.ok()) return finish(call, failure_.clone());
+  if (closes_at_) return finish(call, closed_here());
   if (call.given_up_) return finish(call, cancelled());
   const std::atomic<uint32_t>* const gate = call.request.gate();
   if (gate == nullptr) return take_place(call);
@@ -188,12 +190,13 @@ void Connection::finish(Call& call, Status status) noexcept {
   call.resting_ = call.at_rest();
   if (!call.resting_) restless_.push_back(call);
   engine_.post(call);
-  if (Place& place = places_[place_of(call.number_)]; call.at_peer_ && place.number == call.number_) {
-    place.call = nullptr;
-    if (call.answered_) return free_place(call.number_);
-    place.is_told = call.answer == Call::Answer::kNone && call.status_.ok();
-    num_told_ += place.is_told ? 1 : 0;
-  }
+  if (!call.at_peer_) return;
+  Place& place = places_[place_of(call.number_)];
+  if (place.number != call.number_) return;
+  place.call = nullptr;
+  if (call.answered_) return free_place(call.number_);
+  place.is_told = call.answer == Call::Answer::kNone && call.status_.ok();
+  num_told_ += place.is_told ? 1 : 0;
 }
 
 void Connection::free_place(uint32_t number) noexcept {
@@ -232,10 +235,11 @@ void Connection::expire(Call& call) noexcept {
 
 void Connection::tick(Clock::time_point now) noexcept {
   release_rested();
+  look_after_closing(now);
   if (!failure_.ok()) return;
   if (watches_socket_ && now >= next_look_) {
     next_look_ = now + kLookInterval;
-    pollfd socket{.fd = identity_.socket.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+    pollfd socket{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
     if (poll(&socket, 1, 0) > 0) {
       return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' is gone: its socket has hung up"));
     }
@@ -279,6 +283,7 @@ void Connection::release_rested() noexcept {
 void Connection::fail(const Status& reason) noexcept {
   if (!failure_.ok()) return;
   failure_ = reason.clone();
+  socket_ = FileDescriptor();
   engine_.messenger().detach(identity_.own_key);
   for (Place& place : places_) {
     if (place.call != nullptr) finish(*place.call, failure_.clone());
@@ -291,6 +296,12 @@ void Connection::fail(const Status& reason) noexcept {
   }
   num_invocations_ = num_told_ = 0;
   core_.on_lost(*this);
+}
+
+void Connection::give_back() noexcept {
+  places_ = {};
+  free_places_ = {};
+  peers_places_ = {};
 }
 
 void Connection::on_transport_gone() noexcept {

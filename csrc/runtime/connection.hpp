@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,13 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void accept(Call& call, std::span<const Buffer> buffers, std::span<Owner> owners = {}) noexcept;
   // They go nowhere: the call fails with this.
   void decline(Call& call, Status reason) noexcept;
+  // Takes no calls any more, in either direction, and ends once those under way are through, or at the deadline; then
+  // the peer is told. What was started before is under way. Never blocks; the earliest deadline counts.
+  void close(Clock::time_point deadline) noexcept;
+  // Drives until it has ended, whoever has ended it; false at the deadline.
+  bool await_end(Clock::time_point deadline) noexcept;
+  // It has ended by close(), which had nothing left to end.
+  bool has_drained() noexcept;
   // Why nothing can be called any more; ok while it can.
   Status failure() noexcept;
   // The peer's process is another one of this host.
@@ -71,6 +79,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   friend class Call;
   friend class Invocation;
   friend class RuntimeCore;
+
+  struct Closing;
 
   // A call of ours that the peer has. It may have found its end here before it is answered there.
   struct Place {
@@ -110,6 +120,11 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void tick(Clock::time_point now) noexcept;
   void expire(Call& call) noexcept;
   void release_rested() noexcept;
+  void begin_closing(Clock::time_point deadline) noexcept;
+  void look_after_closing(Clock::time_point now) noexcept;
+  Status closed_here() const;
+  // Ends everything, and tells the peer.
+  void end(const Status& reason) noexcept;
   // Ends everything; nobody is told over the wire.
   void fail(const Status& reason) noexcept;
   MessageHeader header_of(OperationKind kind, uint32_t number) const noexcept;
@@ -118,14 +133,19 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   bool is_idle() const noexcept {
     return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty();
   }
+  // Once it has failed and is idle: what only living connections need.
+  void give_back() noexcept;
   // Nothing moves or will.
   void on_transport_gone() noexcept;
 
   RuntimeCore& core_;  // there as long as failure_ is ok
   Engine& engine_;
+  FileDescriptor socket_;  // of the meeting, until it fails; taken out of:
   const Identity identity_;
   const PeerId peer_;
   Status failure_;
+  std::optional<Clock::time_point> closes_at_;  // at the latest
+  bool has_drained_ = false;
   bool watches_socket_ = false;  // peers of this host are watched by the engine
   Clock::time_point next_look_{};
 

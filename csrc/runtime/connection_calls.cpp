@@ -22,6 +22,7 @@ Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
   Invocation& invocation = core_.take_invocation();
   invocation.connection_ = shared_from_this();
   invocation.number_ = header.sequence;
+  invocation.comes_late_ = closes_at_.has_value();
   invocation.arguments_.open(engine_, invocation, core_.limits());
   place = {&invocation, header.sequence};
   ++num_invocations_;
@@ -46,8 +47,9 @@ void Connection::on_cancel(const MessageHeader& header) noexcept {
 
 // Its place is the caller's again as soon as the answer leaves; the memory is ours until it has been fetched.
 void Connection::answer(Invocation& invocation) noexcept {
+  if (!failure_.ok()) return core_.recycle(invocation);
   PeersPlace& place = peers_places_[place_of(invocation.number_)];
-  if (!failure_.ok() || place.invocation != &invocation) return core_.recycle(invocation);
+  if (place.invocation != &invocation) return core_.recycle(invocation);
   place.invocation = nullptr;
   --num_invocations_;
   const MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);

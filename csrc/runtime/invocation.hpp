@@ -91,7 +91,8 @@ class Invocation final : public ListNode<Invocation>,
   Phase phase_ = Phase::kArriving;
   Opening opening_{*this};
   bool has_envelope_ = false;
-  std::string refusal_;  // why it was given up while it was asked where it goes; empty if it was not
+  bool comes_late_ = false;  // begun by its caller when the connection was being closed here
+  std::string refusal_;      // why it was given up while it was asked where it goes; empty if it was not
   std::atomic<bool> cancelled_{false};
 };
 

@@ -80,6 +80,7 @@ void RuntimeCore::set_on_lost(std::function<void(const std::shared_ptr<Connectio
 Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
   return engine_.exclusively([&]() -> Result<std::shared_ptr<Connection>> {
     if (refuses_) return Status(ErrorCode::kAborted, "the runtime '" + options_.name + "' is closed");
+    forget_ended();
     if (connections_.size() >= options_.max_connections) {
       return Status(ErrorCode::kResourceExhausted, "the runtime '" + options_.name + "' has " +
                                                        std::to_string(connections_.size()) +
@@ -106,15 +107,27 @@ std::vector<std::shared_ptr<Connection>> RuntimeCore::connections() {
   return engine_.exclusively([&] { return connections_; });
 }
 
+size_t RuntimeCore::num_connections() {
+  return engine_.exclusively([&]() -> size_t {
+    return static_cast<size_t>(
+        std::ranges::count_if(connections_, [](const auto& connection) { return connection->failure_.ok(); }));
+  });
+}
+
+// What moves between us and a peer that is gone may never come to rest.
 bool RuntimeCore::is_idle() {
   return engine_.exclusively([&] {
-    // What moves between us and a peer that is gone may never come to rest.
-    for (Invocation* each = parked_.front(); each != nullptr; each = parked_.next(*each)) {
-      if (each->connection_->failure_.ok()) return false;
-    }
-    return std::ranges::all_of(
-        connections_, [](const auto& connection) { return connection->is_idle() || !connection->failure_.ok(); });
+    return std::ranges::all_of(connections_, [&](const auto& connection) {
+      return !connection->failure_.ok() || is_through_with(*connection);
+    });
   });
+}
+
+bool RuntimeCore::is_through_with(const Connection& connection) noexcept {
+  for (Invocation* each = parked_.front(); each != nullptr; each = parked_.next(*each)) {
+    if (each->connection_.get() == &connection) return false;
+  }
+  return connection.is_idle();
 }
 
 void RuntimeCore::refuse_new() noexcept {
@@ -125,19 +138,15 @@ void RuntimeCore::close() noexcept {
   engine_.exclusively([&] {
     if (std::exchange(closed_, true)) return;
     refuses_ = true;
-    for (const auto& connection : connections_) {
-      if (connection->failure_.ok()) connection->send_word(OperationKind::kClose, 0);
-    }
-    fail_all(Status(ErrorCode::kAborted, "the runtime '" + options_.name + "' is closed"));
+    const Status reason(ErrorCode::kAborted, "the runtime '" + options_.name + "' is closed");
+    for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->end(reason);
   });
   engine_.wake();
 }
 
 bool RuntimeCore::tick(Clock::time_point now) noexcept {
   for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->tick(now);
-  std::erase_if(connections_, [](const std::shared_ptr<Connection>& connection) {
-    return !connection->failure_.ok() && connection->is_idle();
-  });
+  forget_ended();
   look_after_parked();
   if (!closed_ || !connections_.empty() || !parked_.empty()) return true;
   const std::shared_ptr<RuntimeCore> may_go = std::move(self_);
@@ -145,7 +154,9 @@ bool RuntimeCore::tick(Clock::time_point now) noexcept {
 }
 
 bool RuntimeCore::has_running() const noexcept {
-  return std::ranges::any_of(connections_, [](const auto& connection) { return connection->num_calls_ != 0; });
+  return std::ranges::any_of(connections_, [](const auto& connection) {
+    return connection->num_calls_ != 0 || (connection->closes_at_ && connection->failure_.ok());
+  });
 }
 
 void RuntimeCore::on_peer_lost(PeerId peer, const std::string& reason) noexcept {
@@ -205,7 +216,7 @@ void RuntimeCore::recycle(Invocation& invocation) noexcept {
 
 // Its tensors are announced: their function may say where they go.
 void RuntimeCore::ask(Invocation& invocation) noexcept {
-  if (num_asking_ == 0 || refuses_) return;
+  if (num_asking_ == 0 || refuses_ || invocation.comes_late_) return;
   const auto found = functions_.find(invocation.function());
   if (found == functions_.end() || !found->second.ask) return;
   invocation.arguments_.set_landing(Landing::kAsked);
@@ -218,6 +229,9 @@ void RuntimeCore::ask(Invocation& invocation) noexcept {
 // All of it is here.
 void RuntimeCore::call(Invocation& invocation) noexcept {
   if (refuses_) return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closed");
+  if (invocation.comes_late_) {
+    return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closing the connection");
+  }
   const auto found = functions_.find(invocation.function());
   invocation.handler_ = found != functions_.end() ? &found->second : &fallback_;
   if (!invocation.handler_->call) {
@@ -268,6 +282,14 @@ void RuntimeCore::on_caller_lost(Invocation& invocation) noexcept {
     return invocation.begin();
   }
   on_cancelled(invocation);
+}
+
+void RuntimeCore::forget_ended() noexcept {
+  std::erase_if(connections_, [](const std::shared_ptr<Connection>& connection) {
+    const bool has_ended = !connection->failure_.ok() && connection->is_idle();
+    if (has_ended) connection->give_back();
+    return has_ended;
+  });
 }
 
 void RuntimeCore::look_after_parked() noexcept {

@@ -52,6 +52,8 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
   // A runtime that has been met; its messages name the key of a card of this engine's.
   Result<std::shared_ptr<Connection>> admit(Identity identity);
   std::vector<std::shared_ptr<Connection>> connections();
+  // That have not ended.
+  size_t num_connections();
   bool is_idle();
 
   // From here on callers get an error, and nothing can be called.
@@ -79,8 +81,11 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
   void on_cancelled(Invocation& invocation) noexcept;
   void on_caller_lost(Invocation& invocation) noexcept;
   void on_lost(Connection& connection) noexcept;
+  // Nothing of it is under way, nor in our hands for the peer to fetch.
+  bool is_through_with(const Connection& connection) noexcept;
 
   void fail_all(const Status& reason) noexcept;
+  void forget_ended() noexcept;
   void look_after_parked() noexcept;
 
   struct Hash {

@@ -134,6 +134,18 @@ bool wait(PythonCall& call, double timeout_s) {
   return call.finished();
 }
 
+bool await_end(Connection& connection, double timeout_s) {
+  const Clock::time_point deadline = deadline_in(timeout_s);
+  while (true) {
+    const bool has_ended = [&] {
+      const GilReleased no_gil;
+      return connection.await_end(std::min(deadline, Clock::now() + kSignalInterval));
+    }();
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (has_ended || Clock::now() >= deadline) return has_ended;
+  }
+}
+
 // Once: it empties the message. Raises what the function has raised, or what has gone wrong on the way.
 py::object take_answer(PythonCall& call, const py::object& device) {
   const Status& status = call.status();
@@ -240,6 +252,11 @@ void bind_connection(py::module_& module) {
       .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
       .def("invoke", &invoke)
       .def("lend_on", &lend_on)
+      .def(
+          "close", [](Connection& self, double timeout_s) { self.close(deadline_in(timeout_s)); },
+          py::call_guard<GilReleased>())
+      .def("await_end", &await_end)
+      .def("has_drained", &Connection::has_drained, py::call_guard<GilReleased>())
       .def_property_readonly("gpus_read_by_peer",
                              [](const Connection& self) { return self.lending.gpus_read_by_peer.load(); })
       .def("failure", [](Connection& self) -> py::object {
@@ -289,6 +306,9 @@ void bind_runtime(py::module_& module) {
       .def("listen", &listen)
       .def("address", &address)
       .def("counts", &counts)
+      .def(
+          "num_connections", [](PythonRuntime& self) { return self.runtime().core().num_connections(); },
+          py::call_guard<GilReleased>())
       .def("connect_address",
            [](PythonRuntime& self, const py::bytes& address, double timeout) {
              const auto bytes = bytes_of(address);

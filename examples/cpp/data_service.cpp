@@ -1,5 +1,5 @@
-// A data service: one process makes batches on several threads, others train on them and ask ahead, so that the next
-// batch is there when the one before has been used.
+// A data service: one process makes batches on several threads, others train on them. To these it is a generator, whose
+// values they ask for ahead, so that the next batch is there when the one before has been used.
 //
 //   data_service serve FILE               # until somebody has said that it is through
 //   data_service train FILE 500
@@ -34,7 +34,7 @@ std::shared_ptr<Batch> make_batch(uint64_t number) {
   return batch;
 }
 
-// Invocations that wait for a batch. Functions must not wait, so they leave it to threads that may.
+// Batches that are asked for, by whichever trainer. Generators must not wait, so they leave it to threads that may.
 class Makers {
  public:
   Makers() {
@@ -49,10 +49,10 @@ class Makers {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  void push(axon::Invocation& invocation) {
+  void push(axon::Next& next) {
     {
       const std::lock_guard lock(mutex_);
-      waiting_.push_back(std::move(invocation));
+      waiting_.push_back(std::move(next));
     }
     has_come_.notify_one();
   }
@@ -62,31 +62,31 @@ class Makers {
     std::unique_lock lock(mutex_);
     while (true) {
       has_come_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
-      if (stopped_) return;  // who still waits gets an error: invocations that are dropped fail
-      axon::Invocation invocation = std::move(waiting_.front());
+      if (stopped_) return;  // who still waits gets an error: what is dropped fails
+      axon::Next next = std::move(waiting_.front());
       waiting_.pop_front();
-      const uint64_t number = next_++;
+      const uint64_t number = num_made_++;
       lock.unlock();
-      answer(invocation, number);
+      answer(next, number);
       lock.lock();
     }
   }
 
-  static void answer(axon::Invocation& invocation, uint64_t number) {
-    if (invocation.is_cancelled()) return invocation.fail("RuntimeError", "nobody waits for it");
-    std::shared_ptr<Batch> batch = make_batch(number);
-    axon::Message answer = invocation.answer();
-    answer.array(3);
-    answer.unsigned_integer(number);
-    answer.tensor({.type = axon::DataType::kUint8, .shape = kShape, .data = batch->images}, axon::Owner::of(batch));
-    answer.tensor(std::span<const int64_t>(batch->labels));  // small: copied
-    invocation.reply();
+  static void answer(axon::Next& next, uint64_t number) {
+    if (next.is_cancelled()) return next.end();
+    const std::shared_ptr<Batch> batch = make_batch(number);
+    axon::Message value = next.value();
+    value.array(3);
+    value.unsigned_integer(number);
+    value.tensor({.type = axon::DataType::kUint8, .shape = kShape, .data = batch->images}, axon::Owner::of(batch));
+    value.tensor(std::span<const int64_t>(batch->labels));  // small: copied
+    next.reply();
   }
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable has_come_;
-  std::deque<axon::Invocation> waiting_;
-  uint64_t next_ = 0;
+  std::deque<axon::Next> waiting_;
+  uint64_t num_made_ = 0;
   bool stopped_ = false;
   std::array<std::thread, kNumMakers> threads_;
 };
@@ -94,7 +94,8 @@ class Makers {
 int serve(const std::string& file) {
   axon::Runtime runtime = checked(axon::Runtime::open({.name = "data service"}));
   Makers makers;
-  check(runtime.add("next", [&](axon::Invocation& invocation) { makers.push(invocation); }));
+  check(runtime.add_generator(
+      "batches", [&](axon::Received) -> axon::Generator { return [&](axon::Next& next) { makers.push(next); }; }));
   check(runtime.add("through", [&](axon::Invocation& invocation) {
     invocation.reply();
     runtime.stop();
@@ -105,14 +106,8 @@ int serve(const std::string& file) {
   return 0;
 }
 
-void await(axon::Call& call) {
-  if (!call.wait(10s)) give_up("the service does not answer");
-  if (!call.status().ok()) give_up(call.status().message() + ": " + std::string(call.failure()));
-}
-
 // Stands for a step of training.
-void use(axon::Received batch) {
-  axon::ValueReader values = batch.values();
+void use(axon::ValueReader values, const axon::Received& batch) {
   if (values.next().count != 3) give_up("a batch has a number, images and labels");
   const auto number = static_cast<uint64_t>(values.next().integer);
   const axon::Tensor images = batch.tensor(values.next().count);
@@ -125,24 +120,20 @@ void use(axon::Received batch) {
 int train(const std::string& file, size_t num_batches) {
   axon::Runtime runtime = checked(axon::Runtime::open({.name = "trainer"}));
   const axon::Peer service = connect_to(runtime, file);
-  std::vector<axon::Call> ahead;
-  for (size_t i = 0; i < kNumAhead; ++i) {
-    ahead.emplace_back(service, "next");
-    ahead.back().start();
-  }
+  axon::Stream batches(service, "batches", {.ahead = kNumAhead});
+  batches.arguments(0);
+  batches.start();
   const auto began = std::chrono::steady_clock::now();
   for (size_t i = 0; i < num_batches; ++i) {
-    axon::Call& oldest = ahead[i % kNumAhead];
-    await(oldest);
-    use(oldest.reply());
-    oldest.open(service, "next");
-    oldest.start();
+    if (!batches.next(10s)) give_up(batches.finished() ? batches.status().message() : "the service does not answer");
+    use(batches.value(), batches.received());
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   std::printf("%zu batches, %.1f GB/s\n", num_batches, 1e-9 * kNumBytes * num_batches / took.count());
+  batches.stop();
   axon::Call through(service, "through");
   through.start();
-  await(through);
+  if (!through.wait(10s) || !through.status().ok()) give_up("the service does not hear that this is through");
   return 0;
 }
 

@@ -11,9 +11,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
+from holdings import memory_kib
 
 from torch_axon.runtime import Mailbox, Pool, Runtime, RuntimeClosedError
 
@@ -60,6 +62,11 @@ def quick_functions(runtime: Runtime) -> None:
     @runtime.register
     def greeted() -> list[str]:
         return GREETED
+
+    @runtime.register("held")
+    def count_held() -> list[int]:
+        descriptors, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+        return [descriptors, threads, runtime.num_connections, *memory_kib("RssAnon")]
 
     @runtime.register
     def die() -> None:
@@ -169,6 +176,33 @@ def serves() -> None:
         sys.stdin.read()
 
 
+def comes_and_goes() -> None:
+    """Meets the runtime that its input names, calls it, and closes the peer."""
+    with Runtime("passing") as runtime, runtime.connect(bytes.fromhex(sys.stdin.readline())) as peer:
+        assert peer.invoke("echo", torch.ones(20_000)).result().sum() == 20_000
+    print("gone", flush=True)
+
+
+def scheduled_ns() -> int:
+    """How long the threads of this process have run, or waited for a core."""
+    times = [Path(f"/proc/self/task/{thread}/schedstat").read_text() for thread in os.listdir("/proc/self/task")]
+    return sum(int(time) for each in times for time in each.split()[:2])
+
+
+def idles() -> None:
+    """Prints which share of a core it takes, and wants, with the progress and a peer that its input names."""
+    progress, address = sys.stdin.readline().split()
+    with Runtime("idle", progress=progress) as runtime:
+        functions(runtime)
+        peer = runtime.connect(bytes.fromhex(address))
+        assert [peer.invoke("echo", number).result() for number in range(1000)] == list(range(1000))
+        time.sleep(0.2)  # until it has been quiet for long enough
+        began, taken, wanted = time.perf_counter(), time.process_time(), scheduled_ns()
+        time.sleep(3)
+        lasted = time.perf_counter() - began
+        print((time.process_time() - taken) / lasted, (scheduled_ns() - wanted) / 1e9 / lasted)
+
+
 def lends() -> None:
     """Calls `take` of the runtime with the address that its input names, many times, with tensors that stay here."""
     with Runtime("lender") as runtime:
@@ -274,6 +308,20 @@ def ends_while_another_thread_drains() -> None:
     globals()["KEPT"] = (other, runtime, call)
 
 
+def ends_while_a_peer_drains() -> None:
+    other = Runtime("other")
+    functions(other)
+    runtime = Runtime("runtime")
+    peer = runtime.connect(other.address)
+    call = peer.invoke("never")
+    draining = threading.Thread(target=peer.close, daemon=True)
+    draining.start()
+    draining.join(0.05)
+    assert draining.is_alive()
+    print("ready", flush=True)
+    globals()["KEPT"] = (other, runtime, peer, call)
+
+
 def ends_while_memory_is_found() -> None:
     """The runtime's thread is in a function that says where an answer goes, and does not come back."""
     other = Runtime("other")
@@ -313,6 +361,7 @@ def forks() -> None:
     peer = runtime.connect(other.address)
     child = os.fork()
     if child == 0:
+        peer.close()
         try:
             peer.invoke("echo", 1).result()
         except ConnectionError as error:
@@ -326,6 +375,8 @@ def forks() -> None:
 
 PROGRAMS: list[Callable[[], None]] = [
     serves,
+    comes_and_goes,
+    idles,
     lends,
     ends_with_calls_in_flight,
     ends_in_a_function,
@@ -333,6 +384,7 @@ PROGRAMS: list[Callable[[], None]] = [
     ends_amid_streams,
     ends_while_another_thread_waits,
     ends_while_another_thread_drains,
+    ends_while_a_peer_drains,
     ends_while_memory_is_found,
     keeps_tensors,
     forks,

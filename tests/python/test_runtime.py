@@ -388,6 +388,7 @@ def test_arguments_are_checked() -> None:
         "ends_amid_streams",
         "ends_while_another_thread_waits",
         "ends_while_another_thread_drains",
+        "ends_while_a_peer_drains",
         "ends_while_memory_is_found",
         "keeps_tensors",
         "forks",

@@ -11,7 +11,7 @@ from hosts import ADDRESSES, Hosts, move_to, two_hosts
 from pool import RankPool
 from runtime_servers import functions
 
-from torch_axon.runtime import Peer, Runtime
+from torch_axon.runtime import Peer, Runtime, RuntimeClosedError
 
 SECRET = b"a secret of both hosts"
 DEADLINE_S = 30.0
@@ -23,6 +23,7 @@ class _Here:
 
     runtime: Runtime
     server: Peer
+    port: int
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,7 @@ def _serve() -> int:
 def _connect(port: int) -> None:
     _Here.runtime = Runtime("client", secret=SECRET)
     _Here.server = _Here.runtime.connect((ADDRESSES[0], port))
+    _Here.port = port
 
 
 def _close() -> None:
@@ -78,6 +80,28 @@ def _call_with_everything_else() -> None:
     assert _Here.server.invoke("read", DEADLINE_S).result(DEADLINE_S).sum() == 300_000
 
 
+def _come_and_go() -> None:
+    def meet_and_call() -> None:
+        with _Here.runtime.connect((ADDRESSES[0], _Here.port)) as peer:
+            call = peer.invoke("scale", torch.ones(2_000_000))
+            word = peer.tell("greet", "again")
+        assert call.result(DEADLINE_S).sum() == 4_000_000  # has been waited for
+        assert word.exception(DEADLINE_S) is None
+        with pytest.raises(RuntimeClosedError, match="peer 'server' was closed here"):
+            peer.invoke("echo", 1).result(DEADLINE_S)
+
+    def held_there() -> list[int]:
+        counts: list[int] = _Here.server.invoke("held").result(DEADLINE_S)[:3]
+        return counts
+
+    before = held_there()
+    for _ in range(20):
+        meet_and_call()
+    until = time.monotonic() + DEADLINE_S
+    while held_there() != before:
+        assert time.monotonic() < until, (before, held_there())
+
+
 def _be_left_alone() -> tuple[float, float, str]:
     """How long calls took to fail that were under way, and that were made later; and how the first did."""
     under_way = _Here.server.invoke("never", timeout=CALL_TIMEOUT_S)
@@ -96,6 +120,10 @@ def test_tensors_of_any_size_come_and_go(client: RankPool) -> None:
 
 def test_values_errors_streams_and_messages_come_and_go(client: RankPool) -> None:
     client.run(_call_with_everything_else)
+
+
+def test_peers_that_are_closed_leave_nothing_at_either_host(client: RankPool) -> None:
+    client.run(_come_and_go)
 
 
 def test_calls_end_by_their_deadline_where_the_link_is_cut(client: RankPool, hosts: Hosts) -> None:

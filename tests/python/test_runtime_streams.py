@@ -253,7 +253,7 @@ def test_names_of_the_runtimes_own_functions_are_taken() -> None:
         server.register("axon.next")(print)
 
 
-def test_a_message_that_never_leaves_holds_nobody_up_although_its_end_cannot_be_told() -> None:
+def test_a_message_that_never_leaves_holds_nobody_up_although_its_end_is_told_late() -> None:
     with Runtime("server") as server, Runtime("client", timeout=0.1) as client:
         goes_on = threading.Event()
         server.register("wait", executor=ThreadPoolExecutor(1))(lambda: goes_on.wait(60))
@@ -265,9 +265,8 @@ def test_a_message_that_never_leaves_holds_nobody_up_although_its_end_cannot_be_
         with pytest.raises(TimeoutError):
             lost.result(60)
         with pytest.raises(TimeoutError):
-            peer.invoke("wait").result(60)  # and so has any word of it, which began before
+            peer.invoke("wait").result(60)  # the word of it, which began before, waits longer than that
         goes_on.set()
         assert all(call.result(60) for call in calls)
-        peer.send("news", 1, timeout=60).result(10)
         behind.result(10)
-        assert [inbox.get(10), inbox.get(10)] == [0, 1]
+        assert inbox.get(10) == 0

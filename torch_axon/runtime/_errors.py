@@ -10,11 +10,11 @@ from typing import NoReturn
 
 
 class PeerLostError(ConnectionError):
-    """The peer's process has ended, its host cannot be reached, or its runtime is closed."""
+    """The peer's process has ended, its host cannot be reached, or it has closed its runtime or this connection."""
 
 
 class RuntimeClosedError(ConnectionError):
-    """This process's own runtime is closed, or not open yet."""
+    """This process's own end is closed: its runtime, or what it had of this peer."""
 
 
 class RemoteError(RuntimeError):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 PUT = "axon.mailbox:"  # a function a mailbox
 SETTLED = "axon.settled"
+# The word of what is settled waits for its place as long as it takes: others wait for it.
+_LONGEST_WORD_S = 365 * 24 * 3600.0
 
 Message = tuple[Any, "RuntimeInvocation"]
 
@@ -230,7 +232,8 @@ class Sent:
             if not is_waited_for or self._is_telling:
                 return
             self._is_telling = True
-        self._peer.tell(SETTLED, self._tag, settled).add_done_callback(lambda told: self._on_told(settled, told))
+        word = self._peer.tell(SETTLED, self._tag, settled, timeout=_LONGEST_WORD_S)
+        word.add_done_callback(lambda told: self._on_told(settled, told))
 
     def _on_told(self, settled: int, told: Future) -> None:
         has_left = told.exception() is None
@@ -238,5 +241,5 @@ class Sent:
             self._is_telling = False
             if has_left:
                 self._told = settled
-        if has_left:  # else the next message that finds its end tries again
+        if has_left:  # else too much waits: the next message that finds its end tries again
             self._tell_if_waited_for()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from collections.abc import Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch_axon.runtime._future import Future
@@ -16,9 +18,15 @@ if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection
     from torch_axon.runtime._runtime import Runtime
 
+# How long the end itself may take, once it is due.
+_LONGEST_END_S = 1.0
+
 
 class Peer:
-    """A runtime of another process, or of this one. Made by `Runtime.connect`; for any thread."""
+    """A runtime of another process, or of this one. Made by `Runtime.connect`; for any thread.
+
+    A context manager, and an asynchronous one: leaving it closes the peer.
+    """
 
     def __init__(self, runtime: Runtime, connection: RuntimeConnection) -> None:
         self._runtime = runtime
@@ -29,6 +37,22 @@ class Peer:
         self._numbers = itertools.count()  # of generators
         self.name: str = connection.name
         self.incarnation: int = connection.incarnation
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(drain=error is None)
+
+    async def __aenter__(self) -> Peer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose(drain=error is None)
 
     def __repr__(self) -> str:
         return f"Peer({self.name!r}, incarnation={self.incarnation:#x})"
@@ -97,6 +121,32 @@ class Peer:
             if sent is None:
                 sent = self._sent[tag] = Sent(self, tag)
         return sent.send(value, timeout)
+
+    def close(self, drain: bool = True, timeout: float | None = None) -> bool:
+        """Takes no calls any more, in either direction, and waits for those under way, for `timeout` seconds at most.
+
+        What is left then, and without `drain` at once, ends with an error here and at the peer, which is told in any
+        case. Returns whether nothing was left. On the runtime's thread and where a loop is running it does not wait
+        for what is under way, and returns False: that goes on, for as long. Closing again does nothing.
+        """
+        limit = self._begin_closing(drain, timeout)
+        is_held_up = self._runtime._is_own_thread() or asyncio._get_running_loop() is not None
+        return self._await_end(-_LONGEST_END_S if is_held_up and limit > 0 else limit)
+
+    async def aclose(self, drain: bool = True, timeout: float | None = None) -> bool:
+        """`close`, which is awaited."""
+        limit = self._begin_closing(drain, timeout)
+        return await asyncio.get_running_loop().run_in_executor(None, self._await_end, limit)
+
+    def _begin_closing(self, drain: bool, timeout: float | None) -> float:
+        limit = (self._timeout if timeout is None else timeout) if drain else 0.0
+        self._connection.close(limit)
+        return limit
+
+    def _await_end(self, limit: float) -> bool:
+        self._connection.await_end(limit + _LONGEST_END_S)
+        drained: bool = self._connection.has_drained()
+        return drained
 
     @property
     def failure(self) -> str | None:

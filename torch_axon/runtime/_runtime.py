@@ -145,6 +145,12 @@ class Runtime:
         counts: dict[str, int] = self._core.counts()
         return counts
 
+    @property
+    def num_connections(self) -> int:
+        """Of both directions, that have not ended."""
+        num_connections: int = self._core.num_connections()
+        return num_connections
+
     def connect(self, to: bytes | tuple[str, int], *, timeout: float | None = None) -> Peer:
         """Meets a runtime: at its address, or at (host, port) with the secret. Waits for its answer."""
         limit = self.timeout if timeout is None else timeout

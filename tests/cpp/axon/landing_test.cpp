@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -193,6 +194,63 @@ TEST_F(Landing, a_call_is_not_released_while_it_is_asked) {
   run(call);
   ASSERT_TRUE(call.status().ok()) << call.status().message();
   EXPECT_EQ(memory, numbers);
+}
+
+// Says where a reply goes once it may, and notes whether it is copied meanwhile.
+struct Hesitant {
+  struct Shared {
+    std::vector<float> memory = std::vector<float>(100'000);
+    std::atomic<bool> is_asked{false};
+    std::atomic<bool> may_return{false};
+    std::atomic<bool> is_copied_amid{false};
+  };
+
+  std::shared_ptr<Shared> shared;  // owned with the test, which may be over before it returns
+  bool is_running = false;
+
+  explicit Hesitant(std::shared_ptr<Shared> with) : shared(std::move(with)) {}
+  Hesitant(const Hesitant& other) : shared(other.shared) {
+    if (other.is_running) shared->is_copied_amid.store(true);
+  }
+
+  void operator()(Announced& coming) {
+    is_running = true;
+    shared->is_asked.store(true);
+    while (!shared->may_return.load()) std::this_thread::yield();
+    coming.receive_into(0, std::span(shared->memory));
+    is_running = false;
+  }
+};
+
+TEST_F(Landing, who_is_asked_is_not_copied_meanwhile) {
+  const auto shared = std::make_shared<Hesitant::Shared>();
+  const std::vector<float> numbers = numbers_of(shared->memory.size());
+  std::optional<Invocation> held;
+  std::atomic<bool> is_held{false};
+  const auto hold = [&](Invocation& invocation) {
+    held.emplace(std::move(invocation));
+    is_held.store(true);
+  };
+  ASSERT_TRUE(met_.server.add("hold", hold).ok());
+  Call call(met_.to_server, "hold");
+  call.on_announced(Hesitant(shared));
+  call.request().tensor(std::span(numbers));
+  call.start();
+  std::thread answers([&] {  // and so may be who is asked
+    while (!is_held.load()) std::this_thread::yield();
+    held->answer().tensor(std::span<const float>(numbers));
+    held->reply();
+  });
+  while (!shared->is_asked.load()) std::this_thread::yield();
+  call.cancel();
+  call.open(met_.to_server, "echo");  // before the one before is released
+  call.request().tensor(std::span(numbers));
+  shared->may_return.store(true);
+  run(call);
+  answers.join();
+  ASSERT_TRUE(call.status().ok()) << call.status().message();
+  EXPECT_EQ(shared->memory, numbers);
+  EXPECT_FALSE(shared->is_copied_amid.load());
 }
 
 }  // namespace

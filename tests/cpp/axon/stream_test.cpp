@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -57,6 +58,7 @@ class Streaming : public testing::Test {
   std::shared_ptr<int> token_ = std::make_shared<int>();  // of which each generator has a share
   std::atomic<int64_t> num_made_{0};
   int num_generators_ = 0;
+  std::optional<Invocation> held_;
   Meeting met_;
 };
 
@@ -257,6 +259,34 @@ TEST_F(Streaming, generators_go_when_they_are_stopped_or_their_caller_is_gone_or
   EXPECT_EQ(token_.use_count(), 1);
   while (last.next(10s)) continue;
   EXPECT_EQ(last.status().code(), ErrorCode::kPeerLost);
+}
+
+// Whoever runs a generator for others, who ask for more and more meanwhile, has its own wait to look after.
+TEST_F(Streaming, nobody_is_held_by_what_others_ask_for) {
+  static constexpr int kMostValues = 2000;
+  Stream slow = streaming(
+      [number = int64_t{0}](Next& next) mutable {
+        std::this_thread::sleep_for(1ms);
+        next.value().integer(number++);
+        next.reply();
+      },
+      {.ahead = 4});
+  std::atomic<bool> is_over{false};
+  std::thread asks([&] {
+    for (int i = 0; i < kMostValues && !is_over.load(); ++i) ASSERT_TRUE(slow.next(30s));
+  });
+  ASSERT_TRUE(met_.server.add("never", [this](Invocation& invocation) { held_.emplace(std::move(invocation)); }).ok());
+  Call never(met_.to_server, "never");
+  never.start();
+  auto longest = std::chrono::steady_clock::duration::zero();
+  for (int i = 0; i < 100; ++i) {
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_FALSE(never.wait(2ms));
+    longest = std::max(longest, std::chrono::steady_clock::now() - began);
+  }
+  is_over.store(true);
+  asks.join();
+  EXPECT_LT(longest, kMostValues / 4 * 1ms);
 }
 
 TEST_F(Streaming, what_is_none_says_so) {

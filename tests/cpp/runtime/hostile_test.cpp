@@ -49,16 +49,32 @@ struct NoControl final : ControlHandler {
   void on_peer_lost(PeerId, Status) noexcept override {}
 };
 
-Bytes envelope(std::string_view function, size_t num_bytes) {
-  Nobody nobody;
-  Outbound outbound(nobody);
-  const Bytes content = pattern(num_bytes, 1);
-  fill(outbound, function, content);
+Bytes first_of(Outbound& outbound) {
   Recorder recorder;
   NoControl control;
   Messenger messenger(recorder, control);
   EXPECT_TRUE(outbound.send(messenger, 0, {}, OperationKind::kInvokePart).ok());
   return recorder.sent.front();
+}
+
+Bytes envelope(std::string_view function, size_t num_bytes) {
+  Nobody nobody;
+  Outbound outbound(nobody);
+  const Bytes content = pattern(num_bytes, 1);
+  fill(outbound, function, content);
+  return first_of(outbound);
+}
+
+// Of a call with a tensor that is lent.
+Bytes lending_envelope(std::string_view function) {
+  static const int64_t kShape[] = {1'000'000};
+  Nobody nobody;
+  Outbound outbound(nobody);
+  outbound.open(function);
+  outbound.lend({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, 1'000'000}}, {},
+                Owner());
+  outbound.seal();
+  return first_of(outbound);
 }
 
 TEST(Envelope, is_read_as_it_was_written) {
@@ -118,7 +134,8 @@ TEST(Envelope, changed_bytes_are_refused_or_stay_within_bounds) {
 // Speaks for the client, whose keys it has.
 class HostileTest : public testing::Test, private Receiver {
  protected:
-  HostileTest() {
+  HostileTest() : HostileTest(RuntimeOptions()) {}
+  explicit HostileTest(const RuntimeOptions& servers) : pair_(loopback_transports(fabric_, 2), servers) {
     transport_->set_receiver(*this);
     peer_ = transport_->add_peer(pair_.server_engine().card().address, true).value();
     EXPECT_TRUE(pair_.server->add("echo", echo).ok());
@@ -143,14 +160,53 @@ class HostileTest : public testing::Test, private Receiver {
 
   static constexpr uint32_t kWindow = Connection::kWindow;
   LoopbackFabric fabric_{{.largest_eager_num_bytes = 1 << 20, .mailbox_capacity = 1 << 20}};
-  TwoRuntimes pair_{loopback_transports(fabric_, 2)};
+  TwoRuntimes pair_;
   std::unique_ptr<Transport> transport_ = fabric_.make_transport();
+  PeerId peer_ = 0;
 
  private:
   void on_message(const MessageHeader&, const Payload&) noexcept override {}
   void on_peer_lost(PeerId, Status) noexcept override {}
+};
 
-  PeerId peer_ = 0;
+// Says that it lends, to a server that borrows.
+class HostileLender : public HostileTest {
+ protected:
+  HostileLender() : HostileTest({.name = "", .borrows = true}) {
+    const auto take = [this](Invocation& invocation) {
+      num_taken_.fetch_add(static_cast<int>(invocation.arguments().tensors().size()));
+      invocation.answer.open();
+      invocation.answer.seal();
+      invocation.reply();
+    };
+    EXPECT_TRUE(pair_.server->add("take", take).ok());
+  }
+
+  // What stands for the tensor, and waits for whoever has read it: so many bytes.
+  void offer(uint32_t number, uint32_t slot, size_t num_bytes) {
+    MessageHeader header;
+    header.key = pair_.to_server->identity().peer_key;
+    header.sequence = number;
+    header.slot = slot;
+    header.fingerprint.operation = OperationKind::kInvokePart;
+    const bool is_over = transport_->offer(peer_, header, {bytes_.data(), num_bytes}, ended_).has_value();
+    num_offered_ += is_over ? 0 : 1;
+  }
+
+  bool comes_true(const std::function<bool()>& condition) {
+    const Clock::time_point deadline = Clock::now() + 30s;
+    while (!condition() && Clock::now() < deadline) transport_->progress();
+    return condition();
+  }
+
+  struct Ended : Completion {
+    int count = 0;
+  };
+
+  const Bytes bytes_ = pattern(100, 1);
+  std::atomic<int> num_taken_{0};
+  Ended ended_{{.done = [](Completion& self, Status) noexcept { ++static_cast<Ended&>(self).count; }}};
+  int num_offered_ = 0;
 };
 
 TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
@@ -193,6 +249,28 @@ TEST_F(HostileTest, repeated_calls_run_once) {
   send(OperationKind::kInvoke, 800 + kWindow, 0, call);
   expect_service();
   EXPECT_EQ(num_run.load(), 2);
+}
+
+TEST_F(HostileLender, what_stands_for_a_tensor_that_is_lent_is_as_it_is_said_to_be) {
+  const Bytes call = lending_envelope("take");
+  send(OperationKind::kInvoke, 800 + kWindow, 0, call);
+  offer(800 + kWindow, 0, kLentPartNumBytes);  // as it ought to be
+  ASSERT_TRUE(comes_true([&] { return num_taken_.load() == 1; }));
+  send(OperationKind::kInvoke, 801 + kWindow, 0, call);
+  offer(801 + kWindow, 0, kLentPartNumBytes + 1);  // too long
+  send(OperationKind::kInvoke, 802 + kWindow, 0, call);
+  send(OperationKind::kInvokePart, 802 + kWindow, 0,
+       pattern(kLentPartNumBytes, 1));  // comes by itself: nobody could end it
+  send(OperationKind::kInvoke, 803 + kWindow, 0, call);
+  offer(803 + kWindow, 1, kLentPartNumBytes);  // of another tensor
+  offer(804 + kWindow, 0, kLentPartNumBytes);  // before its call, twice
+  offer(804 + kWindow, 0, kLentPartNumBytes);
+  send(OperationKind::kInvoke, 804 + kWindow, 0, call);
+  send(OperationKind::kInvoke, 805 + kWindow, 0, call);  // never comes
+  send(OperationKind::kCancel, 805 + kWindow, 0, {});
+  expect_service();
+  EXPECT_TRUE(comes_true([&] { return ended_.count == num_offered_; })) << ended_.count << " of " << num_offered_;
+  EXPECT_TRUE(comes_true([&] { return pair_.server->is_idle(); }));
 }
 
 TEST_F(HostileTest, messages_of_other_keys_are_refused) {

@@ -93,6 +93,17 @@ class LendingTest : public testing::TestWithParam<std::string> {
     return call;
   }
 
+  void wait_until_taken(Call& call) {
+    ASSERT_TRUE(pair_.to_server->wait(call, Clock::now() + 30s));
+    ASSERT_TRUE(call.status().ok()) << call.status().message();
+  }
+
+  // It has met one.
+  static void lose_the_other(Engine& engine) {
+    engine.exclusively([&] { engine.messenger().on_peer_lost(0, Status(ErrorCode::kPeerLost, "as the test has it")); });
+    engine.wake();
+  }
+
   void give_back() {
     const std::lock_guard lock(mutex_);
     took_.clear();
@@ -107,7 +118,8 @@ class LendingTest : public testing::TestWithParam<std::string> {
   LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
   std::atomic<int> num_released_{0};
   std::mutex mutex_;
-  std::vector<Loan> took_;  // guarded by it
+  std::vector<Loan> took_;      // guarded by it
+  Invocation* held_ = nullptr;  // likewise
   TwoRuntimes pair_{transports(fabric_), {.name = "server", .borrows = true}, {.name = "client", .borrows = true}};
 };
 
@@ -167,6 +179,65 @@ TEST_P(LendingTest, a_loan_outlives_its_runtime) {
   EXPECT_FALSE(is_released_within(50ms));
   give_back();
   EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, and_its_connection) {
+  const CallPointer call = start("take");
+  wait_until_taken(*call);
+  for (Connection* connection : {pair_.to_client.get(), pair_.to_server.get()}) {
+    connection->close(Clock::now());
+    EXPECT_TRUE(connection->await_end(Clock::now() + 30s));
+  }
+  EXPECT_FALSE(is_released_within(50ms));
+  give_back();
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, and_a_call_that_is_given_up) {
+  ASSERT_TRUE(pair_.server
+                  ->add("keep",
+                        [this](Invocation& invocation) {
+                          const std::lock_guard lock(mutex_);
+                          took_.push_back(take(invocation.arguments()));
+                          held_ = &invocation;
+                        })
+                  .ok());
+  const CallPointer call = CallPointer::adopt(*new Call);
+  call->request.open("keep");
+  lend(call->request);
+  pair_.to_server->start(*call);
+  const auto is_held = [&] {
+    const std::lock_guard lock(mutex_);
+    return held_ != nullptr;
+  };
+  while (!is_held()) std::this_thread::yield();
+  pair_.to_server->cancel(*call);
+  ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
+  EXPECT_EQ(call->status().code(), ErrorCode::kCancelled);
+  EXPECT_FALSE(is_released_within(50ms));
+  echo_nothing(*held_);
+  EXPECT_FALSE(is_released_within(50ms));
+  give_back();
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+// A borrower that is gone reads nothing any more. Who only seems to be gone, and gives the loan back, hurts nobody.
+TEST_P(LendingTest, what_is_lent_is_revoked_when_the_borrower_dies) {
+  if (GetParam() == "loopback") GTEST_SKIP() << "transfers with its dead are never told done";
+  const CallPointer call = start("take");
+  wait_until_taken(*call);
+  lose_the_other(pair_.client_engine());
+  EXPECT_TRUE(is_released_within(30s));
+  wait_for(*pair_.to_server, *call);
+  give_back();
+}
+
+TEST_P(LendingTest, a_loan_of_the_dead_may_be_given_back) {
+  const CallPointer call = start("take");
+  wait_until_taken(*call);
+  lose_the_other(pair_.server_engine());
+  give_back();
+  EXPECT_EQ(pair_.to_client->failure().code(), ErrorCode::kPeerLost);
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, LendingTest, testing::Values("loopback", "ucx", "rings"),

@@ -14,6 +14,10 @@ TwoRuntimes::TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, Run
   client_options.name = "client";
   client = std::make_shared<RuntimeCore>(*engines_[1], std::move(client_options));
   EXPECT_TRUE(server->open().ok() && client->open().ok());
+  meet();
+}
+
+void TwoRuntimes::meet() {
   const OwnCard server_card = engines_[0]->make_card();
   const OwnCard client_card = engines_[1]->make_card();
   const uint64_t server_key = server_card.card().key;

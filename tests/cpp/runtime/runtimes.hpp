@@ -21,6 +21,9 @@ class TwoRuntimes {
                        RuntimeOptions client_options = {});
   ~TwoRuntimes();
 
+  // Once more: what they have of each other is another connection then.
+  void meet();
+
   std::shared_ptr<RuntimeCore> server;
   std::shared_ptr<RuntimeCore> client;
   std::shared_ptr<Connection> to_server;  // the client's

@@ -1,0 +1,76 @@
+// How this process closes a connection.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/connection.hpp"
+#include "runtime/runtime_core.hpp"
+
+namespace axon {
+
+// How often who waits for the end looks: often enough, since it drives meanwhile.
+static constexpr std::chrono::milliseconds kLookInterval{2};
+
+// In the queue of what this process submits, so that what was started before is begun before.
+struct Connection::Closing final : Submission {
+  Closing(std::shared_ptr<Connection> of, Clock::time_point at) noexcept : connection(std::move(of)), deadline(at) {}
+  void begin() noexcept override {
+    connection->begin_closing(deadline);
+    delete this;
+  }
+  void deliver() noexcept override {}
+
+  const std::shared_ptr<Connection> connection;  // owned with the runtime, and whoever closes it
+  const Clock::time_point deadline;
+};
+
+void Connection::close(Clock::time_point deadline) noexcept {
+  if (engine_.is_forked()) return;
+  engine_.submit_after_delivery(*new Closing(shared_from_this(), deadline));
+  engine_.wake();
+}
+
+void Connection::begin_closing(Clock::time_point deadline) noexcept {
+  closes_at_ = std::min(closes_at_.value_or(deadline), deadline);
+  look_after_closing(Clock::now());
+}
+
+void Connection::look_after_closing(Clock::time_point now) noexcept {
+  if (!closes_at_ || !failure_.ok()) return;
+  const bool has_drained = core_.is_through_with(*this);
+  if (!has_drained && now < *closes_at_) return;
+  has_drained_ = has_drained;
+  end(closed_here());
+}
+
+Status Connection::closed_here() const {
+  return {ErrorCode::kAborted, "peer '" + identity_.name + "' was closed here"};
+}
+
+bool Connection::await_end(Clock::time_point deadline) noexcept {
+  if (engine_.is_forked()) return true;
+  const sync::atomic<bool> never{false};
+  const auto has_ended = [&] {
+    return engine_.exclusively([&] {
+      if (failure_.ok()) look_after_closing(Clock::now());
+      return !failure_.ok();
+    });
+  };
+  bool ended = has_ended();
+  while (!ended && Clock::now() < deadline) {
+    engine_.wait(never, std::min(deadline, Clock::now() + kLookInterval));
+    ended = has_ended();
+  }
+  return ended;
+}
+
+bool Connection::has_drained() noexcept {
+  return engine_.is_forked() || engine_.exclusively([&] { return has_drained_; });
+}
+
+void Connection::end(const Status& reason) noexcept {
+  if (!failure_.ok()) return;
+  send_word(OperationKind::kClose, 0);
+  fail(reason);
+}
+
+}  // namespace axon
