@@ -89,7 +89,7 @@ def _grow_in_rounds() -> tuple[tuple[int, ...], tuple[int, ...]]:
                     finish(call.launch(group, asynchronous))
             all_gather_matmul(x, weight)
             matmul_reduce_scatter(whole, weight)
-        torch.cuda.synchronize()
+            torch.cuda.synchronize()  # what torch's allocator takes for results grows with the host's lead
 
     run(WARM_ROUNDS)  # the ranks map each other's tensors meanwhile
     before = _holdings()
