@@ -75,7 +75,8 @@ void OpenGenerator::run_those_that_wait(std::unique_lock<std::mutex>& lock) {
 
 void OpenGenerator::deliver() noexcept {
   const std::shared_ptr<Gate> gate = gate_;  // until all of this is through
-  const Gate::Pass pass(*gate);
+  const Gate::Pass pass(
+      *gate);  // open or not: a closed runtime has closed this before its gate, and run() ends what waits
   std::unique_lock lock(mutex_);
   const std::shared_ptr<OpenGenerator> kept = std::exchange(kept_, nullptr);
   run_those_that_wait(lock);
@@ -109,7 +110,7 @@ void Generators::open(Invocation& invocation, const GeneratorFunction& function)
   auto opened = std::make_shared<OpenGenerator>(caller->engine(), gate_, function(invocation.arguments()));
   const std::string fault = add(caller, *number, std::move(opened));
   if (!fault.empty()) return invocation.fail("BufferError", fault);
-  if (!caller->failure().ok()) drop(caller);  // which may have been told before it was added
+  if (caller->has_ended()) drop(caller);  // which may have been told before it was added
   invocation.answer().integer(*number);
   invocation.reply();
 }
@@ -163,7 +164,7 @@ void Generators::stop(Invocation& invocation) {
     }
   }
   if (stopped != nullptr) stopped->close();
-  if (!connection->failure().ok()) drop(connection);
+  if (connection->has_ended()) drop(connection);
   invocation.answer().nothing();
   invocation.reply();
 }

@@ -123,7 +123,7 @@ void Mailbox::State::arrive(Invocation& invocation) {
   if (!invocation.is_answered()) {
     invocation.fail("TimeoutError", "the message has come after its sender had given it up");
   }
-  if (is_new && !sender->failure().ok()) drop(sender);  // it may have been lost before
+  if (is_new && sender->has_ended()) drop(sender);  // it may have been lost before
 }
 
 void Mailbox::State::settle(const std::shared_ptr<Connection>& sender, int64_t settled) {
@@ -137,7 +137,7 @@ void Mailbox::State::settle(const std::shared_ptr<Connection>& sender, int64_t s
     is_new = is_first;
   }
   answer(accepted);
-  if (is_new && !sender->failure().ok()) drop(sender);  // likewise
+  if (is_new && sender->has_ended()) drop(sender);  // likewise
 }
 
 void Mailbox::State::settle(Order& order, int64_t settled, Answers& accepted) {

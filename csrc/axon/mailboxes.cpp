@@ -21,7 +21,7 @@ std::shared_ptr<Sent> Mailboxes::sent(const Peer& peer, std::string_view tag) {
     return kept;
   };
   std::shared_ptr<Sent> sent = counted();
-  if (!peer.failure().ok()) drop(peer.connection());  // it may have been lost before
+  if (peer.connection()->has_ended()) drop(peer.connection());  // it may have been lost before
   return sent;
 }
 

@@ -27,7 +27,8 @@ class Peer {
   // Takes no calls any more, in either direction, and waits for those under way; then close(). False if some were left.
   // From within a function or a callback it does not wait, and is false: what is under way goes on, for as long.
   bool drain(std::chrono::milliseconds at_most) noexcept;
-  // Ends what is left, here and at the peer, which is told. Idempotent. Whoever connects anew has another Peer.
+  // Ends what is left, here and at the peer, which is told; waits until that is done, for a second at most, but not in
+  // a function of the runtime's. Idempotent. Whoever connects anew has another Peer.
   void close() noexcept;
 
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }

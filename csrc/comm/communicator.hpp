@@ -128,7 +128,6 @@ class Communicator final : public InboxListener {
   bool heard_enough(const Operation& operation, Clock::time_point asked_at) const noexcept;
   void time_out(Operation& operation, Clock::time_point asked_at) noexcept;
   Status give_up_waiting(Operation& operation, Clock::time_point asked_at);
-  std::string unclaimed_message();
   std::string findings(Operation& operation, Clock::time_point asked_at);
 
   void trace_begin(const Operation& operation, std::string_view algorithm) const;

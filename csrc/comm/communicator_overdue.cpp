@@ -23,16 +23,8 @@ Communicator::Heed Communicator::heed_companion() noexcept {
   if (!asked_for_fault_at_) asked_for_fault_at_ = inquire();
   const bool has_heard = answers_.all_since(*asked_for_fault_at_);
   if (!has_heard && Clock::now() < *asked_for_fault_at_ + kAnswerTimeout) return Heed::kAsking;
-  fail(Status(fault.code(), fault.message() + " " + answers_.all(*asked_for_fault_at_) + unclaimed_message()));
+  fail(Status(fault.code(), fault.message() + " " + answers_.all(*asked_for_fault_at_)));
   return Heed::kFailed;
-}
-
-// What the companion waits for may have come another way.
-std::string Communicator::unclaimed_message() {
-  const MessageHeader* message = inbox_->unclaimed(0);
-  if (message == nullptr) return "";
-  return " A CPU tensor that rank " + std::to_string(message->source) +
-         " has sent with tag 0 is received by nobody: " + kMeetingUnderTags + ".";
 }
 
 Status Communicator::failure() noexcept {

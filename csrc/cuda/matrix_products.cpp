@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -67,12 +66,13 @@ static MatrixView rows_from(const MatrixView& view, int64_t row, DataType dtype)
 
 Status MatrixProducts::enqueue(const MatrixProduct& product, void* workspace, StreamView stream) {
   const std::lock_guard lock(mutex_);
-  int64_t most_rows = product.num_rows;
-  if (compute_capability_ == kMeasured) most_rows = rows_of_piece(most_rows, product.depth, product.num_columns);
-  for (int64_t row = 0; row < product.num_rows; row += most_rows) {
+  if (compute_capability_ != kMeasured) return enqueue_piece(product, workspace, stream);
+  const ProductCut cut(product.num_rows, product.depth, product.num_columns);
+  for (int64_t number = 0; number < cut.num_pieces(); ++number) {
+    const int64_t begin = cut.begin(number);
     MatrixProduct piece = product;
-    piece.num_rows = std::min(most_rows, product.num_rows - row);
-    for (MatrixView* view : {&piece.x, &piece.output, &piece.addend}) *view = rows_from(*view, row, product.dtype);
+    piece.num_rows = cut.begin(number + 1) - begin;
+    for (MatrixView* view : {&piece.x, &piece.output, &piece.addend}) *view = rows_from(*view, begin, product.dtype);
     AXON_TRY(enqueue_piece(piece, workspace, stream));
   }
   return Status();

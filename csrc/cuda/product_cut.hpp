@@ -6,12 +6,28 @@
 // Measured on two H200, 32768 x 16384 x 16384 of float16: 1.3 % alone, 4 % beside a gather (docs/fused.md).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace axon {
 
-// At most `num_rows`, all of them where cutting does not pay: of short sums, whose pieces end too soon. A multiple of
-// the tallest tile's rows otherwise.
-int64_t rows_of_piece(int64_t num_rows, int64_t depth, int64_t num_columns) noexcept;
+class ProductCut {
+ public:
+  // One piece where cutting does not pay: of short sums, whose pieces end too soon.
+  ProductCut(int64_t num_rows, int64_t depth, int64_t num_columns) noexcept;
+
+  int64_t num_pieces() const noexcept { return num_pieces_; }
+  // Its first row; of the piece behind the last one, the end. Pieces differ by a tile.
+  int64_t begin(int64_t piece) const noexcept {
+    return std::min(num_rows_, num_tiles_ * piece / num_pieces_ * kRowsOfTile);
+  }
+
+ private:
+  static constexpr int64_t kRowsOfTile = 256;  // the tallest one's
+
+  int64_t num_rows_;
+  int64_t num_tiles_;
+  int64_t num_pieces_ = 1;
+};
 
 }  // namespace axon

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/envelope.hpp"
 #include "runtime/runtime_core.hpp"
 
 namespace axon {
 
 static constexpr std::chrono::seconds kLookInterval{1};
+// What a peer has sent before it closed its socket goes another way, and may come later.
+static constexpr std::chrono::milliseconds kLastWords{200};
 
 Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, PeerId peer)
     : core_(core),
@@ -77,6 +80,11 @@ void Connection::on_message(const MessageHeader& header, const Payload& payload)
   }
 }
 
+// What the library tells of what is under way, by names of its own: that a mailbox waits for nothing more, …
+static bool is_own_word(const Call& call) noexcept {
+  return call.answer == Call::Answer::kNone && call.request.name().starts_with(kOwnNames);
+}
+
 static Status cancelled() {
   return {ErrorCode::kCancelled, "the call has been cancelled"};
 }
@@ -85,7 +93,7 @@ void Connection::begin(Call& call) noexcept {
   call.begun_ = true;
   ++num_calls_;
   if (!failure_.ok()) return finish(call, failure_.clone());
-  if (closes_at_) return finish(call, closed_here());
+  if (closes_at_ && !is_own_word(call)) return finish(call, closed_here());
   if (call.given_up_) return finish(call, cancelled());
   const std::atomic<uint32_t>* const gate = call.request.gate();
   if (gate == nullptr) return take_place(call);
@@ -241,7 +249,11 @@ void Connection::tick(Clock::time_point now) noexcept {
     next_look_ = now + kLookInterval;
     pollfd socket{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
     if (poll(&socket, 1, 0) > 0) {
-      return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' is gone: its socket has hung up"));
+      if (has_hung_up_) {
+        return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' is gone: its socket has hung up"));
+      }
+      has_hung_up_ = true;
+      next_look_ = now + kLastWords;
     }
   }
   if (num_calls_ == 0) return;
@@ -282,6 +294,7 @@ void Connection::release_rested() noexcept {
 
 void Connection::fail(const Status& reason) noexcept {
   if (!failure_.ok()) return;
+  has_drained_ = core_.is_through_with(*this);
   failure_ = reason.clone();
   socket_ = FileDescriptor();
   engine_.messenger().detach(identity_.own_key);

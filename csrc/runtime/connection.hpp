@@ -58,10 +58,12 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void close(Clock::time_point deadline) noexcept;
   // Drives until it has ended, whoever has ended it; false at the deadline.
   bool await_end(Clock::time_point deadline) noexcept;
-  // It has ended by close(), which had nothing left to end.
+  // When it ended nothing was under way.
   bool has_drained() noexcept;
-  // Why nothing can be called any more; ok while it can.
+  // Why nothing can be called any more; ok while it can. While it closes, what is under way goes on nevertheless.
   Status failure() noexcept;
+  // Nothing goes on any more.
+  bool has_ended() noexcept;
   // The peer's process is another one of this host.
   bool is_neighbour() const noexcept { return engine_.is_neighbour(identity_.card); }
 
@@ -148,6 +150,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   bool has_drained_ = false;
   bool watches_socket_ = false;  // peers of this host are watched by the engine
   Clock::time_point next_look_{};
+  bool has_hung_up_ = false;
 
   std::vector<Place> places_;
   std::vector<uint32_t> free_places_;

@@ -7,8 +7,9 @@
 
 namespace axon {
 
-// How often who waits for the end looks: often enough, since it drives meanwhile.
-static constexpr std::chrono::milliseconds kLookInterval{2};
+// How often who waits for the end looks, and how long it spins in between: the end may be far.
+static constexpr std::chrono::milliseconds kEndInterval{2};
+static constexpr std::chrono::microseconds kEndPatience{100};
 
 // In the queue of what this process submits, so that what was started before is begun before.
 struct Connection::Closing final : Submission {
@@ -36,10 +37,7 @@ void Connection::begin_closing(Clock::time_point deadline) noexcept {
 
 void Connection::look_after_closing(Clock::time_point now) noexcept {
   if (!closes_at_ || !failure_.ok()) return;
-  const bool has_drained = core_.is_through_with(*this);
-  if (!has_drained && now < *closes_at_) return;
-  has_drained_ = has_drained;
-  end(closed_here());
+  if (core_.is_through_with(*this) || now >= *closes_at_) end(closed_here());
 }
 
 Status Connection::closed_here() const {
@@ -57,10 +55,14 @@ bool Connection::await_end(Clock::time_point deadline) noexcept {
   };
   bool ended = has_ended();
   while (!ended && Clock::now() < deadline) {
-    engine_.wait(never, std::min(deadline, Clock::now() + kLookInterval));
+    engine_.wait(never, std::min(deadline, Clock::now() + kEndInterval), kEndPatience);
     ended = has_ended();
   }
   return ended;
+}
+
+bool Connection::has_ended() noexcept {
+  return engine_.exclusively([&] { return !failure_.ok(); });
 }
 
 bool Connection::has_drained() noexcept {

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "memory/buffer.hpp"
 
@@ -48,6 +49,8 @@ inline constexpr size_t kMostValueBytes = size_t{1} << 30;
 inline constexpr size_t kMostTensors = 4096;
 inline constexpr size_t kMostDimensions = 64;
 inline constexpr size_t kLongestName = 255;
+// What names of the library's own functions begin with.
+inline constexpr std::string_view kOwnNames = "axon.";
 // Header and envelope fit into one fragment of UCX's over shared memory.
 inline constexpr size_t kLongestWithTensors = 8000;
 

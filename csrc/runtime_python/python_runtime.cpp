@@ -105,10 +105,9 @@ class LateCallbacks final : public Submission {
 
 // A function's name as users know it: "axon.mailbox:news" is of a mailbox 'news'.
 static std::string spoken(const std::string& name) {
-  static constexpr std::string_view kOwn = "axon.";
-  const size_t colon = name.starts_with(kOwn) ? name.find(':') : std::string::npos;
+  const size_t colon = name.starts_with(kOwnNames) ? name.find(':') : std::string::npos;
   if (colon == std::string::npos) return "function '" + name + "'";
-  return name.substr(kOwn.size(), colon - kOwn.size()) + " '" + name.substr(colon + 1) + "'";
+  return name.substr(kOwnNames.size(), colon - kOwnNames.size()) + " '" + name.substr(colon + 1) + "'";
 }
 
 void PythonRuntime::Queue::push(Item item) noexcept {

@@ -3,7 +3,9 @@
 #include <array>
 #include <atomic>
 #include <string>
+#include <utility>
 
+#include "comm/companion.hpp"
 #include "stream/announcement.hpp"
 
 namespace axon {
@@ -48,8 +50,12 @@ Status fault_in(const TeamMailbox& mailbox, int rank) {
   const std::string peer = "rank " + std::to_string(report.peer);
   const std::string ours = describe(report.ours, report.our_tag);
   switch (code) {
-    case FaultCode::kTimeout:
-      return {ErrorCode::kTimeout, ours + ": Timed out on the GPU. Still awaited here: " + peer + "."};
+    case FaultCode::kTimeout: {
+      std::string text = ours + ": Timed out on the GPU. Still awaited here: " + peer + ".";
+      const bool is_message = static_cast<DeviceOperation>(report.ours.operation) == DeviceOperation::kPointToPoint;
+      if (is_message) text += std::string(" ") + kMeetingUnderTags + ".";
+      return {ErrorCode::kTimeout, std::move(text)};
+    }
     case FaultCode::kMismatch:
       return {ErrorCode::kMismatch, "mismatched operations: " + peer + " called " +
                                         describe(report.theirs, report.their_tag) + ", rank " + std::to_string(rank) +

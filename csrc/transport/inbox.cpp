@@ -114,12 +114,6 @@ void Inbox::depart(uint32_t source, uint32_t num_sent, Status reason) noexcept {
   fail_hopeless();
 }
 
-const MessageHeader* Inbox::unclaimed(uint32_t slot) noexcept {
-  const Unexpected* const message =
-      unexpected_point_to_point_.find([&](const Unexpected& held) { return held.header.slot == slot; });
-  return message == nullptr ? nullptr : &message->header;
-}
-
 // Receives for which nobody is left to send.
 void Inbox::fail_hopeless() noexcept {
   const auto is_hopeless = [](const Request& posted) { return !posted.exchange->hopelessness_of(posted).ok(); };

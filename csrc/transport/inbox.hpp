@@ -93,9 +93,6 @@ class Inbox {
     return latest.fingerprint.operation == OperationKind{} ? nullptr : &latest;
   }
 
-  // Of the point-to-point messages that nobody waits for, the first in this slot; null: there is none. For diagnosis.
-  const MessageHeader* unclaimed(uint32_t slot) noexcept;
-
   // The sequence number of the next point-to-point message to `destination`.
   uint32_t next_point_to_point(uint32_t destination) noexcept { return sent_[destination]++; }
   // How many there were.

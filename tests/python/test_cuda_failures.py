@@ -132,7 +132,6 @@ def test_cpu_and_cuda_tensors_meet_under_a_tag(receiver: int, two_ranks: RankPoo
     message = two_ranks.run(_meet_in_different_memory, receiver, 0)[receiver]
     assert "Timed out" in message
     assert "CPU and CUDA tensors meet under tags other than 0" in message
-    assert receiver == 0 or "A CPU tensor that rank 0 has sent with tag 0 is received by nobody" in message
 
 
 def _abort() -> tuple[str, float]:

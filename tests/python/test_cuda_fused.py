@@ -255,9 +255,9 @@ def test_products_are_cut_by_rows(two_ranks: RankPool) -> None:
 
 
 def _long_sums() -> None:
-    """Each rank's rows are two products, the second one shorter."""
+    """Each rank's own rows, and each half of them, are several products that are not alike."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
-    sizes, depth, width = [4608] * num_ranks, 8192, 8192
+    sizes, depth, width = [9000] * num_ranks, 5000, 8192
 
     def draw(rows: int, columns: int, rank: int, seed: int = 0) -> Tensor:
         return dense_factor((rows, columns), rank, seed, one_in=8)

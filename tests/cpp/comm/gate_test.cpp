@@ -159,26 +159,6 @@ TEST_F(GateTest, a_companions_timeout_says_what_every_rank_was_given_last) {
   group_[0]->accompany(nullptr);
 }
 
-TEST_F(GateTest, a_companions_timeout_tells_of_a_message_that_came_another_way) {
-  Recorder recorder;
-  group_[0]->accompany(&recorder);
-  auto message = TestOperation::send({1, 2, 3}, 0, 0);
-  ASSERT_TRUE(run(*group_[1], *message).ok());
-  auto barrier = TestOperation::barrier(30s);
-  std::thread other([&] {
-    auto theirs = TestOperation::barrier(30s);
-    EXPECT_TRUE(run(*group_[1], *theirs).ok());
-  });
-  EXPECT_TRUE(run(*group_[0], *barrier).ok());  // behind it the message has come
-  other.join();
-  recorder.late.store(true);
-  const std::string text = group_[0]->failure().message();
-  const std::string part =
-      "A CPU tensor that rank 1 has sent with tag 0 is received by nobody: CPU and CUDA tensors meet";
-  EXPECT_NE(text.find(part), std::string::npos) << text;
-  group_[0]->accompany(nullptr);
-}
-
 TEST_F(GateTest, beside_a_companion_a_late_message_without_a_tag_says_where_it_may_be) {
   Recorder recorder;
   group_[0]->accompany(&recorder);
