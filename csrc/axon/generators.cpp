@@ -75,8 +75,8 @@ void OpenGenerator::run_those_that_wait(std::unique_lock<std::mutex>& lock) {
 
 void OpenGenerator::deliver() noexcept {
   const std::shared_ptr<Gate> gate = gate_;  // until all of this is through
-  const Gate::Pass pass(
-      *gate);  // open or not: a closed runtime has closed this before its gate, and run() ends what waits
+  // Open or not: a closed runtime has closed this before its gate, and run() ends what waits.
+  const Gate::Pass pass(*gate);
   std::unique_lock lock(mutex_);
   const std::shared_ptr<OpenGenerator> kept = std::exchange(kept_, nullptr);
   run_those_that_wait(lock);

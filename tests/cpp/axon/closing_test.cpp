@@ -148,48 +148,5 @@ TEST_F(Closing, streams_mailboxes_and_publications_end_with_their_peer) {
   EXPECT_EQ(full.take(10s).value().values().next().integer, 0);
 }
 
-// One that is opened while the server closes finds the connection closing, but not ended.
-TEST_F(Closing, whoever_opens_a_stream_meanwhile_ends_no_other) {
-  static constexpr int kNumValues = 10;
-  Call call(met_.to_server, "hold");
-  call.start();
-  ASSERT_TRUE(comes_true([&] { return is_held_.load(); }));
-  const Peer to_client = held_->caller();
-  held_->reply();
-  ASSERT_TRUE(call.wait(10s));
-  const auto slow = [](Received) -> Generator {
-    return [number = int64_t{0}](Next& next) mutable {
-      std::this_thread::sleep_for(5ms);
-      if (number == kNumValues) return next.end();
-      next.value().integer(number++);
-      next.reply();
-    };
-  };
-  std::atomic<bool> is_opening{false};
-  const auto late = [&](Received) -> Generator {
-    is_opening.store(true);
-    EXPECT_TRUE(comes_true([&] { return !to_client.failure().ok(); }));
-    return [](Next& next) { next.end(); };
-  };
-  ASSERT_TRUE(met_.server.add_generator("slow", slow).ok());
-  ASSERT_TRUE(met_.server.add_generator("late", late).ok());
-  Stream numbers(met_.to_server, "slow", {.ahead = 8});
-  (void)numbers.arguments(0);
-  numbers.start();
-  ASSERT_TRUE(numbers.next(10s));
-  Stream others(met_.to_server, "late", {.ahead = 1});
-  (void)others.arguments(0);
-  others.start();
-  int num_values = 1;
-  std::thread takes([&] {
-    while (numbers.next(10s)) ++num_values;
-  });
-  EXPECT_TRUE(comes_true([&] { return is_opening.load(); }));
-  EXPECT_TRUE(to_client.drain(30s));
-  takes.join();
-  EXPECT_TRUE(num_values == kNumValues || !numbers.status().ok()) << num_values << " and an end";
-  while (others.next(10s)) continue;
-}
-
 }  // namespace
 }  // namespace axon::library
