@@ -105,9 +105,9 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
   const RuntimeOptions options_;
   size_t num_early_bytes_ = 0;
   const Inbound::Limits limits_;
-  std::shared_ptr<RuntimeCore> self_;  // while it is a door of the engine's, or users hold invocations
-  size_t num_held_ = 0;                // such invocations
-  bool has_left_ = false;              // it is no door any more
+  std::shared_ptr<RuntimeCore> self_;               // while it is a door of the engine's, or users hold invocations
+  size_t num_held_ = 0;                             // such invocations
+  bool has_left_ = false;                           // it is no door any more
   Functions functions_;                             // none is taken out
   Functions::value_type* latest_called_ = nullptr;  // of these: the next call is often of the same
   Function fallback_;

@@ -124,7 +124,8 @@ void Messenger::run_ready() noexcept {
 
 void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
   if (is_of_a_call(header.fingerprint.operation)) {
-    if (latest_addressee_ != nullptr && header.key == latest_key_) return latest_addressee_->on_message(header, payload);
+    if (latest_addressee_ != nullptr && header.key == latest_key_)
+      return latest_addressee_->on_message(header, payload);
     const auto addressee = addressees_.find(header.key);
     if (addressee != addressees_.end()) {
       latest_key_ = header.key;
