@@ -4,6 +4,8 @@
 //   active_message_echo call '"HOST PORT"'  {"connected": true}; then answers each line
 //                                           {"num_bytes": 8, "in_flight": 1, "seconds": 0.2} with
 //                                           {"calls": …, "calls_per_s": …, "p50_us": …, "p99_us": …}
+//
+// None in flight: a message that nobody answers, and the server's own in return.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -58,11 +60,40 @@ void put(Outbound& outbound, std::string_view function, ConstBuffer data) {
   outbound.seal();
 }
 
+// Messages to one peer that nobody answers, of which one or two are on their way.
+class Teller {
+ public:
+  void tell(Connection& peer, std::string_view function, ConstBuffer data) {
+    Call& call = *rested();
+    call.reset();
+    call.answer = Call::Answer::kNone;
+    put(call.request, function, data);
+    peer.start(call);
+  }
+
+ private:
+  CallPointer& rested() {
+    for (CallPointer& call : calls_) {
+      if (call->released()) return call;
+    }
+    calls_.push_back(CallPointer::adopt(*new Call));
+    return calls_.back();
+  }
+
+  std::vector<CallPointer> calls_;
+};
+
 void serve(const std::string& host) {
   std::unique_ptr<Runtime> runtime = checked(Runtime::open({.name = "server"}));
   check(runtime->core().add("echo", [](Invocation& invocation) {
     const Buffer data = invocation.arguments().tensors()[0].data;
     put(invocation.answer, {}, {data.data, data.num_bytes});
+    invocation.reply();
+  }));
+  Teller teller;
+  check(runtime->core().add("return", [&teller](Invocation& invocation) {
+    const Buffer data = invocation.arguments().tensors()[0].data;
+    teller.tell(*invocation.connection(), "returned", {data.data, data.num_bytes});
     invocation.reply();
   }));
   const uint16_t port = checked(runtime->listen({.host = host, .port = 0}, secret()));
@@ -83,12 +114,19 @@ class Caller {
  public:
   explicit Caller(const Place& place)
       : runtime_(checked(Runtime::open({.name = "client"}))),
-        server_(checked(runtime_->connect(place, secret(), Clock::now() + 30s))) {}
+        server_(checked(runtime_->connect(place, secret(), Clock::now() + 30s))) {
+    check(runtime_->core().add("returned", [this](Invocation& invocation) {
+      has_returned_.store(true);
+      invocation.reply();
+    }));
+  }
 
   void prepare(size_t num_bytes, size_t in_flight) {
     payload_.assign(num_bytes, std::byte{0x5A});
     while (calls_.size() < in_flight) calls_.push_back(CallPointer::adopt(*new Call));
     in_flight_ = in_flight;
+    deadline_ = Clock::now() + 60s;
+    if (in_flight == 0) return;
     start(0);
     finish(0);
     const Buffer echoed = calls_[0]->reply().tensors()[0].data;
@@ -101,6 +139,8 @@ class Caller {
   double run(size_t num_calls, std::vector<double>& times) {
     times.clear();
     const Clock::time_point began = Clock::now();
+    deadline_ = began + 60s;
+    if (in_flight_ == 0) return there_and_back(num_calls, times);
     Clock::time_point last = began;
     for (size_t i = 0; i < num_calls + in_flight_; ++i) {
       if (i >= in_flight_) finish(i % in_flight_);
@@ -122,9 +162,22 @@ class Caller {
     server_->start(call);
   }
 
+  double there_and_back(size_t num_messages, std::vector<double>& times) {
+    const Clock::time_point began = Clock::now();
+    Clock::time_point last = began;
+    for (size_t i = 0; i < num_messages; ++i) {
+      has_returned_.store(false, std::memory_order_relaxed);
+      teller_.tell(*server_, "return", {payload_.data(), payload_.size()});
+      if (!runtime_->serve(has_returned_, deadline_)) fail("nothing returned in time");
+      const Clock::time_point now = Clock::now();
+      times.push_back(duration<double, std::micro>(now - std::exchange(last, now)).count());
+    }
+    return duration<double>(last - began).count();
+  }
+
   void finish(size_t place) {
     Call& call = *calls_[place];
-    if (!server_->wait(call, Clock::now() + 60s)) fail("no answer in time");
+    if (!server_->wait(call, deadline_)) fail("no answer in time");
     check(call.status().clone());
   }
 
@@ -133,15 +186,19 @@ class Caller {
   std::vector<std::byte> payload_;
   std::vector<CallPointer> calls_;
   size_t in_flight_ = 1;
+  Clock::time_point deadline_{};  // of a run
+  Teller teller_;
+  sync::atomic<bool> has_returned_{false};
 };
 
 void measure(Caller& caller, size_t num_bytes, size_t in_flight, double seconds) {
   caller.prepare(num_bytes, in_flight);
   std::vector<double> times;
-  size_t num_calls = in_flight;
+  size_t num_calls = std::max<size_t>(in_flight, 1);
   double taken = 0;
   while ((taken = caller.run(num_calls, times)) < kSecondsToWarm) num_calls *= 2;
-  num_calls = std::max(in_flight, static_cast<size_t>(static_cast<double>(num_calls) * seconds / taken));
+  num_calls =
+      std::max(std::max<size_t>(in_flight, 1), static_cast<size_t>(static_cast<double>(num_calls) * seconds / taken));
   taken = caller.run(num_calls, times);
   std::ranges::sort(times);
   const auto at = [&](double share) {

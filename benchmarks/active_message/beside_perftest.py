@@ -2,7 +2,9 @@
 
     python benchmarks/active_message/beside_perftest.py --echo BUILD/benchmarks/active_message_echo --json am_lat.jsonl
 
-The two take turns. ucx_perftest spins and never sleeps, so both need a core a process: on a machine that has less, or
+Told: a message that nobody answers, and one in return, instead of a call and its answer.
+
+They take turns. ucx_perftest spins and never sleeps, so both need a core a process: on a machine that has less, or
 other work, its times are those of its scheduler.
 """
 
@@ -50,15 +52,22 @@ def main() -> None:
     pair = Pair([str(arguments.echo)], Place())
     try:
         for num_bytes in map(parse_size, arguments.sizes.split(",")):
-            ours, ucx = [], []
+            ours, told, ucx = [], [], []
             for _ in range(arguments.turns):
                 ours.append(pair.measure(num_bytes, 1, 0.1)["p50_us"] / 2)
+                told.append(pair.measure(num_bytes, 0, 0.1)["p50_us"] / 2)
                 if (alone := perftest_us(num_bytes, arguments.calls)) is not None:
                     ucx.append(alone)
-            line = {"num_bytes": num_bytes, "axon_cpp_us": median(ours), "ucx_us": median(ucx) if ucx else None}
+            line = {
+                "num_bytes": num_bytes,
+                "axon_cpp_us": median(ours),
+                "axon_cpp_told_us": median(told),
+                "ucx_us": median(ucx) if ucx else None,
+            }
             ratio = f"{line['axon_cpp_us'] / line['ucx_us']:.2f}" if ucx else "–"
             print(
-                f"{format_size(num_bytes):>5}  axon {median(ours):8.2f} µs  ucx {line['ucx_us']} µs  {ratio}×",
+                f"{format_size(num_bytes):>5}  axon {median(ours):8.2f} µs, told {median(told):.2f} µs  "
+                f"ucx {line['ucx_us']} µs  {ratio}×",
                 flush=True,
             )
             if arguments.json:

@@ -18,7 +18,7 @@ struct Call::State final : axon::Call {
   std::shared_ptr<Sent> sent;  // owned with the runtime; null where nobody keeps count
   int64_t number = 0;
   void (Sent::*told)(int64_t number, const Status& status) noexcept = nullptr;
-  std::vector<std::byte> turn;
+  ByteVector turn;
   size_t value_offset = 0;  // of a message to a mailbox
 
   void take_turn();
@@ -67,7 +67,7 @@ void Call::State::take_turn() {
   writer.array(3);
   writer.integer(its.number);
   writer.integer(its.settled);
-  std::vector<std::byte>& bytes = request.bytes();
+  ByteVector& bytes = request.bytes();
   bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(value_offset), turn.begin(), turn.end());
   ValueWriter(bytes).nothing();
 }

@@ -133,7 +133,15 @@ Status Engine::enter(Door& door) {
   });
 }
 
+// What was submitted before it begins before it.
 void Engine::submit(Submission& item) noexcept {
+  const auto begin = [&] {
+    begin_submitted();
+    item.begin();
+    messenger_.run_ready();
+    finish_over();
+  };
+  if (progress_->pump(begin)) return;
   submitted_.push(item);
   progress_->pump();
 }
@@ -141,8 +149,8 @@ void Engine::submit(Submission& item) noexcept {
 static thread_local bool delivers = false;
 
 void Engine::submit_after_delivery(Submission& item) noexcept {
+  if (!delivers) return submit(item);
   submitted_.push(item);
-  if (!delivers) progress_->pump();
 }
 
 bool Engine::is_delivering() noexcept {

@@ -13,6 +13,8 @@ using std::chrono::milliseconds;
 inline constexpr milliseconds kPatience{4};
 // Rounds that move nothing before a waiter offers its core to others: ranks may outnumber cores.
 inline constexpr unsigned kRoundsBeforeYield = 64;
+// … or before it pauses: a pause takes as long as a round or two, and what is answered at once would come amid it.
+inline constexpr unsigned kRoundsBeforePause = 16;
 inline constexpr unsigned kRoundsBetweenClockReads = 32;
 // So many idle rounds that take so long have given the core to others: there are too few. Who sleeps is then served
 // before who spins, so for some time waiters give up after kRoundsBeforeYield, and the background thread sleeps until

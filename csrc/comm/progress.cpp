@@ -173,11 +173,19 @@ void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, Clock::ti
                        [&] { return finished.load() || (!alone && background_is_away_.load()); });
 }
 
+// Holder of the token only. Once it is over nobody need read the clock for it.
+bool Progress::is_crowded() noexcept {
+  if (crowded_until_ == Clock::time_point{}) return false;
+  if (Clock::now() < crowded_until_) return true;
+  crowded_until_ = {};
+  return false;
+}
+
 Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline,
                                Clock::duration patience) noexcept {
   Clock::time_point looked_at{};  // not yet: what ends soon needs no clock
   Clock::time_point busy_at{};
-  const bool crowded = crowded_until_ != Clock::time_point{} && Clock::now() < crowded_until_;
+  const bool crowded = is_crowded();
   unsigned num_idle = 0;
   for (unsigned round = 1; !finished.load(); ++round) {
     if (drive_and_count()) {
@@ -185,7 +193,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
     } else if (++num_idle > kRoundsBeforeYield) {
       if (crowded) return Pause::kQuiet;
       sync::yield();
-    } else {
+    } else if (num_idle > kRoundsBeforePause) {
       sync::relax();
     }
     if (driver_.has_outbox() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kMakeWay;

@@ -65,6 +65,15 @@ class Progress {
 
   // After a submission: drives it, unless somebody else holds the token and will.
   void pump() noexcept;
+  // The same, of something that need not be submitted where the token is free: begins it, and drives. False: it is not.
+  template <typename Begin>
+  bool pump(Begin begin) noexcept {
+    if (!try_acquire()) return false;
+    begin();
+    driver_.drive();
+    release();
+    return true;
+  }
 
   // Whether this is the background thread, which must not wait for operations.
   static bool is_background() noexcept;
@@ -118,6 +127,7 @@ class Progress {
   // release() do not: they begin what has been submitted, and who submits says whether somebody waits.
   bool drive_and_count() noexcept;
   bool may_listen() const noexcept;
+  bool is_crowded() noexcept;
   Armed arm() noexcept;
   bool listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
   void sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;

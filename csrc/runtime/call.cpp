@@ -26,7 +26,6 @@ void Call::deliver() noexcept {
   }
   if (!resting) return;
   on_released();
-  connection_.reset();
   released_flag_.store(true, std::memory_order_release);
   release();
 }

@@ -32,7 +32,7 @@ Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, Pee
 }
 
 void Connection::start(Call& call) noexcept {
-  call.connection_ = shared_from_this();
+  if (call.connection_.get() != this) call.connection_ = shared_from_this();
   call.deadline_ = {};
   call.retain();
   if (engine_.is_forked()) [[unlikely]] {

@@ -20,7 +20,7 @@ Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
     --num_invocations_;
   }
   Invocation& invocation = core_.take_invocation();
-  invocation.connection_ = shared_from_this();
+  if (invocation.connection_.get() != this) invocation.connection_ = shared_from_this();
   invocation.number_ = header.sequence;
   invocation.comes_late_ = closes_at_.has_value();
   invocation.arguments_.open(engine_, invocation, core_.limits());

@@ -29,6 +29,8 @@ enum class Landing : uint8_t {
 class Inbound : private Completion {
  public:
   struct Tensor {
+    Tensor() noexcept {}  // not defaulted: that would clear all of it first, which takes as long as reading an envelope
+
     uint8_t dtype = 0;
     MemoryKind kind = MemoryKind::kHost;  // of the sender's
     std::span<const int64_t> shape;

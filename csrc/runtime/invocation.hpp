@@ -80,8 +80,8 @@ class Invocation final : public ListNode<Invocation>,
 
   // Holder of the token only.
   RuntimeCore* core_ = nullptr;
-  std::shared_ptr<RuntimeCore> keeper_;     // while a user has it: owned with the runtime, which may be gone before
-  std::shared_ptr<Connection> connection_;  // owned with the runtime
+  bool is_held_ = false;                    // a user has it: the core, whose runtime may be gone, stays for it
+  std::shared_ptr<Connection> connection_;  // owned with the runtime; stays for the next call, which may be of the same
   Inbound arguments_;
   const Function* handler_ = nullptr;
   uint32_t number_ = 0;

@@ -1,6 +1,6 @@
 #include "runtime/outbound.hpp"
 
-#include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -14,12 +14,21 @@ static constexpr ConstBuffer kLentPart{.data = &kNothing, .num_bytes = kLentPart
 // More memory than this is not kept for the next message.
 static constexpr size_t kMostKept = size_t{1} << 16;
 
+// Returns where the next one goes.
+static std::byte* put_padded(std::byte* to, const void* data, size_t num_bytes) noexcept {
+  std::byte* const end = to + padded(num_bytes);
+  if (end == to) return end;
+  std::memset(end - 8, 0, 8);
+  copy_few(to, data, num_bytes);
+  return end;
+}
+
 void Outbound::open(std::string_view name) {
   clear();
   name_num_bytes_ = static_cast<uint8_t>(name.size());
   values_offset_ = sizeof(EnvelopePrefix) + padded(name.size());
   bytes_.resize(values_offset_);
-  std::ranges::copy(std::as_bytes(std::span(name)), bytes_.begin() + sizeof(EnvelopePrefix));
+  put_padded(bytes_.data() + sizeof(EnvelopePrefix), name.data(), name.size());
 }
 
 void Outbound::refuse(const std::string& what, size_t count, size_t most) {
@@ -32,12 +41,15 @@ void Outbound::refuse(const std::string& what, size_t count, size_t most) {
 size_t Outbound::add(const TensorView& tensor, Owner owner) {
   if (tensor.shape.size() > kMostDimensions) refuse("a tensor's dimensions:", tensor.shape.size(), kMostDimensions);
   if (tensors_.size() >= kMostTensors) refuse("a message's tensors:", tensors_.size() + 1, kMostTensors);
-  const TensorDescriptor descriptor{.num_bytes = tensor.data.num_bytes,
-                                    .dtype = tensor.dtype,
-                                    .kind = tensor.kind,
-                                    .num_dimensions = static_cast<uint8_t>(tensor.shape.size())};
-  tensors_.push_back({descriptor, shapes_.size(), tensor.data, std::move(owner)});
-  shapes_.insert(shapes_.end(), tensor.shape.begin(), tensor.shape.end());
+  Tensor& added = tensors_.emplace_back();
+  added.descriptor = {.num_bytes = tensor.data.num_bytes,
+                      .dtype = tensor.dtype,
+                      .kind = tensor.kind,
+                      .num_dimensions = static_cast<uint8_t>(tensor.shape.size())};
+  added.shape_offset = shapes_.size();
+  added.data = tensor.data;
+  added.owner = std::move(owner);
+  for (const int64_t size : tensor.shape) shapes_.push_back(size);
   return tensors_.size() - 1;
 }
 
@@ -57,13 +69,13 @@ void Outbound::seal() {
                               .num_tensors = static_cast<uint16_t>(tensors_.size()),
                               .name_num_bytes = name_num_bytes_};
   std::memcpy(bytes_.data(), &prefix, sizeof prefix);
-  const size_t num_before = padded(bytes_.size());
+  static constexpr std::array<std::byte, 8> kPadding{};
+  const size_t num_padding = (8 - bytes_.size() % 8) % 8;
+  const size_t num_before = bytes_.size() + num_padding;
   bytes_.resize(num_before + place_tensors(num_before));
   std::byte* end = bytes_.data() + num_before;
-  const auto append = [&end](const void* data, size_t num_bytes) {
-    if (num_bytes != 0) std::memcpy(end, data, num_bytes);
-    end += padded(num_bytes);
-  };
+  copy_few(end - num_padding, kPadding.data(), num_padding);
+  const auto append = [&end](const void* data, size_t num_bytes) { end = put_padded(end, data, num_bytes); };
   for (const Tensor& tensor : tensors_) {
     append(&tensor.descriptor, sizeof tensor.descriptor);
     append(shapes_.data() + tensor.shape_offset, tensor.descriptor.num_dimensions * sizeof(int64_t));

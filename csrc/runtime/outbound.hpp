@@ -19,6 +19,7 @@
 #include "base/status.hpp"
 #include "memory/buffer.hpp"
 #include "memory/owner.hpp"
+#include "runtime/byte_vector.hpp"
 #include "runtime/envelope.hpp"
 #include "transport/messenger.hpp"
 
@@ -50,7 +51,7 @@ class Outbound : private Completion {
   // At most kLongestName bytes.
   void open(std::string_view name = {});
   // For values, between open() and seal().
-  std::vector<std::byte>& bytes() noexcept { return bytes_; }
+  ByteVector& bytes() noexcept { return bytes_; }
   // At most kMostTensors times, of kMostDimensions.
   size_t add(const TensorView& tensor, Owner owner = {});
   // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
@@ -88,11 +89,13 @@ class Outbound : private Completion {
 
  private:
   struct Tensor {
+    Tensor() noexcept {}  // whatever it is not given stays unwritten
+
     TensorDescriptor descriptor;
     size_t shape_offset;
     ConstBuffer data;
     Owner owner;
-    Whereabouts whereabouts{};  // of one that is lent
+    Whereabouts whereabouts;  // of one that is lent
   };
   struct Part {
     uint32_t index;  // among the message's tensors
@@ -113,7 +116,7 @@ class Outbound : private Completion {
   Listener& listener_;
   size_t num_moving_ = 0;
 
-  std::vector<std::byte> bytes_;
+  ByteVector bytes_;
   size_t values_offset_ = 0;
   Status fits_;
   uint8_t name_num_bytes_ = 0;

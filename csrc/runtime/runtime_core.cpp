@@ -149,7 +149,8 @@ bool RuntimeCore::tick(Clock::time_point now) noexcept {
   forget_ended();
   look_after_parked();
   if (!closed_ || !connections_.empty() || !parked_.empty()) return true;
-  const std::shared_ptr<RuntimeCore> may_go = std::move(self_);
+  has_left_ = true;
+  const std::shared_ptr<RuntimeCore> may_go = keeper_if_through();
   return false;
 }
 
@@ -179,7 +180,8 @@ void RuntimeCore::on_transport_gone() noexcept {
     invocation->answer.come_to_rest();
     recycle(*invocation);
   }
-  const std::shared_ptr<RuntimeCore> may_go = std::move(self_);
+  has_left_ = true;
+  const std::shared_ptr<RuntimeCore> may_go = keeper_if_through();
 }
 
 void RuntimeCore::fail_all(const Status& reason) noexcept {
@@ -209,20 +211,38 @@ void RuntimeCore::recycle(Invocation& invocation) noexcept {
   invocation.has_envelope_ = false;
   invocation.refusal_.clear();
   invocation.cancelled_.store(false, std::memory_order_relaxed);
-  invocation.connection_.reset();
-  const std::shared_ptr<RuntimeCore> may_go = std::move(invocation.keeper_);
+  if (!invocation.connection_->failure_.ok()) invocation.connection_.reset();
   free_.push_back(invocation);
+  if (!std::exchange(invocation.is_held_, false)) return;
+  --num_held_;
+  const std::shared_ptr<RuntimeCore> may_go = keeper_if_through();
+}
+
+void RuntimeCore::hold(Invocation& invocation) noexcept {
+  if (!std::exchange(invocation.is_held_, true)) ++num_held_;
+}
+
+std::shared_ptr<RuntimeCore> RuntimeCore::keeper_if_through() noexcept {
+  return has_left_ && num_held_ == 0 ? std::move(self_) : nullptr;
+}
+
+const Function* RuntimeCore::find(std::string_view name) noexcept {
+  if (latest_called_ != nullptr && latest_called_->first == name) return &latest_called_->second;
+  const auto found = functions_.find(name);
+  if (found == functions_.end()) return nullptr;
+  latest_called_ = &*found;
+  return &found->second;
 }
 
 // Its tensors are announced: their function may say where they go.
 void RuntimeCore::ask(Invocation& invocation) noexcept {
   if (num_asking_ == 0 || refuses_ || invocation.comes_late_) return;
-  const auto found = functions_.find(invocation.function());
-  if (found == functions_.end() || !found->second.ask) return;
+  const Function* const found = find(invocation.function());
+  if (found == nullptr || !found->ask) return;
   invocation.arguments_.set_landing(Landing::kAsked);
-  invocation.handler_ = &found->second;
+  invocation.handler_ = found;
   invocation.phase_ = Invocation::Phase::kAsking;
-  invocation.keeper_ = weak_from_this().lock();
+  hold(invocation);
   hand_over(invocation);
 }
 
@@ -233,8 +253,8 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
       invocation.wants_answer()) {  // who tells would not hear of it, and may tell of what is under way
     return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closing the connection");
   }
-  const auto found = functions_.find(invocation.function());
-  invocation.handler_ = found != functions_.end() ? &found->second : &fallback_;
+  const Function* const found = find(invocation.function());
+  invocation.handler_ = found != nullptr ? found : &fallback_;
   if (!invocation.handler_->call) {
     return invocation.fail_here("LookupError", "the runtime '" + options_.name + "' has no function '" +
                                                    std::string(invocation.function()) + "'");
@@ -248,7 +268,7 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
   ++num_running_;
   invocation.serial_ = ++num_invoked_;
   invocation.phase_ = Invocation::Phase::kCalled;
-  invocation.keeper_ = weak_from_this().lock();
+  hold(invocation);
   hand_over(invocation);
 }
 
@@ -272,6 +292,7 @@ void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
 }
 
 void RuntimeCore::on_lost(Connection& connection) noexcept {
+  forget_in_free(connection);
   if (!on_lost_) return;
   hand_over(*new Notice([tell = on_lost_, lost = connection.shared_from_this()] { tell(lost); }));
 }
@@ -291,6 +312,13 @@ void RuntimeCore::forget_ended() noexcept {
     if (has_ended) connection->give_back();
     return has_ended;
   });
+}
+
+// Those that are free have kept theirs for the next call.
+void RuntimeCore::forget_in_free(const Connection& connection) noexcept {
+  for (Invocation* invocation = free_.front(); invocation != nullptr; invocation = free_.next(*invocation)) {
+    if (invocation->connection_.get() == &connection) invocation->connection_.reset();
+  }
 }
 
 void RuntimeCore::look_after_parked() noexcept {

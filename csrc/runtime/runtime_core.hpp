@@ -75,6 +75,11 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
   // For connections and invocations.
   Invocation& take_invocation() noexcept;
   void recycle(Invocation& invocation) noexcept;
+  void hold(Invocation& invocation) noexcept;
+  // Once it is no door any more and nobody holds an invocation, what has kept it.
+  std::shared_ptr<RuntimeCore> keeper_if_through() noexcept;
+  // Null: there is none of this name.
+  const Function* find(std::string_view name) noexcept;
   void hand_over(Submission& news) noexcept;
   void ask(Invocation& invocation) noexcept;
   void call(Invocation& invocation) noexcept;
@@ -86,6 +91,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
 
   void fail_all(const Status& reason) noexcept;
   void forget_ended() noexcept;
+  void forget_in_free(const Connection& connection) noexcept;
   void look_after_parked() noexcept;
 
   struct Hash {
@@ -93,12 +99,17 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, priv
     size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>()(name); }
   };
 
+  using Functions = std::unordered_map<std::string, Function, Hash, std::equal_to<>>;
+
   Engine& engine_;
   const RuntimeOptions options_;
   size_t num_early_bytes_ = 0;
   const Inbound::Limits limits_;
-  std::shared_ptr<RuntimeCore> self_;  // while it is a door of the engine's; owned with the runtime and invocations
-  std::unordered_map<std::string, Function, Hash, std::equal_to<>> functions_;
+  std::shared_ptr<RuntimeCore> self_;               // while it is a door of the engine's, or users hold invocations
+  size_t num_held_ = 0;                             // such invocations
+  bool has_left_ = false;                           // it is no door any more
+  Functions functions_;                             // none is taken out
+  Functions::value_type* latest_called_ = nullptr;  // of these: the next call is often of the same
   Function fallback_;
   bool hands_over_in_order_ = false;
   size_t num_asking_ = 0;  // functions

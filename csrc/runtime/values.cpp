@@ -56,10 +56,15 @@ void ValueWriter::put_length(size_t length, uint8_t most_fixed, uint8_t fixed, u
   put(code32, static_cast<uint32_t>(length));
 }
 
+void ValueWriter::put_bytes(std::span<const std::byte> bytes) {
+  const size_t offset = bytes_.size();
+  bytes_.resize(offset + bytes.size());
+  copy_few(bytes_.data() + offset, bytes.data(), bytes.size());
+}
+
 void ValueWriter::text(std::string_view value) {
   put_length(value.size(), 31, 0xa0, 0xd9, 0xda, 0xdb);
-  const auto bytes = std::as_bytes(std::span(value));
-  bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  put_bytes(std::as_bytes(std::span(value)));
 }
 
 void ValueWriter::binary(std::span<const std::byte> value) {
@@ -70,7 +75,7 @@ void ValueWriter::binary(std::span<const std::byte> value) {
   } else {
     put(0xc6, static_cast<uint32_t>(value.size()));
   }
-  bytes_.insert(bytes_.end(), value.begin(), value.end());
+  put_bytes(value);
 }
 
 void ValueWriter::array(size_t num_values) {

@@ -12,13 +12,14 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
+
+#include "runtime/byte_vector.hpp"
 
 namespace axon {
 
 class ValueWriter {
  public:
-  explicit ValueWriter(std::vector<std::byte>& bytes) noexcept : bytes_(bytes) {}
+  explicit ValueWriter(ByteVector& bytes) noexcept : bytes_(bytes) {}
 
   void nothing() { put_byte(0xc0); }
   void boolean(bool value) { put_byte(value ? 0xc3 : 0xc2); }
@@ -37,9 +38,10 @@ class ValueWriter {
   void put_byte(uint8_t byte) { bytes_.push_back(static_cast<std::byte>(byte)); }
   template <typename T>
   void put(uint8_t code, T value);
+  void put_bytes(std::span<const std::byte> bytes);
   void put_length(size_t length, uint8_t most_fixed, uint8_t fixed, uint8_t code8, uint8_t code16, uint8_t code32);
 
-  std::vector<std::byte>& bytes_;
+  ByteVector& bytes_;
 };
 
 struct Value {

@@ -108,6 +108,7 @@ bool Messenger::attach(uint64_t key, Addressee& addressee) {
 }
 
 void Messenger::detach(uint64_t key) noexcept {
+  if (key == latest_key_) latest_addressee_ = nullptr;
   if (addressees_.erase(key) != 0) retired_.add(key);
 }
 
@@ -123,8 +124,14 @@ void Messenger::run_ready() noexcept {
 
 void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
   if (is_of_a_call(header.fingerprint.operation)) {
+    if (latest_addressee_ != nullptr && header.key == latest_key_)
+      return latest_addressee_->on_message(header, payload);
     const auto addressee = addressees_.find(header.key);
-    if (addressee != addressees_.end()) return addressee->second->on_message(header, payload);
+    if (addressee != addressees_.end()) {
+      latest_key_ = header.key;
+      latest_addressee_ = addressee->second;
+      return latest_addressee_->on_message(header, payload);
+    }
   } else if (const auto inbox = inboxes_.find(header.key); inbox != inboxes_.end()) {
     return deliver(*inbox->second, header, payload);
   }

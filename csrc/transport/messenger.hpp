@@ -139,10 +139,12 @@ class Messenger final : public Receiver {
   IntrusiveList<Request, InExchange> orphans_;
   std::unordered_map<uint64_t, Inbox*> inboxes_;         // by key
   std::unordered_map<uint64_t, Addressee*> addressees_;  // by key
-  std::unordered_map<uint64_t, Early> expected_;         // by key
-  size_t num_strangers_ = 0;                             // in expected_
-  Recent retired_;                                       // gone, formed or not
-  std::vector<bool> lost_;                               // by peer
+  Addressee* latest_addressee_ = nullptr;                // of these: the next message is often for the same
+  uint64_t latest_key_ = 0;
+  std::unordered_map<uint64_t, Early> expected_;  // by key
+  size_t num_strangers_ = 0;                      // in expected_
+  Recent retired_;                                // gone, formed or not
+  std::vector<bool> lost_;                        // by peer
   uint64_t num_dropped_ = 0;
   uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone
 };

@@ -143,6 +143,7 @@ unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
     is_broken_ = head.kind > RingHead::Kind::kPiece || head.num_bytes > RingMemory::kMostBytes ||
                  RingMemory::lines_of(head.num_bytes) > num_left;
     if (is_broken_) break;
+    __builtin_prefetch(&first + 1);  // where most messages go on: it comes while the header is looked at
     MessageHeader header;
     sync::copy(&header, first.begin(), sizeof header);
     deliver(head.kind, header, Payload{.bytes = first.begin() + sizeof header, .num_bytes = head.num_bytes});

@@ -10,6 +10,7 @@ using std::chrono::milliseconds;
 
 inline constexpr microseconds kPatience{3};
 inline constexpr unsigned kRoundsBeforeYield = 2;
+inline constexpr unsigned kRoundsBeforePause = 0;
 inline constexpr unsigned kRoundsBetweenClockReads = 1;
 inline constexpr microseconds kContended{2};
 inline constexpr microseconds kLeastCrowded{10};
