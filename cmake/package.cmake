@@ -22,7 +22,6 @@ set(public_headers
     base/status.hpp
     memory/block.hpp
     memory/owner.hpp
-    runtime/byte_vector.hpp
     runtime/options.hpp
     runtime/values.hpp)
 foreach(header IN LISTS public_headers)

@@ -19,8 +19,8 @@
 #include "base/status.hpp"
 #include "memory/buffer.hpp"
 #include "memory/owner.hpp"
-#include "runtime/byte_vector.hpp"
 #include "runtime/envelope.hpp"
+#include "runtime/values.hpp"
 #include "transport/messenger.hpp"
 
 namespace axon {
