@@ -3,13 +3,10 @@
 #include <utility>
 
 #include "runtime/connection.hpp"
+#include "runtime/drive_until.hpp"
 #include "runtime/runtime_core.hpp"
 
 namespace axon {
-
-// How often who waits for the end looks, and how long it spins in between: the end may be far.
-static constexpr std::chrono::milliseconds kEndInterval{2};
-static constexpr std::chrono::microseconds kEndPatience{100};
 
 // In the queue of what this process submits, so that what was started before is begun before.
 struct Connection::Closing final : Submission {
@@ -46,19 +43,13 @@ Status Connection::closed_here() const {
 
 bool Connection::await_end(Clock::time_point deadline) noexcept {
   if (engine_.is_forked()) return true;
-  const sync::atomic<bool> never{false};
-  const auto has_ended = [&] {
+  const auto ends = [&] {
     return engine_.exclusively([&] {
-      if (failure_.ok()) look_after_closing(Clock::now());
+      look_after_closing(Clock::now());
       return !failure_.ok();
     });
   };
-  bool ended = has_ended();
-  while (!ended && Clock::now() < deadline) {
-    engine_.wait(never, std::min(deadline, Clock::now() + kEndInterval), kEndPatience);
-    ended = has_ended();
-  }
-  return ended;
+  return drive_until(engine_, ends, deadline);
 }
 
 bool Connection::has_ended() noexcept {

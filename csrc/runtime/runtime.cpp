@@ -2,10 +2,9 @@
 
 #include <utility>
 
-namespace axon {
+#include "runtime/drive_until.hpp"
 
-// How often a drain looks whether all is done: often enough, since it drives meanwhile.
-static constexpr std::chrono::milliseconds kLookInterval{2};
+namespace axon {
 
 Result<std::unique_ptr<Runtime>> Runtime::open(RuntimeOptions options, Engine& engine) {
   if (options.name.empty() || options.name.size() > Introduction::kMostNameBytes) {
@@ -110,12 +109,7 @@ void Runtime::wake() {
 bool Runtime::drain(Clock::time_point deadline) {
   if (core_->engine().is_forked()) return true;
   core_->refuse_new();
-  const sync::atomic<bool> never{false};
-  bool idle = core_->is_idle();
-  while (!idle && Clock::now() < deadline) {
-    core_->engine().wait(never, std::min(deadline, Clock::now() + kLookInterval));
-    idle = core_->is_idle();
-  }
+  const bool idle = drive_until(core_->engine(), [&] { return core_->is_idle(); }, deadline);
   close();
   return idle;
 }
