@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "axon/meeting.hpp"
+#include "comes_true.hpp"
 
 namespace axon::library {
 namespace {
@@ -23,12 +24,6 @@ class Closing : public testing::Test {
       is_held_.store(true);
     };
     EXPECT_TRUE(met_.server.add("hold", hold).ok());
-  }
-
-  static bool comes_true(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + 30s;
-    while (!condition() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    return condition();
   }
 
   void expect_closed(const Call& call) {

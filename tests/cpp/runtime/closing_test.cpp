@@ -4,6 +4,7 @@
 #include <atomic>
 #include <string>
 
+#include "comes_true.hpp"
 #include "runtime/runtimes.hpp"
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
@@ -12,12 +13,6 @@ namespace axon {
 namespace {
 
 using namespace std::chrono_literals;
-
-bool comes_true(const std::function<bool()>& condition, Clock::duration within = 30s) {
-  const Clock::time_point deadline = Clock::now() + within;
-  while (!condition() && Clock::now() < deadline) std::this_thread::yield();
-  return condition();
-}
 
 class ClosingTest : public testing::TestWithParam<NetworkKind> {
  protected:

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 
+#include "comes_true.hpp"
 #include "memory/block.hpp"
 #include "runtime/runtimes.hpp"
 #include "transport/node.hpp"
@@ -21,12 +22,6 @@ class EndingsTest : public testing::Test {
   // Everything beyond 1,000 bytes waits at its sender.
   LoopbackFabric fabric_{{.largest_eager_num_bytes = 1000, .mailbox_capacity = 1 << 20}};
 };
-
-bool comes_true(const std::function<bool()>& condition, Clock::duration within = 30s) {
-  const Clock::time_point deadline = Clock::now() + within;
-  while (!condition() && Clock::now() < deadline) std::this_thread::yield();
-  return condition();
-}
 
 // Does not say where its answer goes until it is told to.
 class HesitantCall final : public Call {

@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "comes_true.hpp"
 #include "runtime/runtimes.hpp"
 #include "transport/node.hpp"
 
@@ -46,12 +47,6 @@ class GatesTest : public testing::Test {
     fill(call.request, "count", pattern(100, 1));
     call.request.leave_when(word_, owner());
     pair_.to_server->start(call);
-  }
-
-  static bool comes_true(const std::function<bool()>& condition) {
-    const Clock::time_point deadline = Clock::now() + 30s;
-    while (!condition() && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
-    return condition();
   }
 
   std::atomic<uint32_t> word_{0};
