@@ -11,11 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pool import BACKEND
-from reference import finish, same_bits
+from reference import case, finish, same_bits
 
 from torch_axon.bench.exercise import Exercise, Setting
 from torch_axon.bench.operations import OPERATIONS
 
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring", "sendrecv")
 # Calls until all ranks have found each other's tensors, at the most.
 _MOST_TRIES = 1000
 
@@ -35,6 +36,19 @@ def exercise(name: str, num_bytes: int, dtype: torch.dtype = torch.int64, shift:
     num_ranks = dist.get_world_size()
     count = OPERATIONS[name].count(num_bytes, dtype, num_ranks)
     return OPERATIONS[name].prepare(_Shifted(count, dtype, "sum", 0, dist.get_rank(), num_ranks, shift))
+
+
+def exercise_all(*sizes: int) -> None:
+    """Every operation of NAMES on so many bytes, waited for and not; of the default group."""
+    group = dist.distributed_c10d._get_default_group()
+    for name in NAMES:
+        for num_bytes in sizes:
+            for asynchronous in (False, True):
+                with case(name=name, bytes=num_bytes, asynchronous=asynchronous):
+                    work = exercise(name, num_bytes)
+                    work.fill()
+                    finish(work.launch(group, asynchronous))
+                    assert work.count_wrong() == 0
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> Any:

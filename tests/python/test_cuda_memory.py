@@ -11,13 +11,12 @@ import time
 import torch
 import torch.distributed as dist
 from devices import on
-from gpu import exercise, meet
+from gpu import NAMES, exercise, meet
 from pool import RankPool
 from reference import finish
 
 from torch_axon import all_gather_matmul, matmul_reduce_scatter
 
-NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring", "sendrecv")
 WARM_ROUNDS, ROUNDS = 30, 30
 
 

@@ -18,11 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from devices import on_cpu_and_gpu
-from gpu import backend_of, exercise
+from gpu import backend_of, exercise_all
 from hosts import ADDRESSES, Hosts, move_to, two_hosts
 from pool import RankPool
 from processes import environment, run_ranks
-from reference import case, failure, finish, same_bits
+from reference import failure, same_bits
 
 TIMEOUT_S = 3.0
 
@@ -81,16 +81,7 @@ def test_long_messages_go_whole_or_in_pieces_as_their_sender_likes(
 
 def _exchange_everything(store: str, rank: int) -> dict[str, object]:
     dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
-    group = dist.group.WORLD
-    assert group is not None
-    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring", "sendrecv"):
-        for num_bytes in (8, 100_000, 8 << 20):
-            for asynchronous in (False, True):
-                with case(name=name, bytes=num_bytes, asynchronous=asynchronous):
-                    work = exercise(name, num_bytes)
-                    work.fill()
-                    finish(work.launch(group, asynchronous))
-                    assert work.count_wrong() == 0
+    exercise_all(8, 100_000, 8 << 20)
     path: dict[str, object] = backend_of().path_to(1 - rank)
     dist.destroy_process_group()
     return path
