@@ -194,11 +194,11 @@ class Caller {
 void measure(Caller& caller, size_t num_bytes, size_t in_flight, double seconds) {
   caller.prepare(num_bytes, in_flight);
   std::vector<double> times;
-  size_t num_calls = std::max<size_t>(in_flight, 1);
+  const size_t fewest_calls = std::max<size_t>(in_flight, 1);
+  size_t num_calls = fewest_calls;
   double taken = 0;
   while ((taken = caller.run(num_calls, times)) < kSecondsToWarm) num_calls *= 2;
-  num_calls =
-      std::max(std::max<size_t>(in_flight, 1), static_cast<size_t>(static_cast<double>(num_calls) * seconds / taken));
+  num_calls = std::max(fewest_calls, static_cast<size_t>(static_cast<double>(num_calls) * seconds / taken));
   taken = caller.run(num_calls, times);
   std::ranges::sort(times);
   const auto at = [&](double share) {

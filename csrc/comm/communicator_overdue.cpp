@@ -155,8 +155,7 @@ std::string Communicator::findings(Operation& operation, Clock::time_point asked
   }
   text += awaited.empty() ? "No message has come." : awaited + ".";
   const bool goes_to_companion = companion_ != nullptr && operation.tag == 0 && operation.done_word == nullptr;
-  if (operation.direction != Direction::kCollective && goes_to_companion)
-    text += std::string(" ") + kMeetingUnderTags + ".";
+  if (operation.direction != Direction::kCollective && goes_to_companion) text += kMeetingUnderTags;
   return text;
 }
 

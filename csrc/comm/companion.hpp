@@ -7,8 +7,8 @@
 
 namespace axon {
 
-// What a user is told whose message may have gone the other part's way.
-inline constexpr const char* kMeetingUnderTags = "CPU and CUDA tensors meet under tags other than 0";
+// Behind what a user is told whose message may have gone the other part's way.
+inline constexpr const char* kMeetingUnderTags = " CPU and CUDA tensors meet under tags other than 0.";
 
 class Companion {
  public:

@@ -78,12 +78,6 @@ void Progress::release() noexcept {
   if (is_to_look) wake_to_look();
 }
 
-void Progress::pump() noexcept {
-  if (!try_acquire()) return;  // the holder looks for submissions once it has released
-  driver_.drive();
-  release();
-}
-
 void Progress::wake() noexcept {
   if (waiter_listens_.load()) return doorbell_.ring_waiter();
   if (deeply_asleep_.load() && deeply_asleep_.exchange(false)) doorbell_.ring();

@@ -63,8 +63,10 @@ class Progress {
   // Ends the background thread. Nothing moves by itself afterwards.
   void stop() noexcept;
 
-  // After a submission: drives it, unless somebody else holds the token and will.
-  void pump() noexcept;
+  // After a submission: drives it, unless somebody else holds the token, who looks for submissions once it is released.
+  void pump() noexcept {
+    pump([] {});
+  }
   // The same, of something that need not be submitted where the token is free: begins it, and drives. False: it is not.
   template <typename Begin>
   bool pump(Begin begin) noexcept {

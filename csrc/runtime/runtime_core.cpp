@@ -249,8 +249,8 @@ void RuntimeCore::ask(Invocation& invocation) noexcept {
 // All of it is here.
 void RuntimeCore::call(Invocation& invocation) noexcept {
   if (refuses_) return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closed");
-  if (invocation.comes_late_ &&
-      invocation.wants_answer()) {  // who tells would not hear of it, and may tell of what is under way
+  // Who tells would not hear of it, and may tell of what is under way.
+  if (invocation.comes_late_ && invocation.wants_answer()) {
     return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closing the connection");
   }
   const Function* const found = find(invocation.function());

@@ -132,7 +132,7 @@ Result<Reach> Edges::agree(int peer, std::chrono::milliseconds timeout) {
   Peer& other = *peers_[index];
   if (Status met = await(other.card_in, patience); !met.ok()) {
     if (met.code() != ErrorCode::kTimeout) return met;
-    return Status(met.code(), met.message() + ". " + kMeetingUnderTags);
+    return Status(met.code(), met.message() + "." + kMeetingUnderTags);
   }
   AXON_TRY(await(other.reach_in, patience));
   return std::min(reach_to(peer), static_cast<Reach>(other.reach_in.content().front()));

@@ -53,7 +53,7 @@ Status fault_in(const TeamMailbox& mailbox, int rank) {
     case FaultCode::kTimeout: {
       std::string text = ours + ": Timed out on the GPU. Still awaited here: " + peer + ".";
       const bool is_message = static_cast<DeviceOperation>(report.ours.operation) == DeviceOperation::kPointToPoint;
-      if (is_message) text += std::string(" ") + kMeetingUnderTags + ".";
+      if (is_message) text += kMeetingUnderTags;
       return {ErrorCode::kTimeout, std::move(text)};
     }
     case FaultCode::kMismatch:

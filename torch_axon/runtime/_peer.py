@@ -131,20 +131,20 @@ class Peer:
         """
         limit = self._begin_closing(drain, timeout)
         is_held_up = self._runtime._is_own_thread() or asyncio._get_running_loop() is not None
-        return self._await_end(-_LONGEST_END_S if is_held_up and limit > 0 else limit)
+        return self._await_end(0.0 if is_held_up and limit > 0 else limit + _LONGEST_END_S)
 
     async def aclose(self, drain: bool = True, timeout: float | None = None) -> bool:
         """`close`, which is awaited."""
         limit = self._begin_closing(drain, timeout)
-        return await asyncio.get_running_loop().run_in_executor(None, self._await_end, limit)
+        return await asyncio.get_running_loop().run_in_executor(None, self._await_end, limit + _LONGEST_END_S)
 
     def _begin_closing(self, drain: bool, timeout: float | None) -> float:
         limit = (self._timeout if timeout is None else timeout) if drain else 0.0
         self._connection.close(limit)
         return limit
 
-    def _await_end(self, limit: float) -> bool:
-        self._connection.await_end(limit + _LONGEST_END_S)
+    def _await_end(self, timeout: float) -> bool:
+        self._connection.await_end(timeout)
         drained: bool = self._connection.has_drained()
         return drained
 
