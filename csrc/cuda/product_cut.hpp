@@ -2,8 +2,8 @@
 // limits.
 //
 // Presumably since a kernel's tiles under way at a time lie in a strip where its rows are many, and read more of both
-// factors than those of a square, as one over 2048 rows has them: that takes power, and leaves less to copies beside it.
-// Measured on two H200, 32768 x 16384 x 16384 of float16: 1.3 % alone, 4 % beside a gather (docs/fused.md).
+// factors than those of a square, as one over 2048 rows has them: that takes power, and leaves less to copies beside
+// it. Measured on two H200, 32768 x 16384 x 16384 of float16: 1.3 % alone, 4 % beside a gather (docs/fused.md).
 #pragma once
 
 #include <algorithm>
