@@ -1,6 +1,7 @@
 // Element types and reductions, as they stand on the wire. Values are part of the protocol: append, never renumber.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,8 +39,12 @@ enum class Reduction : uint8_t {
   kPremulSum = 9,
 };
 
-// Bytes an element takes.
-size_t size_of(DataType type) noexcept;
+// Bytes an element takes. Of values that may come from the wire, hence the bound.
+constexpr size_t size_of(DataType type) noexcept {
+  constexpr std::array<uint8_t, 16> kNumBytes{1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16};
+  const auto index = static_cast<size_t>(type);
+  return index < kNumBytes.size() ? kNumBytes[index] : 1;
+}
 const char* name_of(DataType type) noexcept;
 const char* name_of(Reduction reduction) noexcept;
 

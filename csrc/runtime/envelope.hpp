@@ -1,8 +1,8 @@
 // The first message of a call or an answer: whom it is for, plain values, and what tensors belong to it. docs/wire.md.
 //
-//   prefix | name | values | a descriptor and a shape for each tensor | the bytes of small tensors      each padded to
-//   8
+//   prefix | name, values | a descriptor and a shape for each tensor | the bytes of small tensors     each padded to 8
 //
+// A call with a few values, or a small tensor, and a short name takes one line of a ring (transport/rings).
 // Larger tensors follow as messages of their own ("parts"), straight from and into their memory.
 #pragma once
 
@@ -35,14 +35,14 @@ using Whereabouts = std::array<std::byte, 32>;
 inline constexpr size_t kLentPartNumBytes = 1;
 
 struct TensorDescriptor {
-  uint64_t num_bytes = 0;
   uint8_t dtype = 0;                    // a DataType, or what else both ends agree on, from 128 on
   MemoryKind kind = MemoryKind::kHost;  // of the sender's tensor
   uint8_t num_dimensions = 0;
   TensorPlace place = TensorPlace::kEnvelope;
-  uint32_t reserved = 0;
+  uint16_t element_num_bytes = 0;  // times its sizes: what it is long
+  uint16_t reserved = 0;
 };
-static_assert(sizeof(TensorDescriptor) == 16);
+static_assert(sizeof(TensorDescriptor) == 8);
 
 // Of all plain values of a message. What is larger is data, and travels as tensors.
 inline constexpr size_t kMostValueBytes = size_t{1} << 30;

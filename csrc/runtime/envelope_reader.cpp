@@ -31,18 +31,20 @@ class Cursor {
   std::span<std::byte> rest_;
 };
 
-// The bytes of a tensor of this shape; none where there is no such tensor.
-bool is_size_of(const TensorDescriptor& descriptor, std::span<const int64_t> shape) noexcept {
-  uint64_t num_elements = 1;
+// False where no tensor is so long.
+bool multiply(std::span<const int64_t> shape, uint64_t element_num_bytes, uint64_t& num_bytes) noexcept {
+  num_bytes = element_num_bytes;
+  bool fits = true;
   for (const int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(num_elements, static_cast<uint64_t>(size), &num_elements)) return false;
+    fits &= size >= 0 && !__builtin_mul_overflow(num_bytes, static_cast<uint64_t>(size), &num_bytes);
   }
-  if (descriptor.dtype > static_cast<uint8_t>(DataType::kComplex128)) {  // the door knows how long its elements are
-    return num_elements == 0 ? descriptor.num_bytes == 0 : descriptor.num_bytes % num_elements == 0;
-  }
-  uint64_t num_bytes = 0;
-  return !__builtin_mul_overflow(num_elements, size_of(static_cast<DataType>(descriptor.dtype)), &num_bytes) &&
-         num_bytes == descriptor.num_bytes;
+  return fits;
+}
+
+// Those of other types, from kComplex128 on, are known to the doors.
+bool has_length_of_its_type(const TensorDescriptor& descriptor) noexcept {
+  return descriptor.dtype > static_cast<uint8_t>(DataType::kComplex128) ||
+         descriptor.element_num_bytes == size_of(static_cast<DataType>(descriptor.dtype));
 }
 
 const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& tensor) {
@@ -56,13 +58,15 @@ const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& ten
   if (descriptor.kind > MemoryKind::kCuda || descriptor.place > TensorPlace::kLent || descriptor.reserved != 0) {
     return "a tensor's descriptor of unknown kind";
   }
-  if (!is_size_of(descriptor, shape)) return "a tensor whose length is not that of its shape";
-  if (descriptor.num_bytes > num_left) return "more bytes than a message may have here";
-  num_left -= descriptor.num_bytes;
+  if (!has_length_of_its_type(descriptor)) return "a tensor whose elements are not as long as its type's";
+  uint64_t num_bytes = 0;
+  if (!multiply(shape, descriptor.element_num_bytes, num_bytes)) return "a tensor of an impossible shape";
+  if (num_bytes > num_left) return "more bytes than a message may have here";
+  num_left -= num_bytes;
   tensor.dtype = descriptor.dtype;
   tensor.kind = descriptor.kind;
   tensor.shape = shape;
-  tensor.data.num_bytes = descriptor.num_bytes;
+  tensor.data.num_bytes = num_bytes;
   tensor.place = descriptor.place;
   return nullptr;
 }
@@ -76,11 +80,11 @@ const char* read_envelope(std::span<std::byte> bytes, uint64_t max_message_num_b
   Cursor cursor(bytes);
   const auto prefix = cursor.take<EnvelopePrefix>();
   if (prefix.reserved != 0 || prefix.num_tensors > kMostTensors) return "an envelope of unknown form";
-  if (!cursor.has(padded(prefix.name_num_bytes))) return "an envelope that ends within its name";
-  const auto name = cursor.take(prefix.name_num_bytes);
-  envelope.name = {reinterpret_cast<const char*>(name.data()), name.size()};
-  if (!cursor.has(padded(prefix.num_value_bytes))) return "an envelope that ends within its values";
-  envelope.values = cursor.take(prefix.num_value_bytes);
+  const size_t num_text_bytes = size_t{prefix.name_num_bytes} + prefix.num_value_bytes;
+  if (!cursor.has(padded(num_text_bytes))) return "an envelope that ends within its name or values";
+  const auto text = cursor.take(num_text_bytes);
+  envelope.name = {reinterpret_cast<const char*>(text.data()), prefix.name_num_bytes};
+  envelope.values = text.subspan(prefix.name_num_bytes);
   uint64_t num_left = max_message_num_bytes;
   envelope.num_parts = 0;
   tensors.resize(prefix.num_tensors);

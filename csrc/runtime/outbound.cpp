@@ -1,8 +1,11 @@
 #include "runtime/outbound.hpp"
 
-#include <array>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <utility>
+
+#include "base/data_type.hpp"
 
 namespace axon {
 
@@ -26,26 +29,45 @@ static std::byte* put_padded(std::byte* to, const void* data, size_t num_bytes) 
 void Outbound::open(std::string_view name) {
   clear();
   name_num_bytes_ = static_cast<uint8_t>(name.size());
-  values_offset_ = sizeof(EnvelopePrefix) + padded(name.size());
-  bytes_.resize(values_offset_);
-  put_padded(bytes_.data() + sizeof(EnvelopePrefix), name.data(), name.size());
+  bytes_.resize(sizeof(EnvelopePrefix) + name.size());
+  copy_few(bytes_.data() + sizeof(EnvelopePrefix), name.data(), name.size());
 }
 
-void Outbound::refuse(const std::string& what, size_t count, size_t most) {
-  if (fits_.ok()) {
-    fits_ = Status(ErrorCode::kInvalidArgument,
-                   what + " " + std::to_string(count) + "; allowed: up to " + std::to_string(most));
+void Outbound::refuse(std::string why) {
+  if (fits_.ok()) fits_ = Status(ErrorCode::kInvalidArgument, std::move(why));
+}
+
+static std::string too_many(const char* what, size_t count, size_t most) {
+  return std::string(what) + " " + std::to_string(count) + "; allowed: up to " + std::to_string(most);
+}
+
+// Of a tensor of so many bytes and this shape. Other doors' types are as long as they say.
+uint16_t Outbound::element_num_bytes_of(const TensorView& tensor) {
+  size_t num_elements = 1;
+  for (const int64_t size : tensor.shape) num_elements *= static_cast<size_t>(size);
+  const bool is_known = tensor.dtype <= static_cast<uint8_t>(DataType::kComplex128);
+  const size_t num_bytes = is_known            ? size_of(static_cast<DataType>(tensor.dtype))
+                           : num_elements == 0 ? 0
+                                               : tensor.data.num_bytes / num_elements;
+  if (num_elements * num_bytes != tensor.data.num_bytes) {
+    refuse("a tensor of " + std::to_string(num_elements) + " elements is " + std::to_string(tensor.data.num_bytes) +
+           " bytes long; allowed: " + std::to_string(num_elements * num_bytes));
+  } else if (num_bytes > std::numeric_limits<uint16_t>::max()) {
+    refuse(too_many("a tensor's bytes an element:", num_bytes, std::numeric_limits<uint16_t>::max()));
   }
+  return static_cast<uint16_t>(num_bytes);
 }
 
 size_t Outbound::add(const TensorView& tensor, Owner owner) {
-  if (tensor.shape.size() > kMostDimensions) refuse("a tensor's dimensions:", tensor.shape.size(), kMostDimensions);
-  if (tensors_.size() >= kMostTensors) refuse("a message's tensors:", tensors_.size() + 1, kMostTensors);
+  if (tensor.shape.size() > kMostDimensions) {
+    refuse(too_many("a tensor's dimensions:", tensor.shape.size(), kMostDimensions));
+  }
+  if (tensors_.size() >= kMostTensors) refuse(too_many("a message's tensors:", tensors_.size() + 1, kMostTensors));
   Tensor& added = tensors_.emplace_back();
-  added.descriptor = {.num_bytes = tensor.data.num_bytes,
-                      .dtype = tensor.dtype,
+  added.descriptor = {.dtype = tensor.dtype,
                       .kind = tensor.kind,
-                      .num_dimensions = static_cast<uint8_t>(tensor.shape.size())};
+                      .num_dimensions = static_cast<uint8_t>(tensor.shape.size()),
+                      .element_num_bytes = element_num_bytes_of(tensor)};
   added.shape_offset = shapes_.size();
   added.data = tensor.data;
   added.owner = std::move(owner);
@@ -61,28 +83,29 @@ size_t Outbound::lend(const TensorView& tensor, const Whereabouts& whereabouts, 
 }
 
 void Outbound::seal() {
-  const size_t num_value_bytes = bytes_.size() - values_offset_;
+  const size_t num_value_bytes = bytes_.size() - sizeof(EnvelopePrefix) - name_num_bytes_;
   if (num_value_bytes > kMostValueBytes) {
-    refuse("bytes of a message's values, beside which tensors are sent:", num_value_bytes, kMostValueBytes);
+    refuse(too_many("bytes of a message's values, beside which tensors are sent:", num_value_bytes, kMostValueBytes));
   }
   const EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes),
                               .num_tensors = static_cast<uint16_t>(tensors_.size()),
                               .name_num_bytes = name_num_bytes_};
   std::memcpy(bytes_.data(), &prefix, sizeof prefix);
-  static constexpr std::array<std::byte, 8> kPadding{};
-  const size_t num_padding = (8 - bytes_.size() % 8) % 8;
-  const size_t num_before = bytes_.size() + num_padding;
+  const size_t num_values_end = bytes_.size(), num_before = padded(num_values_end);
   bytes_.resize(num_before + place_tensors(num_before));
   std::byte* end = bytes_.data() + num_before;
-  copy_few(end - num_padding, kPadding.data(), num_padding);
-  const auto append = [&end](const void* data, size_t num_bytes) { end = put_padded(end, data, num_bytes); };
+  std::memset(bytes_.data() + num_values_end, 0, num_before - num_values_end);
   for (const Tensor& tensor : tensors_) {
-    append(&tensor.descriptor, sizeof tensor.descriptor);
-    append(shapes_.data() + tensor.shape_offset, tensor.descriptor.num_dimensions * sizeof(int64_t));
+    std::memcpy(end, &tensor.descriptor, sizeof tensor.descriptor);
+    end = put_padded(end + sizeof tensor.descriptor, shapes_.data() + tensor.shape_offset,
+                     tensor.descriptor.num_dimensions * sizeof(int64_t));
   }
   for (const Tensor& tensor : tensors_) {
-    if (tensor.descriptor.place == TensorPlace::kLent) append(&tensor.whereabouts, sizeof(Whereabouts));
-    if (tensor.descriptor.place == TensorPlace::kEnvelope) append(tensor.data.data, tensor.data.num_bytes);
+    if (tensor.descriptor.place == TensorPlace::kLent) {
+      end = put_padded(end, &tensor.whereabouts, sizeof(Whereabouts));
+    } else if (tensor.descriptor.place == TensorPlace::kEnvelope) {
+      end = put_padded(end, tensor.data.data, tensor.data.num_bytes);
+    }
   }
   tensors_.clear();
 }
@@ -124,21 +147,23 @@ const std::atomic<uint32_t>* Outbound::gate() const noexcept {
 }
 
 Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {
-  AXON_TRY(fits_.clone());
+  if (!fits_.ok()) return fits_.clone();
   Transport& transport = messenger.transport();
-  const auto send_one = [&](const MessageHeader& head, ConstBuffer data, bool is_lent) -> Status {
-    ++num_moving_;
-    auto sent = is_lent ? transport.offer(peer, head, data, *this) : transport.send(peer, head, data, *this);
+  const auto took = [this](std::optional<Status> sent) -> Status {
     if (!sent) return Status();
     --num_moving_;
     return std::move(*sent);
   };
-  AXON_TRY(send_one(header, {bytes_.data(), bytes_.size()}, false));
+  ++num_moving_;
+  AXON_TRY(took(transport.send(peer, header, {bytes_.data(), bytes_.size()}, *this)));
+  if (parts_.empty()) return Status();
   MessageHeader of_part = header;
   of_part.fingerprint.operation = part;
   for (const Part& each : parts_) {
     of_part.slot = each.index;
-    AXON_TRY(send_one(of_part, each.data, each.is_lent));
+    ++num_moving_;
+    AXON_TRY(took(each.is_lent ? transport.offer(peer, of_part, each.data, *this)
+                               : transport.send(peer, of_part, each.data, *this)));
   }
   return Status();
 }
@@ -149,6 +174,7 @@ void Outbound::on_done(Completion& self, Status) noexcept {
 }
 
 void Outbound::clear() noexcept {
+  if (bytes_.empty() && gates_.empty()) return;  // nothing has been written since
   if (bytes_.capacity() > kMostKept) bytes_ = {};
   bytes_.clear();
   fits_ = Status();

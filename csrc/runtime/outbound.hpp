@@ -109,7 +109,8 @@ class Outbound : private Completion {
     Owner owner;
   };
 
-  void refuse(const std::string& what, size_t count, size_t most);
+  void refuse(std::string why);
+  uint16_t element_num_bytes_of(const TensorView& tensor);
   size_t place_tensors(size_t num_before);
   static void on_done(Completion& self, Status status) noexcept;
 
@@ -117,7 +118,6 @@ class Outbound : private Completion {
   size_t num_moving_ = 0;
 
   ByteVector bytes_;
-  size_t values_offset_ = 0;
   Status fits_;
   uint8_t name_num_bytes_ = 0;
   std::vector<Tensor> tensors_;

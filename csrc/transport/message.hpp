@@ -12,7 +12,7 @@
 namespace axon {
 
 // Bumped by any change to this file; compared when peers meet.
-inline constexpr uint32_t kWireVersion = 10;
+inline constexpr uint32_t kWireVersion = 11;
 
 enum class OperationKind : uint8_t {
   kBroadcast = 1,

@@ -17,12 +17,23 @@ namespace {
 using Outcome = RingWriter::Outcome;
 
 // Of one line or two, in an order in which the ring's last line is filled at first, then left out; and heads begin
-// where there were payloads in the lap before.
-constexpr size_t kSizes[] = {16, 24, 0, 16, 24, RingMemory::kMostBytes};
-constexpr size_t kMostInFirst = RingLine::kNumBytes - sizeof(MessageHeader);
+// where there were payloads in the lap before. Those of calls have short headers, but for the first.
+struct Sent {
+  size_t num_bytes;
+  OperationKind operation = OperationKind::kPointToPoint;
+};
+constexpr Sent kSent[] = {{16, OperationKind::kInvoke}, {24},
+                          {24, OperationKind::kInvoke}, {16},
+                          {56, OperationKind::kInvoke}, {RingMemory::kMostBytes}};
+constexpr uint64_t kKey = 5;
 
-size_t size_of(uint32_t sequence) {
-  return kSizes[sequence % std::size(kSizes)];
+Sent sent_as(uint32_t sequence) {
+  return kSent[sequence % std::size(kSent)];
+}
+
+size_t header_bytes_of(uint32_t sequence) {
+  const bool is_short = sequence != 0 && is_of_a_call(sent_as(sequence).operation);
+  return is_short ? sizeof(CallHeader) : sizeof(MessageHeader);
 }
 
 using Bytes = std::array<std::byte, RingMemory::kMostBytes>;
@@ -32,7 +43,7 @@ Bytes payload_of(uint32_t sequence, uint32_t line) {
   Bytes bytes;
   bytes.fill(static_cast<std::byte>(sequence + 1));
   const RingHead forged{.kind = RingHead::Kind::kMessage, .line = line + 1 + RingMemory::kNumLines};
-  std::memcpy(bytes.data() + kMostInFirst, &forged, sizeof forged);
+  std::memcpy(bytes.data() + RingLine::kNumBytes - header_bytes_of(sequence), &forged, sizeof forged);
   return bytes;
 }
 
@@ -40,13 +51,14 @@ Bytes payload_of(uint32_t sequence, uint32_t line) {
 class World {
  public:
   Outcome write(uint32_t sequence) {
-    const size_t num_bytes = size_of(sequence);
-    const uint32_t num_lines = RingMemory::lines_of(num_bytes);
+    const Sent sent = sent_as(sequence);
+    const uint32_t num_lines = RingMemory::lines_of(sent.num_bytes, header_bytes_of(sequence));
     const uint32_t num_left = num_left_at(write_line_);
     const uint32_t line = num_lines > num_left ? write_line_ + num_left : write_line_;
     const Bytes payload = payload_of(sequence, line);
-    const Outcome outcome = writer.write(RingHead::Kind::kMessage, {.sequence = sequence, .fingerprint = {}},
-                                         {.data = payload.data(), .num_bytes = num_bytes});
+    const MessageHeader header{.key = kKey, .sequence = sequence, .fingerprint = {.operation = sent.operation}};
+    const Outcome outcome =
+        writer.write(RingHead::Kind::kMessage, header, {.data = payload.data(), .num_bytes = sent.num_bytes});
     if (outcome != Outcome::kFull) write_line_ = line + num_lines;
     return outcome;
   }
@@ -69,8 +81,8 @@ class World {
   // Whether there was something, which may be no message, but the ring's end.
   bool read(RingReader& reader) {
     const size_t num_before = came_.size();
-    const unsigned num_read = reader.read(1, [this](RingHead::Kind, const MessageHeader& header,
-                                                    const Payload& payload) { take(header.sequence, payload); });
+    const unsigned num_read = reader.read(
+        1, [this](RingHead::Kind, const MessageHeader& header, const Payload& payload) { take(header, payload); });
     model::check(!reader.is_broken(), "what is read makes sense");
     if (num_read != 0 && came_.size() == num_before) read_line_ += num_left_at(read_line_);
     return num_read != 0;
@@ -94,13 +106,15 @@ class World {
   static uint32_t num_left_at(uint32_t line) { return RingMemory::kNumLines - line % RingMemory::kNumLines; }
   RingMemory& memory() const { return *reinterpret_cast<RingMemory*>(pages_.data()); }
 
-  void take(uint32_t sequence, const Payload& payload) {
+  void take(const MessageHeader& header, const Payload& payload) {
+    const uint32_t sequence = header.sequence;
     model::check(came_.empty() || sequence > came_.back(), "each comes once, in order");
     came_.push_back(sequence);
-    const size_t num_bytes = size_of(sequence);
+    const auto [num_bytes, operation] = sent_as(sequence);
     model::check(payload.num_bytes == num_bytes, "the length is what was written");
+    model::check(header.key == kKey && header.fingerprint.operation == operation, "so is the header");
     const Bytes sent = payload_of(sequence, read_line_);
-    read_line_ += RingMemory::lines_of(num_bytes);
+    read_line_ += RingMemory::lines_of(num_bytes, header_bytes_of(sequence));
     for (int look = 0; look < 2; ++look) {
       model::check(std::memcmp(sent.data(), payload.bytes, num_bytes) == 0, "the payload is whole, and stays");
       model::point();

@@ -32,9 +32,10 @@ bool RingWriter::has_room(uint32_t num_lines) noexcept {
 // The first line last and at one go: its reader looks at it all the time, and takes it away in between. The head is
 // exchanged, not stored: whether the reader sleeps is read behind it, as the reader looks for messages behind saying
 // so.
-RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept {
+template <typename Header>
+RingWriter::Outcome RingWriter::put(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept {
   static constexpr size_t kMostInFirst = RingLine::kNumBytes - sizeof header;
-  const uint32_t num_lines = RingMemory::lines_of(payload.num_bytes);
+  const uint32_t num_lines = RingMemory::lines_of(payload.num_bytes, sizeof header);
   const uint32_t num_left = RingMemory::kNumLines - num_written_ % RingMemory::kNumLines;
   const uint32_t num_skipped = num_lines > num_left ? num_left : 0;
   if (!has_room(num_skipped + num_lines)) return Outcome::kFull;
@@ -56,6 +57,17 @@ RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const MessageHeader& 
   num_written_ += num_lines;
   const bool sleeps = memory.sleeps.load() != 0 && memory.sleeps.exchange(0) != 0;
   return sleeps ? Outcome::kWrittenToSleeper : Outcome::kWritten;
+}
+
+RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept {
+  const bool is_of_call = kind == RingHead::Kind::kMessage && is_of_a_call(header.fingerprint.operation);
+  const bool is_short = header.slot == 0 && header.fingerprint.num_elements == 0;
+  if (is_of_call && is_short && keys_.has(header.key)) {
+    return put(RingHead::Kind::kCall, keys_.shorten(header), payload);
+  }
+  const Outcome outcome = put(kind, header, payload);
+  if (is_of_call && outcome != Outcome::kFull) keys_.put(header.key);
+  return outcome;
 }
 
 // Lines that hold a head of theirs keep it: in the next lap it is none.

@@ -4,13 +4,15 @@
 //   reader.read(most, [](RingHead::Kind kind, const MessageHeader& header, const Payload& payload) { … });
 //
 // The memory is lines of 64 bytes. A message takes as many as it needs, side by side: a head, the header, the payload,
-// so that up to 16 bytes travel in one line. The head is written last: a writer that dies at any instruction leaves
-// nothing half written to be read, nor can it hold anybody up. A reader believes no head that leads out of the ring.
+// so that up to 16 bytes travel in one line, 48 of a call's. The head is written last: a writer that dies at any
+// instruction leaves nothing half written to be read, nor can it hold anybody up. A reader believes no head that leads
+// out of the ring.
 //
 // Heads name their line, counted from the start: what is left of the lap before is none. Nor are payloads taken for
 // one: where one has lain on a line's first bytes, the reader clears them before the writer gets the line again.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -35,11 +37,45 @@ struct alignas(sizeof(uint64_t)) RingHead {
     kRefused,
     kPull,
     kPiece,
+    kCall,  // a message with a CallHeader; read as kMessage
   };
 
   Kind kind : 8 = Kind::kNothing;
   uint32_t num_bytes : 24 = 0;
   uint32_t line = 0;
+};
+
+// What of a call's message header differs from one to the next. Whole headers of calls put their keys into a table of
+// both ends, where these find them.
+struct CallHeader {
+  uint32_t sequence = 0;
+  OperationKind operation{};
+  uint8_t key = 0;  // its place in the table
+  uint16_t reserved = 0;
+};
+static_assert(sizeof(CallHeader) == 8);
+
+class KeyTable {
+ public:
+  bool has(uint64_t key) const noexcept { return keys_[place_of(key)] == key; }
+  void put(uint64_t key) noexcept { keys_[place_of(key)] = key; }
+  CallHeader shorten(const MessageHeader& header) const noexcept {
+    return {.sequence = header.sequence, .operation = header.fingerprint.operation, .key = place_of(header.key)};
+  }
+  // With a key of nobody's where there is none.
+  MessageHeader restore(const CallHeader& header) const noexcept {
+    MessageHeader whole;
+    whole.key = keys_[header.key % kNumKeys];
+    whole.sequence = header.sequence;
+    whole.fingerprint.operation = header.operation;
+    return whole;
+  }
+
+ private:
+  static constexpr size_t kNumKeys = 64;
+  static uint8_t place_of(uint64_t key) noexcept { return key % kNumKeys; }
+
+  std::array<uint64_t, kNumKeys> keys_{};
 };
 
 struct alignas(kLineBytes) RingLine {
@@ -63,8 +99,8 @@ struct RingMemory {
   uint64_t reader;
   alignas(2 * kLineBytes) RingLine lines[kNumLines];
 
-  static uint32_t lines_of(size_t num_payload_bytes) noexcept {
-    const size_t num_bytes = sizeof(RingLine::head) + sizeof(MessageHeader) + num_payload_bytes;
+  static uint32_t lines_of(size_t num_payload_bytes, size_t num_header_bytes = sizeof(MessageHeader)) noexcept {
+    const size_t num_bytes = sizeof(RingLine::head) + num_header_bytes + num_payload_bytes;
     return static_cast<uint32_t>((num_bytes + kLineBytes - 1) / kLineBytes);
   }
 };
@@ -85,12 +121,15 @@ class RingWriter {
  private:
   explicit RingWriter(SharedPages pages) noexcept : pages_(std::move(pages)) {}
   RingMemory& ring() const noexcept { return *reinterpret_cast<RingMemory*>(pages_.data()); }
+  template <typename Header>
+  Outcome put(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept;
   bool has_room(uint32_t num_lines) noexcept;
 
   SharedPages pages_;
   uint32_t num_written_ = 0;
   uint32_t num_taken_ = 0;  // as last seen
   bool is_read_ = false;
+  KeyTable keys_;  // that its reader knows
 };
 
 class RingReader {
@@ -125,6 +164,7 @@ class RingReader {
   uint32_t num_taken_ = 0;
   uint32_t num_told_ = 0;  // of these, the writer knows
   bool is_broken_ = false;
+  KeyTable keys_;
 };
 
 template <typename Deliver>
@@ -133,21 +173,32 @@ unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
   while (num_read < most && !is_broken_) {
     RingLine& first = line();
     const RingHead head = first.head.load(std::memory_order_acquire);
-    if (!is_next(head)) break;
+    if (!is_next(head)) {
+      __builtin_prefetch(&first + 1);  // what the next message goes on with is written before its head, and then here
+      break;
+    }
     ++num_read;
     const uint32_t num_left = RingMemory::kNumLines - num_taken_ % RingMemory::kNumLines;
     if (head.kind == RingHead::Kind::kWrap) {
       take(num_left);
       continue;
     }
-    is_broken_ = head.kind > RingHead::Kind::kPiece || head.num_bytes > RingMemory::kMostBytes ||
-                 RingMemory::lines_of(head.num_bytes) > num_left;
+    const size_t num_header_bytes = head.kind == RingHead::Kind::kCall ? sizeof(CallHeader) : sizeof(MessageHeader);
+    const uint32_t num_lines = RingMemory::lines_of(head.num_bytes, num_header_bytes);
+    is_broken_ = head.kind > RingHead::Kind::kCall || head.num_bytes > RingMemory::kMostBytes || num_lines > num_left;
     if (is_broken_) break;
-    __builtin_prefetch(&first + 1);  // where most messages go on: it comes while the header is looked at
-    MessageHeader header;
-    sync::copy(&header, first.begin(), sizeof header);
-    deliver(head.kind, header, Payload{.bytes = first.begin() + sizeof header, .num_bytes = head.num_bytes});
-    take(RingMemory::lines_of(head.num_bytes));
+    const Payload payload{.bytes = first.begin() + num_header_bytes, .num_bytes = head.num_bytes};
+    if (head.kind == RingHead::Kind::kCall) {
+      CallHeader header;
+      sync::copy(&header, first.begin(), sizeof header);
+      deliver(RingHead::Kind::kMessage, keys_.restore(header), payload);
+    } else {
+      MessageHeader header;
+      sync::copy(&header, first.begin(), sizeof header);
+      if (head.kind == RingHead::Kind::kMessage && is_of_a_call(header.fingerprint.operation)) keys_.put(header.key);
+      deliver(head.kind, header, payload);
+    }
+    take(num_lines);
   }
   return num_read;
 }

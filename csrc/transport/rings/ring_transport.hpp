@@ -85,7 +85,7 @@ class RingTransport final : public Transport, private Receiver {
   std::optional<Bell> bell_;  // none: nothing goes by rings
   FileDescriptor events_;     // the bell's and the network's
   std::vector<std::byte> address_;
-  std::deque<Peer> peers_;       // by PeerId, which is the network's
+  std::vector<Peer> peers_;      // by PeerId, which is the network's
   std::deque<RingLink> links_;   // of whoever was met or has called
   std::vector<RingLink*> live_;  // that are not lost
   bool is_to_tidy_ = false;      // since the last progress(), a link has come to its end

@@ -55,6 +55,58 @@ TEST_F(Ring, brings_every_size_in_order_however_often_it_goes_around) {
   }
 }
 
+bool operator==(const MessageHeader& left, const MessageHeader& right) {
+  return std::memcmp(&left, &right, sizeof left) == 0;
+}
+
+// Keys of more connections than there are places for, of which some share one; parts, ends and others' messages
+// between.
+TEST_F(Ring, brings_the_headers_of_calls_whole_however_short_they_are) {
+  std::mt19937_64 random(1);
+  std::array<uint64_t, 100> keys;
+  std::ranges::generate(keys, random);
+  for (uint32_t sequence = 0; sequence < 10'000; ++sequence) {
+    MessageHeader sent{.key = keys[random() % keys.size()], .sequence = sequence, .fingerprint = {}};
+    sent.fingerprint.operation = static_cast<OperationKind>(14 + random() % 12);
+    if (random() % 8 == 0) sent.slot = 1 + random() % 3;
+    if (random() % 8 == 0) sent.fingerprint.num_elements = random();
+    const Bytes payload = pattern(random() % 100, sequence);
+    ASSERT_EQ(writer.write(RingHead::Kind::kMessage, sent, {payload.data(), payload.size()}), Outcome::kWritten);
+    bool has_come = false;
+    const auto check = [&](RingHead::Kind kind, const MessageHeader& came, const Payload& bytes) {
+      has_come = true;
+      EXPECT_EQ(kind, RingHead::Kind::kMessage);
+      EXPECT_TRUE(came == sent) << sequence;
+      EXPECT_EQ(Bytes(bytes.bytes, bytes.bytes + bytes.num_bytes), payload);
+    };
+    while (!has_come) ASSERT_EQ(reader.read(1, check), 1U);
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
+TEST_F(Ring, carries_a_small_call_in_one_line) {
+  const MessageHeader header{.key = 7, .fingerprint = {.operation = OperationKind::kInvoke}};
+  const Bytes payload(48);
+  for (int i = 0; i < 2; ++i) writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()});
+  EXPECT_EQ(memory.lines[2].head.load().kind, RingHead::Kind::kCall);  // behind the first, whose header is whole
+  writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()});
+  EXPECT_EQ(memory.lines[3].head.load().kind, RingHead::Kind::kCall);
+  EXPECT_EQ(memory.lines[3].head.load().line, 3U);
+}
+
+// A key that has not been named, and whatever else stands there, is nobody's.
+TEST_F(Ring, takes_no_short_header_for_one_that_was_named) {
+  const CallHeader forged{.sequence = 5, .operation = OperationKind::kReply, .key = 255, .reserved = 1};
+  std::memcpy(memory.lines[0].begin(), &forged, sizeof forged);
+  memory.lines[0].head.store({.kind = RingHead::Kind::kCall, .num_bytes = 0, .line = 0});
+  const auto check = [&](RingHead::Kind, const MessageHeader& header, const Payload&) {
+    EXPECT_EQ(header.key, 0U);
+    EXPECT_EQ(header.sequence, 5U);
+  };
+  EXPECT_EQ(reader.read(1, check), 1U);
+  EXPECT_FALSE(reader.is_broken());
+}
+
 TEST_F(Ring, is_full_at_some_time_and_loses_nothing_then) {
   std::mt19937 random(1);
   uint32_t num_written = 0;
@@ -103,7 +155,7 @@ TEST_F(Ring, takes_no_payload_for_a_message) {
 TEST_F(Ring, is_broken_by_what_no_writer_writes) {
   const RingHead heads[]{{.kind = RingHead::Kind::kMessage, .num_bytes = RingMemory::kMostBytes + 1, .line = 0},
                          {.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = 0},
-                         {.kind = static_cast<RingHead::Kind>(8), .line = 0}};
+                         {.kind = static_cast<RingHead::Kind>(9), .line = 0}};
   for (const RingHead& head : heads) {
     RingReader another = RingReader::open(getpid(), writer.descriptor(), kWriter, kReader).value();
     memory.lines[0].head.store(head);

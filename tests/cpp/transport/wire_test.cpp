@@ -27,7 +27,7 @@ TEST(Wire, message_header_bytes) {
                                        15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   2,    12,  1,  0x1C,
                                        0xFF, 0xFF, 0xFF, 0xFF, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::memcmp(&header, golden.data(), golden.size()), 0);
-  EXPECT_EQ(kWireVersion, 10u);
+  EXPECT_EQ(kWireVersion, 11u);
 }
 
 TEST(Wire, enumerations_keep_their_values) {
@@ -57,6 +57,10 @@ TEST(Wire, ring_bytes) {
   const std::array<uint8_t, 8> golden_head{2, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(std::memcmp(&head, golden_head.data(), golden_head.size()), 0);
   EXPECT_EQ(static_cast<int>(RingHead::Kind::kPiece), 7);
+  EXPECT_EQ(static_cast<int>(RingHead::Kind::kCall), 8);
+  const CallHeader call{.sequence = 0x04030201, .operation = OperationKind::kInvoke, .key = 6};
+  const std::array<uint8_t, 8> golden_call{1, 2, 3, 4, 16, 6, 0, 0};
+  EXPECT_EQ(std::memcmp(&call, golden_call.data(), golden_call.size()), 0);
   const RemoteBytes remote{.address = 0x0807060504030201, .num_bytes = 9, .number = 10};
   const std::array<uint64_t, 3> golden_remote{0x0807060504030201, 9, 10};
   EXPECT_EQ(std::memcmp(&remote, golden_remote.data(), sizeof golden_remote), 0);
