@@ -1,0 +1,121 @@
+// The path of a call with an 8-byte tensor and of its answer, between two engines over rings: what the caller executes
+// from the call's opening until it is sent, the callee from the message to the answer, the caller from that to the end
+// of its wait. Each under a name of its own, for callgrind's --toggle-collect.
+//
+//   invoke_path [num_calls]
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "comm/engine.hpp"
+#include "runtime/runtime_core.hpp"
+#include "runtime/values.hpp"
+#include "transport/rings/rings.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint8_t kUint8 = 0;
+constexpr int kNumWarm = 20;  // not counted by calls; connections are made meanwhile
+
+void require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "%s\n", what);
+  std::exit(1);
+}
+
+std::unique_ptr<Engine> make_engine() {
+  Result<std::unique_ptr<Transport>> network =
+      open_ucx_transport({.settings = {{"TLS", "posix,self"}, {"POSIX_FIFO_ELEM_SIZE", "256"}}});
+  require(network.ok(), "UCX cannot be opened");
+  return std::make_unique<Engine>(with_rings(std::move(network).value(), RingUse::kAlways), this_host(),
+                                  AlgorithmOverrides());
+}
+
+void put(Outbound& outbound, std::string_view function, ConstBuffer data) {
+  const auto length = static_cast<int64_t>(data.num_bytes);
+  outbound.open(function);
+  ValueWriter writer(outbound.bytes());
+  writer.array(1);
+  writer.tensor(outbound.add({.dtype = kUint8, .shape = {&length, 1}, .data = data}));
+  outbound.seal();
+}
+
+struct End {
+  explicit End(const char* name)
+      : engine(make_engine()),
+        card(engine->make_card()),
+        core(std::make_shared<RuntimeCore>(*engine, RuntimeOptions{.name = name})) {
+    require(core->open().ok(), "the runtime cannot be opened");
+  }
+  void meet(const End& other) {
+    Identity identity{.name = "other",
+                      .incarnation = 1,
+                      .card = other.card.card(),
+                      .peer_key = other.card.card().key,
+                      .own_key = card.card().key};
+    connection = core->admit(std::move(identity)).value();
+  }
+
+  std::unique_ptr<Engine> engine;
+  OwnCard card;
+  std::shared_ptr<RuntimeCore> core;
+  std::shared_ptr<Connection> connection;
+};
+
+}  // namespace
+
+extern "C" __attribute__((noinline)) void counted_call(Connection& server, Call& call, ConstBuffer data) {
+  call.reset();
+  put(call.request, "echo", data);
+  server.start(call);
+}
+
+extern "C" __attribute__((noinline)) void counted_answer(Engine& engine, const sync::atomic<bool>& has_answered) {
+  engine.wait(has_answered, Clock::now() + 60s);
+}
+
+extern "C" __attribute__((noinline)) void counted_end(Connection& server, Call& call, Clock::time_point deadline) {
+  server.wait(call, deadline);
+}
+
+static void run(int num_calls) {
+  End client("client"), server("server");
+  client.meet(server);
+  server.meet(client);
+  sync::atomic<bool> has_answered{false};
+  const auto echo = [&](Invocation& invocation) {
+    const Buffer data = invocation.arguments().tensors()[0].data;
+    put(invocation.answer, {}, {data.data, data.num_bytes});
+    invocation.reply();
+    has_answered.store(true, std::memory_order_relaxed);
+  };
+  require(server.core->add("echo", echo).ok(), "there is a function 'echo' already");
+  const std::array<std::byte, 8> payload{};
+  const ConstBuffer data{.data = payload.data(), .num_bytes = payload.size()};
+  CallPointer call = CallPointer::adopt(*new Call);
+  for (int i = 0; i < num_calls; ++i) {
+    has_answered.store(false);
+    counted_call(*client.connection, *call, data);
+    if (i < kNumWarm) {
+      while (!client.connection->wait(*call, Clock::now() + 1ms)) server.engine->wait(has_answered, Clock::now() + 1ms);
+    } else {
+      counted_answer(*server.engine, has_answered);
+      counted_end(*client.connection, *call, Clock::now() + 60s);
+    }
+    require(call->status().ok(), "a call has failed");
+    while (!call->released()) client.connection->wait(*call, Clock::now() + 1ms);
+  }
+  client.core->close();
+  server.core->close();
+}
+
+}  // namespace axon
+
+int main(int argc, char** argv) {
+  axon::run(argc > 1 ? std::atoi(argv[1]) : 1000);
+}
