@@ -23,7 +23,7 @@ struct Function {
   Handler ask;
 };
 
-class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, private Door {
+class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, public Door {
  public:
   RuntimeCore(Engine& engine, RuntimeOptions options);
   ~RuntimeCore();

@@ -143,5 +143,45 @@ TEST_F(Closing, streams_mailboxes_and_publications_end_with_their_peer) {
   EXPECT_EQ(full.take(10s).value().values().next().integer, 0);
 }
 
+// The opening finds the connection closing, but not ended.
+TEST_F(Closing, a_stream_that_is_opened_meanwhile_ends_no_other) {
+  Call call(met_.to_server, "hold");
+  call.start();
+  ASSERT_TRUE(comes_true([&] { return is_held_.load(); }));
+  Peer to_client = held_->caller();
+  held_->reply();
+  std::optional<Next> asked;
+  std::atomic<bool> is_asked{false};
+  const auto slow = [&](Received) -> Generator {
+    return [&](Next& next) {
+      asked.emplace(std::move(next));
+      is_asked.store(true);
+    };
+  };
+  std::thread closing;
+  const auto closes = [&](Received) -> Generator {
+    closing = std::thread([&] { EXPECT_TRUE(to_client.drain(30s)); });
+    EXPECT_TRUE(comes_true([&] { return !to_client.failure().ok(); }));
+    return [](Next& next) { next.end(); };
+  };
+  ASSERT_TRUE(met_.server.add_generator("slow", slow).ok());
+  ASSERT_TRUE(met_.server.add_generator("closes", closes).ok());
+  Stream first(met_.to_server, "slow", {.ahead = 1});
+  (void)first.arguments(0);
+  first.start();
+  ASSERT_TRUE(comes_true([&] { return first.next(1ms) || is_asked.load(); }));
+  Stream second(met_.to_server, "closes", {.ahead = 1});
+  (void)second.arguments(0);
+  second.start();
+  EXPECT_FALSE(second.next(10s));
+  EXPECT_EQ(second.failure(), "the runtime 'server' is closing the connection");
+  EXPECT_FALSE(asked->is_cancelled());
+  asked->value().integer(7);
+  asked->reply();
+  ASSERT_TRUE(first.next(10s)) << first.status().message();
+  EXPECT_EQ(first.value().next().integer, 7);
+  closing.join();
+}
+
 }  // namespace
 }  // namespace axon::library

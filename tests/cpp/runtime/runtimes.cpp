@@ -17,9 +17,11 @@ TwoRuntimes::TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, Run
   meet();
 }
 
-void TwoRuntimes::meet() {
+void TwoRuntimes::meet(FileDescriptor socket) {
   const OwnCard server_card = engines_[0]->make_card();
   const OwnCard client_card = engines_[1]->make_card();
+  PeerCard as_met = server_card.card();
+  if (socket.valid()) ++as_met.host;
   const uint64_t server_key = server_card.card().key;
   const uint64_t client_key = client_card.card().key;
   to_client = server
@@ -32,9 +34,10 @@ void TwoRuntimes::meet() {
   to_server = client
                   ->admit({.name = "server",
                            .incarnation = 2,
-                           .card = server_card.card(),
+                           .card = std::move(as_met),
                            .peer_key = server_key,
-                           .own_key = client_key})
+                           .own_key = client_key,
+                           .socket = std::move(socket)})
                   .value();
 }
 

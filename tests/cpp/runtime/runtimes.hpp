@@ -21,8 +21,9 @@ class TwoRuntimes {
                        RuntimeOptions client_options = {});
   ~TwoRuntimes();
 
-  // Once more: what they have of each other is another connection then.
-  void meet();
+  // Once more: what they have of each other is another connection then. With the client's end of a socket they are of
+  // two hosts to it.
+  void meet(FileDescriptor socket = FileDescriptor());
 
   std::shared_ptr<RuntimeCore> server;
   std::shared_ptr<RuntimeCore> client;
