@@ -55,7 +55,7 @@ void Sent::on_told(int64_t settled, const Status& status) noexcept {
   {
     const std::lock_guard lock(mutex_);
     is_telling_ = false;
-    if (!status.ok()) return;  // too much waits: the next message that finds its end tries again
+    if (!status.ok()) return;  // the connection has ended
     told_ = settled;
   }
   tell_if_waited_for();

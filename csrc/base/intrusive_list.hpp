@@ -40,13 +40,8 @@ class IntrusiveList {
  public:
   bool empty() const noexcept { return !head_.linked(); }
 
-  void push_back(T& element) noexcept {
-    Node& node = element;
-    node.previous_ = head_.previous_;
-    node.next_ = &head_;
-    head_.previous_->next_ = &node;
-    head_.previous_ = &node;
-  }
+  void push_back(T& element) noexcept { insert(element, head_); }
+  void push_front(T& element) noexcept { insert(element, *head_.next_); }
 
   T* front() noexcept { return empty() ? nullptr : static_cast<T*>(head_.next_); }
 
@@ -71,6 +66,13 @@ class IntrusiveList {
   }
 
  private:
+  static void insert(Node& node, Node& next) noexcept {
+    node.previous_ = next.previous_;
+    node.next_ = &next;
+    next.previous_->next_ = &node;
+    next.previous_ = &node;
+  }
+
   Node head_;
 };
 

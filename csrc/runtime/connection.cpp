@@ -112,7 +112,7 @@ void Connection::open(Call& call) noexcept {
 
 // To wait; the call fails if there is none.
 bool Connection::has_room(Call& call) noexcept {
-  if (num_waiting_ < core_.options().max_waiting_calls) return true;
+  if (num_waiting_ < core_.options().max_waiting_calls || is_own_word(call)) return true;
   finish(call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow - free_places_.size()) + " calls to '" +
                                                          identity_.name + "' are not answered yet, and " +
                                                          std::to_string(num_waiting_) +
@@ -120,11 +120,16 @@ bool Connection::has_room(Call& call) noexcept {
   return false;
 }
 
+// The last one is the library's: those that hold all others may wait for its word, which waits for none.
+bool Connection::has_place_for(const Call& call) const noexcept {
+  return free_places_.size() > 1 || (!free_places_.empty() && is_own_word(call));
+}
+
 void Connection::take_place(Call& call) noexcept {
   call.reply_.open(engine_, call, core_.limits());
-  if (!free_places_.empty()) return launch(call);
+  if (has_place_for(call)) return launch(call);
   if (!has_room(call)) return;
-  waiting_.push_back(call);
+  is_own_word(call) ? waiting_.push_front(call) : waiting_.push_back(call);
   ++num_waiting_;
 }
 
@@ -152,9 +157,10 @@ void Connection::launch(Call& call) noexcept {
 }
 
 void Connection::launch_waiting() noexcept {
-  while (!free_places_.empty() && failure_.ok()) {
-    Call* call = waiting_.pop_front();
-    if (call == nullptr) return;
+  while (failure_.ok()) {
+    Call* call = waiting_.front();
+    if (call == nullptr || !has_place_for(*call)) return;
+    call->unlink();
     --num_waiting_;
     launch(*call);
   }

@@ -105,6 +105,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void begin(Call& call) noexcept;
   void open(Call& call) noexcept;
   bool has_room(Call& call) noexcept;
+  bool has_place_for(const Call& call) const noexcept;
   void take_place(Call& call) noexcept;
   void launch(Call& call) noexcept;
   void launch_waiting() noexcept;

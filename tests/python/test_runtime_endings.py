@@ -331,8 +331,8 @@ def test_the_bound_on_calls_that_wait_is_told() -> None:
         goes_on = threading.Event()
         server.register("wait")(lambda: goes_on.wait(DEADLINE_S))
         peer = client.connect(server.address)
-        calls = [peer.invoke("wait") for _ in range(1026)]
-        with pytest.raises(BufferError, match="1024 calls to 'server' are not answered yet, and 2 wait for that"):
+        calls = [peer.invoke("wait") for _ in range(1025)]
+        with pytest.raises(BufferError, match="1023 calls to 'server' are not answered yet, and 2 wait for that"):
             peer.invoke("wait").result(DEADLINE_S)
         goes_on.set()
         assert all(call.result(DEADLINE_S) for call in calls)

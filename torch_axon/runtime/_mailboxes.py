@@ -241,5 +241,5 @@ class Sent:
             self._is_telling = False
             if has_left:
                 self._told = settled
-        if has_left:  # else too much waits: the next message that finds its end tries again
+        if has_left:  # else the connection has ended
             self._tell_if_waited_for()

@@ -84,7 +84,7 @@ class Peer:
     def tell(self, function: str, /, *args: Any, timeout: float | None = None, **kwargs: Any) -> Future:
         """Calls a function without waiting for what becomes of it: done, with None, once the message has left.
 
-        At most 1,024 messages of a connection are under way; others wait for those to be dealt with.
+        At most 1,023 messages of a connection are under way; others wait for those to be dealt with.
         """
         call = self._connection.invoke(function, args, kwargs, self._timeout if timeout is None else timeout, False)
         return Future(self, call, BY_DEFAULT)

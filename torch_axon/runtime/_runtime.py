@@ -50,7 +50,7 @@ class Runtime:
     progress: how its thread waits for messages: "spin" without end, "block" at once in the kernel, or "adaptive": for
         4 ms after the latest one, then in the kernel
     max_message_bytes: of all tensors of a message that comes
-    max_waiting_calls: a connection; of ours, beyond the 1,024 that the peer has
+    max_waiting_calls: a connection; of ours, beyond the 1,023 that the peer has
     max_running_calls: of peers, that have not been answered: functions and coroutines that run or wait for their turn
     max_connections: in both directions
     secret: what peers who connect to (host, port) must know as well, 16 bytes at least; by default AXON_SECRET

@@ -1,7 +1,9 @@
 // Messages to tags: in order, held back while nobody takes them.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,6 +52,23 @@ class MailboxTest : public testing::Test {
     }
   }
 
+  // It takes its turn, and fails.
+  static Call unsendable(const Outbox& outbox) {
+    static constexpr float kNumber = 1.0F;
+    const std::vector<int64_t> shape(65, 1);
+    Call call(outbox);
+    call.request().tensor({.type = DataType::kFloat32, .shape = shape, .data = std::as_bytes(std::span(&kNumber, 1))});
+    return call;
+  }
+
+  // All of what it starts begins together, before any has found its end.
+  static void start_within_a_delivery(const Peer& peer, std::function<void()> start) {
+    Call call(peer, "");
+    call.on_finished(std::move(start));
+    call.start();
+    ASSERT_TRUE(call.wait(10s));
+  }
+
   Meeting met_;
 };
 
@@ -93,14 +112,10 @@ TEST_F(MailboxTest, who_waits_gets_what_comes_or_hears_that_nothing_has) {
 TEST_F(MailboxTest, those_that_have_failed_hold_up_none_behind_them) {
   Mailbox news = opened();
   const Outbox outbox = to_news();
-  const std::vector<int64_t> shape(65, 1);
-  const float number = 1.0F;
   const std::vector<float> large(100'000);
   for (int i = 0; i < 10; ++i) {
-    Call refused(outbox);
+    Call refused = unsendable(outbox);
     Call behind(outbox);
-    refused.request().tensor(
-        {.type = DataType::kFloat32, .shape = shape, .data = std::as_bytes(std::span(&number, 1))});
     behind.request().tensor(std::span(large));
     std::thread other([&] { behind.start(); });  // so that either may be the first
     refused.start();
@@ -114,6 +129,49 @@ TEST_F(MailboxTest, those_that_have_failed_hold_up_none_behind_them) {
     EXPECT_TRUE(behind.status().ok());
     while (!behind.released()) std::this_thread::yield();
   }
+}
+
+TEST_F(MailboxTest, not_even_those_that_hold_all_places) {
+  Mailbox news = opened({.capacity = 2000});
+  const Outbox outbox = to_news();
+  Call failing = unsendable(outbox);
+  std::vector<Call> behind;
+  for (int64_t i = 0; i < 1500; ++i) behind.emplace_back(outbox).request().integer(i);
+  start_within_a_delivery(met_.to_server, [&] {
+    failing.start();
+    for (Call& call : behind) call.start();
+  });
+  expect_accepted(behind);
+  EXPECT_EQ(news.probe(), behind.size());
+}
+
+TEST_F(MailboxTest, nor_those_whose_sender_lets_nothing_more_wait) {
+  std::mutex mutex;
+  std::vector<Invocation> held;
+  const auto hold = [&](Invocation& invocation) {
+    const std::lock_guard lock(mutex);
+    held.push_back(std::move(invocation));
+  };
+  ASSERT_TRUE(met_.server.add("hold", hold).ok());
+  Runtime narrow = Runtime::open({.name = "narrow", .max_waiting_calls = 1}).value();
+  const Peer to_server = narrow.connect(met_.server.address().value(), 10s).value();
+  std::vector<Call> failing;
+  std::vector<Call> behind;
+  for (const char* tag : {"a", "b", "c"}) {
+    ASSERT_TRUE(met_.server.mailbox(tag).ok());
+    const Outbox outbox = narrow.outbox(to_server, tag).value();
+    failing.push_back(unsendable(outbox));
+    behind.emplace_back(outbox).request().nothing();
+  }
+  std::vector<Call> others;
+  for (int i = 0; i < 1100; ++i) others.emplace_back(to_server, "hold");
+  start_within_a_delivery(to_server, [&] {
+    for (std::vector<Call>* calls : {&failing, &behind, &others}) {
+      for (Call& call : *calls) call.start();
+    }
+  });
+  expect_accepted(behind);
+  met_.server.close();  // before what its function refers to goes
 }
 
 TEST_F(MailboxTest, messages_of_several_threads_and_peers_come_once_each) {

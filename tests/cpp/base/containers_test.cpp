@@ -21,9 +21,9 @@ struct Element : ListNode<Element, First>, ListNode<Element, Second> {
 TEST(IntrusiveList, keeps_order_and_forgets_unlinked_elements) {
   Element one(1), two(2), three(3);
   IntrusiveList<Element, First> list;
-  list.push_back(one);
   list.push_back(two);
   list.push_back(three);
+  list.push_front(one);
   static_cast<ListNode<Element, First>&>(two).unlink();
   EXPECT_EQ(list.front()->value, 1);
   EXPECT_EQ(list.next(one)->value, 3);
