@@ -76,7 +76,7 @@ void Connection::on_message(const MessageHeader& header, const Payload& payload)
       return on_cancel(header);
     default:
       drop(payload);
-      return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' has closed the connection"));
+      return on_close(header);
   }
 }
 
@@ -215,6 +215,7 @@ void Connection::finish(Call& call, Status status) noexcept {
 
 void Connection::free_place(uint32_t number) noexcept {
   Place& place = places_[place_of(number)];
+  ++num_answers_;
   num_told_ -= place.is_told ? 1 : 0;
   place.taken = place.is_told = false;
   place.call = nullptr;
@@ -244,7 +245,7 @@ void Connection::decline(Call& call, Status reason) noexcept {
 
 // The callee need not go on.
 void Connection::expire(Call& call) noexcept {
-  if (call.at_peer_ && failure_.ok()) send_word(OperationKind::kCancel, call.number_);
+  if (call.at_peer_ && failure_.ok()) send_word(header_of(OperationKind::kCancel, call.number_));
 }
 
 void Connection::tick(Clock::time_point now) noexcept {
@@ -330,10 +331,9 @@ void Connection::on_transport_gone() noexcept {
   }
 }
 
-void Connection::send_word(OperationKind kind, uint32_t number) noexcept {
+void Connection::send_word(const MessageHeader& word) noexcept {
   if (engine_.messenger().is_lost(peer_)) return;
-  [[maybe_unused]] const auto sent =
-      engine_.messenger().transport().send(peer_, header_of(kind, number), {}, unattended);
+  [[maybe_unused]] const auto sent = engine_.messenger().transport().send(peer_, word, {}, unattended);
 }
 
 void Connection::drop(const Payload& payload) noexcept {

@@ -124,14 +124,17 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void expire(Call& call) noexcept;
   void release_rested() noexcept;
   void begin_closing(Clock::time_point deadline) noexcept;
+  void on_close(const MessageHeader& header) noexcept;
   void look_after_closing(Clock::time_point now) noexcept;
+  // One of the ends closes it, and waits for what is under way.
+  bool is_closing() const noexcept { return (closes_at_ || ends_behind_) && failure_.ok(); }
   Status closed_here() const;
   // Ends everything, and tells the peer.
   void end(const Status& reason) noexcept;
   // Ends everything; nobody is told over the wire.
   void fail(const Status& reason) noexcept;
   MessageHeader header_of(OperationKind kind, uint32_t number) const noexcept;
-  void send_word(OperationKind kind, uint32_t number) noexcept;
+  void send_word(const MessageHeader& word) noexcept;
   void drop(const Payload& payload) noexcept;
   bool is_idle() const noexcept {
     return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty();
@@ -148,6 +151,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   const PeerId peer_;
   Status failure_;
   std::optional<Clock::time_point> closes_at_;  // at the latest
+  std::optional<uint64_t> ends_behind_;         // so many answers of the peer's, which has closed
   bool has_drained_ = false;
   bool watches_socket_ = false;  // peers of this host are watched by the engine
   Clock::time_point next_look_{};
@@ -161,9 +165,11 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   size_t num_waiting_ = 0;        // in both
   size_t num_calls_ = 0;          // begun, and not finished
   size_t num_told_ = 0;           // finished, but the peer has not dealt with them
+  uint64_t num_answers_ = 0;      // have come in whole, or are not waited for
 
   std::vector<PeersPlace> peers_places_;
   size_t num_invocations_ = 0;
+  uint64_t num_answered_ = 0;
 };
 
 }  // namespace axon

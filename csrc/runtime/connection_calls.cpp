@@ -53,8 +53,8 @@ void Connection::answer(Invocation& invocation) noexcept {
   place.invocation = nullptr;
   --num_invocations_;
   const MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);
-  [[maybe_unused]] const Status sent =
-      invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPart);
+  const Status sent = invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPart);
+  num_answered_ += sent.ok() ? 1 : 0;
   core_.recycle(invocation);
 }
 

@@ -32,9 +32,18 @@ void Connection::begin_closing(Clock::time_point deadline) noexcept {
   look_after_closing(Clock::now());
 }
 
+// It may have overtaken answers.
+void Connection::on_close(const MessageHeader& header) noexcept {
+  ends_behind_ = header.fingerprint.num_elements;
+  look_after_closing(Clock::now());
+}
+
 void Connection::look_after_closing(Clock::time_point now) noexcept {
-  if (!closes_at_ || !failure_.ok()) return;
-  if (core_.is_through_with(*this) || now >= *closes_at_) end(closed_here());
+  if (!is_closing()) return;
+  if (ends_behind_ && num_answers_ >= *ends_behind_) {
+    return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' has closed the connection"));
+  }
+  if (closes_at_ && (core_.is_through_with(*this) || now >= *closes_at_)) end(closed_here());
 }
 
 Status Connection::closed_here() const {
@@ -62,7 +71,9 @@ bool Connection::has_drained() noexcept {
 
 void Connection::end(const Status& reason) noexcept {
   if (!failure_.ok()) return;
-  send_word(OperationKind::kClose, 0);
+  MessageHeader word = header_of(OperationKind::kClose, 0);
+  if (core_.is_through_with(*this)) word.fingerprint.num_elements = num_answered_;
+  send_word(word);
   fail(reason);
 }
 

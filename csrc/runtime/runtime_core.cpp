@@ -155,9 +155,8 @@ bool RuntimeCore::tick(Clock::time_point now) noexcept {
 }
 
 bool RuntimeCore::has_running() const noexcept {
-  return std::ranges::any_of(connections_, [](const auto& connection) {
-    return connection->num_calls_ != 0 || (connection->closes_at_ && connection->failure_.ok());
-  });
+  return std::ranges::any_of(
+      connections_, [](const auto& connection) { return connection->num_calls_ != 0 || connection->is_closing(); });
 }
 
 void RuntimeCore::on_peer_lost(PeerId peer, const std::string& reason) noexcept {

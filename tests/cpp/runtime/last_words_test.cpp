@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <string>
+#include <thread>
 
 #include "comes_true.hpp"
 #include "runtime/runtimes.hpp"
@@ -18,7 +19,7 @@ using namespace std::chrono_literals;
 
 // A server that answers once it is told to.
 struct LastWords {
-  LastWords() {
+  explicit LastWords(FaultPlan plan = {}) : fabric(std::move(plan)) {
     EXPECT_TRUE(pair.server->add("hold", [this](Invocation& each) { held.store(&each); }).ok());
   }
 
@@ -62,6 +63,37 @@ TEST(LastWordsTest, an_answer_may_come_after_its_sender_s_socket_has_hung_up) {
   last.expect_answered(*call, bytes);
   last.tick(later + 1s);
   EXPECT_EQ(last.pair.to_server->failure().message(), "'server' is gone: its socket has hung up");
+}
+
+// So many bytes, and which message of all is held back: calls and answers are one, or two if more than 4 KiB.
+struct Overtaken {
+  size_t num_bytes;
+  uint64_t send;
+};
+
+class OvertakenTest : public testing::TestWithParam<Overtaken> {};
+
+INSTANTIATE_TEST_SUITE_P(Answers, OvertakenTest,
+                         testing::Values(Overtaken{100, 2}, Overtaken{5'000, 3}, Overtaken{5'000, 4},
+                                         Overtaken{100'000, 3}, Overtaken{100'000, 4}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.num_bytes) + "_bytes_" + std::to_string(info.param.send);
+                         });
+
+TEST_P(OvertakenTest, an_answer_may_come_behind_the_word_that_the_connection_ends) {
+  LastWords last({.largest_eager_num_bytes = 10'000, .holds = {{.send = GetParam().send, .num_rounds = 100'000}}});
+  const Bytes bytes = pattern(GetParam().num_bytes, 1);
+  const CallPointer call = last.call(bytes);
+  last.pair.to_client->close(Clock::now() + 60s);
+  std::thread looks([&] {  // without a pause: the word leaves right behind the answer
+    EXPECT_TRUE(comes_true([&] { return last.pair.to_client->await_end(Clock::now()); }));
+  });
+  last.answer();
+  last.expect_answered(*call, bytes);
+  looks.join();
+  EXPECT_TRUE(last.pair.to_client->has_drained());
+  EXPECT_TRUE(last.pair.to_server->await_end(Clock::now() + 30s));
+  EXPECT_EQ(last.pair.to_server->failure().message(), "'server' has closed the connection");
 }
 
 }  // namespace
