@@ -169,6 +169,23 @@ def test_a_loop_closes_peers_without_being_held_up() -> None:
         expect_closed(peer, client, server)
 
 
+def test_a_loop_closes_peers_though_its_executor_is_gone() -> None:
+    with pair() as (server, client, peer):
+
+        async def main() -> None:
+            await asyncio.get_running_loop().shutdown_default_executor()
+            late = peer.invoke("sleepy", 0.05)
+            assert await peer.aclose()
+            assert await late == "awake"
+            another = client.connect(server.address)
+            never = another.invoke("never")
+            assert not await another.aclose(timeout=0.05)
+            assert isinstance(never.exception(), RuntimeClosedError)
+
+        asyncio.run(main())
+        expect_closed(peer, client, server)
+
+
 def test_functions_and_callbacks_close_peers_without_waiting_for_themselves() -> None:
     with pair() as (server, client, peer):
         back: list[Peer] = []

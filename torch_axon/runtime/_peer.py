@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterable
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # How long the end itself may take, once it is due.
 _LONGEST_END_S = 1.0
+# How often a loop looks for it, of which nobody tells: as often as a thread does.
+_LOOK_INTERVAL_S = 0.002
 
 
 class Peer:
@@ -135,8 +138,10 @@ class Peer:
 
     async def aclose(self, drain: bool = True, timeout: float | None = None) -> bool:
         """`close`, which is awaited."""
-        limit = self._begin_closing(drain, timeout)
-        return await asyncio.get_running_loop().run_in_executor(None, self._await_end, limit + _LONGEST_END_S)
+        until = monotonic() + self._begin_closing(drain, timeout) + _LONGEST_END_S
+        while not self._connection.await_end(0.0) and monotonic() < until:
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+        return self._await_end(0.0)
 
     def _begin_closing(self, drain: bool, timeout: float | None) -> float:
         limit = (self._timeout if timeout is None else timeout) if drain else 0.0
