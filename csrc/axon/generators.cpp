@@ -1,7 +1,6 @@
 #include "axon/generators.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "axon/guarded.hpp"
@@ -13,38 +12,9 @@ static constexpr size_t kMostStopped = 1024;  // remembered of a caller
 // For values that others have asked for; more than what handing them over takes.
 static constexpr std::chrono::microseconds kLongestTurn{100};
 
-// One value, whatever is in it.
-static void skip(ValueReader& values) noexcept {
-  for (uint64_t num_left = 1; num_left > 0; --num_left) {
-    const Value value = values.next();
-    if (value.kind == Value::Kind::kBroken) return;
-    if (value.kind == Value::Kind::kArray) num_left += value.count;
-    if (value.kind == Value::Kind::kMap) num_left += 2 * value.count;
-  }
-}
-
-// Of an opening: [positional arguments, named ones].
-static std::optional<int64_t> number_among_named(ValueReader values) noexcept {
-  if (values.next().kind != Value::Kind::kArray) return std::nullopt;
-  skip(values);
-  const Value named = values.next();
-  if (named.kind != Value::Kind::kMap) return std::nullopt;
-  for (uint64_t i = 0; i < named.count; ++i) {
-    if (values.next().text() != kNumber) {
-      skip(values);
-      continue;
-    }
-    const Value number = values.next();
-    return number.kind == Value::Kind::kInteger ? std::optional(number.integer) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
-// Of what goes on with one: [[number], nil].
+// Of what goes on with one.
 static int64_t number_of(Invocation& invocation) noexcept {
-  ValueReader values = invocation.arguments().values();
-  const bool is_call = values.next().kind == Value::Kind::kArray && values.next().kind == Value::Kind::kArray;
-  return is_call ? values.next().integer : 0;
+  return invocation.arguments().argument(0).next().integer;
 }
 
 void OpenGenerator::next(Invocation invocation) {
@@ -101,17 +71,17 @@ bool Generators::Caller::has_stopped(int64_t number) const noexcept {
 }
 
 void Generators::open(Invocation& invocation, const GeneratorFunction& function) {
-  const std::optional<int64_t> number = number_among_named(invocation.arguments().values());
-  if (!number) {
+  const Value number = invocation.arguments().argument(kNumber).next();
+  if (number.kind != Value::Kind::kInteger) {
     return invocation.fail("TypeError", "'" + std::string(invocation.function()) +
                                             "' is a generator function: allowed: to iterate over it");
   }
   const std::shared_ptr<Connection> caller = invocation.caller().connection();
   auto opened = std::make_shared<OpenGenerator>(caller->engine(), gate_, function(invocation.arguments()));
-  const std::string fault = add(caller, *number, std::move(opened));
+  const std::string fault = add(caller, number.integer, std::move(opened));
   if (!fault.empty()) return invocation.fail("BufferError", fault);
   if (caller->has_ended()) drop(caller);  // which may have been told before it was added
-  invocation.answer().integer(*number);
+  invocation.answer().integer(number.integer);
   invocation.reply();
 }
 

@@ -21,6 +21,39 @@ ValueReader Received::values() const noexcept {
   return ValueReader(inbound_.values());
 }
 
+// One value, whatever is in it.
+static void skip(ValueReader& values) noexcept {
+  for (uint64_t num_left = 1; num_left > 0; --num_left) {
+    const Value value = values.next();
+    if (value.kind == Value::Kind::kBroken) return;
+    if (value.kind == Value::Kind::kArray) num_left += value.count;
+    if (value.kind == Value::Kind::kMap) num_left += 2 * value.count;
+  }
+}
+
+// [positional arguments, named ones or nil]
+ValueReader Received::argument(size_t index) const noexcept {
+  ValueReader found = values();
+  const bool is_call = found.next().kind == Value::Kind::kArray;
+  const Value positional = found.next();
+  if (!is_call || positional.kind != Value::Kind::kArray || index >= positional.count) return ValueReader({});
+  for (size_t i = 0; i < index; ++i) skip(found);
+  return found;
+}
+
+ValueReader Received::argument(std::string_view name) const noexcept {
+  ValueReader found = values();
+  if (found.next().kind != Value::Kind::kArray) return ValueReader({});
+  skip(found);
+  const Value named = found.next();
+  const uint64_t num_named = named.kind == Value::Kind::kMap ? named.count : 0;
+  for (uint64_t i = 0; i < num_named; ++i) {
+    if (found.next().text() == name) return found;
+    skip(found);
+  }
+  return ValueReader({});
+}
+
 size_t Received::num_tensors() const noexcept {
   return inbound_.tensors().size();
 }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <type_traits>
 
 #include "base/data_type.hpp"
@@ -83,6 +84,10 @@ class Received {
 
   // From the first on.
   ValueReader values() const noexcept;
+  // Of a call as Python makes it: from what stands in this place on, or under this name. Where there is none, all that
+  // is read is kBroken.
+  ValueReader argument(size_t index) const noexcept;
+  ValueReader argument(std::string_view name) const noexcept;
   size_t num_tensors() const noexcept;
   // What a value of kind kTensor counts. Empty where there is none.
   Tensor tensor(size_t index) const noexcept;

@@ -80,6 +80,7 @@ struct Stream::State {
   std::vector<Come> come;    // before their turn
   std::optional<size_t> used;
   int64_t num_used = 0;
+  bool has_named = false;
   bool is_started = false;
   bool has_begun = false;
   bool is_stopped = false;  // nothing more is asked for
@@ -198,19 +199,26 @@ Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
 Stream::~Stream() = default;
 
-Message Stream::arguments(size_t num_arguments) {
+Message Stream::arguments(size_t num_positional) {
   Message request = state_->opening.request();
   request.array(2);
-  request.array(num_arguments);
+  request.array(num_positional);
+  return request;
+}
+
+// The number of the stream is one of them.
+Message Stream::named(size_t num_named) {
+  Message request = state_->opening.request();
+  request.map(num_named + 1);
+  request.text(kNumber);
+  request.integer(state_->number);
+  state_->has_named = true;
   return request;
 }
 
 void Stream::start() {
   if (state_->is_finished) return;
-  Message request = state_->opening.request();
-  request.map(1);
-  request.text(kNumber);
-  request.integer(state_->number);
+  if (!state_->has_named) named(0);
   state_->opening.start();
   state_->is_started = true;
 }

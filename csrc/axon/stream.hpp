@@ -2,6 +2,8 @@
 //
 //   axon::Stream batches(server, "batches", {.ahead = 4});
 //   batches.arguments(1).integer(epoch);                          // as many positional arguments
+//   axon::Message named = batches.named(1);                       // and named ones, where there are any
+//   named.text("shuffle");  named.boolean(true);
 //   batches.start();                                              // never blocks
 //   while (batches.next(10s)) use(batches.received().tensor(0));
 //   if (batches.finished() && batches.status().ok()) …            // the generator is through
@@ -38,7 +40,9 @@ class Stream {
   ~Stream();
 
   // To be filled in with so many values before start(), each called once.
-  Message arguments(size_t num_arguments);
+  Message arguments(size_t num_positional);
+  // Behind those, if any: with so many names, each a text, and a value after each.
+  Message named(size_t num_named);
   void start();
 
   // Drives until the next value is there. False after `patience`, when it may still come, or if finished().

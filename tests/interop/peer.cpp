@@ -50,10 +50,7 @@ void expect_value(ValueReader values, const Tensor& tensor, int64_t index, const
 }
 
 Generator count(Received arguments) {
-  ValueReader values = arguments.values();
-  values.next();
-  values.next();
-  return [end = values.next().integer, index = int64_t{0}](Next& next) mutable {
+  return [end = arguments.argument("end").next().integer, index = int64_t{0}](Next& next) mutable {
     if (index == end) return next.fail("ValueError", "it counts no further");
     write(next.value(), index++);
     next.reply();
@@ -63,6 +60,9 @@ Generator count(Received arguments) {
 void iterate(const Peer& python, const std::string& function) {
   Stream values(python, function, {.ahead = 4});
   values.arguments(1).integer(kNumValues);
+  Message named = values.named(1);
+  named.text("step");
+  named.integer(1);
   values.start();
   int64_t index = 0;
   for (; values.next(10s); ++index) expect_value(values.value(), values.received().tensor(0), index, function);

@@ -36,13 +36,13 @@ def main() -> None:
         mailbox = runtime.mailbox("to_python", 3)
 
         @runtime.register
-        def count(end: int) -> Iterator[Value]:
-            yield from map(value, range(end))
+        def count(end: int, *, step: int) -> Iterator[Value]:
+            yield from map(value, range(0, end, step))
             raise ValueError("it counts no further")
 
         @runtime.register
-        async def count_on_loop(end: int) -> AsyncIterator[Value]:
-            for index in range(end):
+        async def count_on_loop(end: int, *, step: int) -> AsyncIterator[Value]:
+            for index in range(0, end, step):
                 yield value(index)
             raise ValueError("it counts no further")
 
@@ -55,14 +55,14 @@ def main() -> None:
                 each.result(DEADLINE_S)
             values: list[Value] = []
             try:
-                for one in cpp.iterate("count", NUM_VALUES, ahead=5):
+                for one in cpp.iterate("count", end=NUM_VALUES, ahead=5):
                     values.append(one)
             except ValueError as error:
                 assert "it counts no further" in str(error)  # noqa: PT017
             else:
                 raise AssertionError("it counts further")
             check(values)
-            with cpp.iterate("count", 1000, ahead=3) as stopped:
+            with cpp.iterate("count", end=1000, ahead=3) as stopped:
                 next(stopped)
 
         path = Path(folder, "address")

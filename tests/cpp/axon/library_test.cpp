@@ -68,6 +68,40 @@ TEST(Library, values_and_tensors_there_and_back) {
   }
 }
 
+TEST(Library, arguments_are_found_by_place_and_by_name) {
+  Meeting met;
+  const auto check = [](Invocation& invocation) {
+    const Received arguments = invocation.arguments();
+    EXPECT_EQ(arguments.argument(1).next().text(), "second");
+    EXPECT_EQ(arguments.argument(2).next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(arguments.argument("first").next().kind, Value::Kind::kBroken);
+    invocation.reply();
+  };
+  ASSERT_TRUE(met.server.add("check", check).ok());
+  Call call(met.to_server, "check");
+  call.request().array(2);
+  call.request().array(2);
+  call.request().array(1);  // the first
+  call.request().text("first");
+  call.request().text("second");
+  call.request().nothing();
+  run(call);
+  EXPECT_TRUE(call.status().ok());
+
+  const auto expect_none = [](Invocation& invocation) {
+    EXPECT_EQ(invocation.arguments().argument(0).next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(invocation.arguments().argument("any").next().kind, Value::Kind::kBroken);
+    invocation.reply();
+  };
+  ASSERT_TRUE(met.server.add("expect_none", expect_none).ok());
+  for (const bool is_empty : {true, false}) {
+    call.open(met.to_server, "expect_none");
+    if (!is_empty) call.request().integer(7);
+    run(call);
+    EXPECT_TRUE(call.status().ok());
+  }
+}
+
 TEST(Library, what_has_been_taken_outlives_the_runtimes) {
   for (const size_t num_bytes : {100, 100'000}) {
     Block kept;

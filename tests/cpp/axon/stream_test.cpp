@@ -80,6 +80,42 @@ TEST_F(Streaming, values_come_in_order_until_the_generator_is_through) {
   }
 }
 
+TEST_F(Streaming, named_arguments_come_beside_the_positional_ones) {
+  const auto range = [](Received arguments) -> Generator {
+    const int64_t end = arguments.argument(0).next().integer;
+    const int64_t step = arguments.argument("step").next().integer;
+    EXPECT_EQ(arguments.argument("label").next().text(), "by step");
+    EXPECT_EQ(arguments.argument(1).next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(arguments.argument("nobody's").next().kind, Value::Kind::kBroken);
+    return [end, step, number = int64_t{0}](Next& next) mutable {
+      if (number >= end) return next.end();
+      next.value().integer(std::exchange(number, number + step));
+      next.reply();
+    };
+  };
+  ASSERT_TRUE(met_.server.add_generator("range", range).ok());
+  Stream numbers(met_.to_server, "range", {.ahead = 2});
+  numbers.arguments(1).integer(10);
+  Message named = numbers.named(3);
+  named.text("nested");  // what is passed over
+  named.array(2);
+  named.map(1);
+  named.text("step");
+  named.integer(7);
+  named.nothing();
+  named.text("label");
+  named.text("by step");
+  named.text("step");
+  named.integer(5);
+  numbers.start();
+  for (const int64_t number : {0, 5}) {
+    ASSERT_TRUE(numbers.next(10s)) << numbers.status().message() << ": " << numbers.failure();
+    EXPECT_EQ(numbers.value().next().integer, number);
+  }
+  EXPECT_FALSE(numbers.next(10s));
+  EXPECT_TRUE(numbers.status().ok()) << numbers.status().message() << ": " << numbers.failure();
+}
+
 TEST_F(Streaming, no_more_is_made_than_is_asked_ahead) {
   constexpr int64_t kAhead = 4;
   Stream numbers = counting_to(100, kAhead);
