@@ -12,6 +12,18 @@ namespace axon::library {
 // What has been written. It is let go of with the last of its copies.
 struct Publication::Original final : private Outbound::Listener {
   Outbound message{*this};
+  std::function<void()> callback;
+
+  // Once all of these calls have found their end, and tell() has: until then it looks after all of them.
+  void begin(size_t num_calls) noexcept {
+    num_references_.fetch_add(1, std::memory_order_relaxed);
+    num_unfinished_.store(num_calls + 1, std::memory_order_relaxed);
+  }
+  void finish_one() noexcept {
+    if (num_unfinished_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (callback) callback();
+    release();
+  }
 
   bool is_shared() const noexcept { return num_references_.load(std::memory_order_acquire) != 1; }
   void release() noexcept {
@@ -34,6 +46,7 @@ struct Publication::Original final : private Outbound::Listener {
     release();
   }
 
+  sync::atomic<size_t> num_unfinished_{0};
   sync::atomic<uint32_t> num_readers_{0};
   sync::atomic<uint32_t> num_references_{1};
 };
@@ -46,12 +59,14 @@ Publication::Publication(Publication&& other) noexcept
     : original_(std::exchange(other.original_, nullptr)),
       calls_(std::move(other.calls_)),
       num_told_(std::exchange(other.num_told_, 0)),
+      callback_(std::move(other.callback_)),
       timeout_(other.timeout_) {}
 
 Publication& Publication::operator=(Publication&& other) noexcept {
   std::swap(original_, other.original_);
   std::swap(calls_, other.calls_);
   std::swap(num_told_, other.num_told_);
+  std::swap(callback_, other.callback_);
   std::swap(timeout_, other.timeout_);
   return *this;
 }
@@ -64,6 +79,7 @@ Publication::~Publication() {
 void Publication::open(std::string_view function) {
   if (original_ == nullptr || original_->is_shared()) {
     auto* fresh = new Original;
+    fresh->callback = callback_;
     if (original_ != nullptr) original_->release();
     original_ = fresh;
   }
@@ -75,9 +91,16 @@ Message Publication::message() noexcept {
   return Message(original_->message);
 }
 
+void Publication::on_finished(std::function<void()> callback) {
+  callback_ = std::move(callback);
+  original_->callback = callback_;
+}
+
 void Publication::tell(std::span<const Peer> peers) {
-  original_->message.seal();
-  const Owner until_all_are_told = original_->reader();
+  Original* const original = original_;
+  original->message.seal();
+  original->begin(peers.size());
+  const Owner until_all_are_told = original->reader();
   for (const Peer& peer : peers) {
     if (num_told_ == calls_.size()) {
       calls_.emplace_back(peer, "");
@@ -86,8 +109,10 @@ void Publication::tell(std::span<const Peer> peers) {
     }
     Call& call = calls_[num_told_++];
     call.set_timeout(timeout_);
-    call.tell(original_->message, original_->reader());
+    call.on_finished([original] { original->finish_one(); });
+    call.tell(original->message, original->reader());
   }
+  original->finish_one();
 }
 
 bool Publication::wait(std::chrono::milliseconds patience) noexcept {
@@ -104,6 +129,10 @@ bool Publication::finished() const noexcept {
 
 bool Publication::released() const noexcept {
   return std::ranges::all_of(told(), [](const Call& call) { return call.released(); });
+}
+
+void Publication::cancel() noexcept {
+  for (Call& call : std::span(calls_).first(num_told_)) call.cancel();
 }
 
 }  // namespace axon::library

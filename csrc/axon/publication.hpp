@@ -11,11 +11,12 @@
 //   }
 //
 // Used by one thread at a time. It may be destroyed at any time: what is under way goes on without it, and what it has
-// borrowed has to stay, unless it has an Owner.
+// borrowed has to stay, unless it has an Owner, as has what its callback refers to.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -35,12 +36,15 @@ class Publication {
   Publication& operator=(Publication&& other) noexcept;
   ~Publication();
 
-  // For another message. The timeout stays.
+  // For another message. Timeout and callback stay.
   void open(std::string_view function);
   // To be filled in before tell(), which is called once. What it borrows has to stay until released().
   Message message() noexcept;
   // Of each, as a call's.
   void set_timeout(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
+  // To be set before tell(). Called once each time just before finished() says so, by whichever thread drives, or
+  // within tell(): the status of each is there. A copy of it where the publication is opened again before.
+  void on_finished(std::function<void()> callback);
 
   // Never blocks: what cannot be sent yet waits, up to a bound for each peer.
   void tell(std::span<const Peer> peers);
@@ -50,6 +54,8 @@ class Publication {
   bool finished() const noexcept;
   // Nothing of it moves any more.
   bool released() const noexcept;
+  // Those that it has not left for yet are not told: kCancelled.
+  void cancel() noexcept;
   // Once finished, of the peer that was told in this place. One that fails holds up no other.
   const Status& status(size_t index) const noexcept { return calls_[index].status(); }
 
@@ -60,6 +66,7 @@ class Publication {
   Original* original_ = nullptr;  // shared with the calls that are under way
   std::vector<Call> calls_;
   size_t num_told_ = 0;
+  std::function<void()> callback_;  // as it was given: another copy is called
   std::chrono::milliseconds timeout_{30'000};
 };
 

@@ -113,7 +113,9 @@ TEST_F(LibraryAllocation, none_for_publications_once_warm) {
   const std::vector<Peer> peers(3, met_.to_server);
   const std::vector<uint8_t> bytes(100'000, 0x5A);
   warm_up(bytes);
+  std::atomic<int> num_ends{0};
   Publication news("count");
+  news.on_finished([&] { num_ends.fetch_add(1); });
   const auto run = [&](int num_turns) {
     for (int i = 0; i < num_turns; ++i) {
       news.message().tensor(std::span(bytes));
@@ -129,6 +131,7 @@ TEST_F(LibraryAllocation, none_for_publications_once_warm) {
   run(1000);
   counting.store(false);
   EXPECT_EQ(num_allocations.exchange(0), 0u);
+  EXPECT_EQ(num_ends.load(), 1100);
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "axon/meeting.hpp"
@@ -92,6 +94,80 @@ TEST_F(Publishing, nobody_is_told_where_there_are_no_peers) {
   EXPECT_TRUE(news.wait(0ms));
   EXPECT_TRUE(news.released());
   EXPECT_EQ(weights.use_count(), 1);
+}
+
+TEST_F(Publishing, its_end_is_told_once_when_there_are_all_statuses) {
+  workers_[1].close();
+  while (peers_[1].failure().ok()) std::this_thread::yield();
+  std::atomic<int> num_ends{0};
+  Publication news("update");
+  news.on_finished([&] {
+    for (size_t i = 0; i < peers_.size(); ++i) EXPECT_EQ(news.status(i).ok(), i != 1);
+    num_ends.fetch_add(1);
+  });
+  for (int turn = 1; turn <= 20; ++turn) {
+    const auto weights = std::make_shared<std::vector<float>>(100'000, 1.0F);
+    write(news, weights);
+    news.tell(peers_);
+    ASSERT_TRUE(news.wait(10s));
+    EXPECT_EQ(num_ends.load(), turn);
+    news.open("update");  // some still read what was before
+  }
+  expect_come(20 * 2 * 100'000);
+  news.on_finished([&] { num_ends.store(0); });
+  news.tell({});
+  EXPECT_EQ(num_ends.load(), 0);
+}
+
+TEST_F(Publishing, its_end_is_told_though_it_is_gone) {
+  const auto weights = std::make_shared<std::vector<float>>(100'000, 1.0F);
+  const auto num_ends = std::make_shared<std::atomic<int>>(0);
+  for (int i = 0; i < 10; ++i) {
+    Publication news("update");
+    news.on_finished([num_ends] { num_ends->fetch_add(1); });
+    write(news, weights);
+    news.tell(peers_);
+  }
+  while (num_ends->load() < 10) std::this_thread::yield();
+  while (num_ends.use_count() != 1) std::this_thread::yield();
+  EXPECT_EQ(num_ends->load(), 10);
+  expect_come(10 * kNumWorkers * weights->size());
+}
+
+TEST_F(Publishing, who_has_not_been_told_when_it_is_cancelled_is_not) {
+  static constexpr size_t kMostAtPeer = 1024;
+  std::mutex mutex;
+  std::vector<Invocation> held;
+  const auto hold = [&](Invocation& invocation) {
+    const std::lock_guard lock(mutex);
+    held.push_back(std::move(invocation));
+  };
+  ASSERT_TRUE(workers_[1].add("hold", hold).ok());
+  std::vector<Call> before;
+  for (size_t i = 0; i < kMostAtPeer; ++i) before.emplace_back(peers_[1], "hold").tell();
+  const auto weights = std::make_shared<std::vector<float>>(100'000, 1.0F);
+  std::atomic<int> num_ends{0};
+  Publication news("update");
+  news.on_finished([&] { num_ends.fetch_add(1); });
+  write(news, weights);
+  news.tell(peers_);
+  expect_come(2 * weights->size());
+  EXPECT_FALSE(news.wait(1ms));
+  EXPECT_EQ(num_ends.load(), 0);
+  news.cancel();
+  ASSERT_TRUE(news.wait(10s));
+  EXPECT_EQ(num_ends.load(), 1);
+  EXPECT_EQ(news.status(1).code(), ErrorCode::kCancelled);
+  while (!news.released()) std::this_thread::yield();
+  EXPECT_EQ(weights.use_count(), 1);
+  EXPECT_TRUE(news.status(0).ok());
+  const auto num_held = [&] {
+    const std::lock_guard lock(mutex);
+    return held.size();
+  };
+  while (num_held() < kMostAtPeer) std::this_thread::yield();
+  const std::vector<Invocation> answered = std::exchange(held, {});
+  EXPECT_EQ(num_elements_.load(), 0u);
 }
 
 TEST_F(Publishing, what_is_under_way_goes_on_without_it) {
