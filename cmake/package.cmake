@@ -15,6 +15,7 @@ set(public_headers
     axon/message.hpp
     axon/outbox.hpp
     axon/peer.hpp
+    axon/pool.hpp
     axon/publication.hpp
     axon/runtime.hpp
     axon/stream.hpp

@@ -18,8 +18,8 @@
 //   call.wait(1s);
 //   if (call.status().ok()) … call.reply().values().next().real …
 //
-// Errors are values (Status, Result); nothing here throws but for want of memory. Runtimes, peers, mailboxes and
-// outboxes are for any thread, all else for one at a time. docs/runtime.md has the rules of ownership.
+// Errors are values (Status, Result); nothing here throws but for want of memory. Runtimes, peers, mailboxes, outboxes
+// and pools are for any thread, all else for one at a time. docs/runtime.md has the rules of ownership.
 #pragma once
 
 #include "axon/announced.hpp"
@@ -30,6 +30,7 @@
 #include "axon/message.hpp"
 #include "axon/outbox.hpp"
 #include "axon/peer.hpp"
+#include "axon/pool.hpp"
 #include "axon/publication.hpp"
 #include "axon/runtime.hpp"
 #include "axon/stream.hpp"
@@ -52,6 +53,7 @@ using library::Message;
 using library::Next;
 using library::Outbox;
 using library::Peer;
+using library::Pool;
 using library::Publication;
 using library::Received;
 using library::Runtime;

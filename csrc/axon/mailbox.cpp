@@ -53,6 +53,10 @@ Block Mail::take(size_t index) noexcept {
   return index < tensors_.size() ? std::move(tensors_[index].block) : Block();
 }
 
+Owner Mail::take_owner(size_t index) noexcept {
+  return index < tensors_.size() ? std::move(tensors_[index].owner) : Owner();
+}
+
 size_t Mailbox::probe() const noexcept {
   return state_->probe();
 }

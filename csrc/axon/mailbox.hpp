@@ -49,6 +49,8 @@ class Mail {
   Tensor tensor(size_t index) const noexcept;
   // Its memory, for as long as the block is kept. Once; not of what has come into memory of its receiver's.
   Block take(size_t index) noexcept;
+  // What that was given with; likewise.
+  Owner take_owner(size_t index) noexcept;
 
  private:
   struct Kept {

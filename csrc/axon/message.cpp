@@ -75,4 +75,8 @@ Block Received::take(size_t index) noexcept {
   return copy;
 }
 
+Owner Received::take_owner(size_t index) noexcept {
+  return index < num_tensors() ? std::move(inbound_.tensors()[index].owner) : Owner();
+}
+
 }  // namespace axon::library

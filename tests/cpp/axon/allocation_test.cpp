@@ -43,11 +43,11 @@ class LibraryAllocation : public testing::Test {
   }
 
   // Calls at once, none of which is answered before all are there.
-  void warm_up(std::span<const uint8_t> bytes) {
+  void warm_up(std::span<const uint8_t> bytes, const Ask& ask = in_blocks) {
     std::vector<Call> calls;
     for (size_t i = 0; i < kMostAtServer; ++i) {
       Call& call = calls.emplace_back(met_.to_server, "echo_once_all_are_here");
-      call.on_announced(in_blocks);
+      call.on_announced(ask);
       call.request().tensor(bytes);
       call.start();
     }
@@ -100,6 +100,20 @@ TEST_F(LibraryAllocation, none_once_warm) {
     call.on_announced(into_reply);
     call.open(met_.to_server, "echo_from_memory");
     expect_no_allocations(call, met_.to_server, "echo_from_memory", argument);
+  }
+}
+
+TEST_F(LibraryAllocation, none_for_what_comes_into_a_pool_once_warm) {
+  const Pool pool(size_t{1} << 24);
+  ASSERT_TRUE(met_.server.add("echo_from_pool", echo, pool).ok());
+  const std::vector<uint8_t> bytes(100'000, 0x5A);
+  for (const size_t num_bytes : {64, 100'000}) {
+    const std::span argument = std::span(bytes).first(num_bytes);
+    warm_up(argument, pool);  // which has as many pieces then
+    Call call(met_.to_server, "echo_from_pool");
+    call.on_announced(pool);
+    call.open(met_.to_server, "echo_from_pool");
+    expect_no_allocations(call, met_.to_server, "echo_from_pool", argument);
   }
 }
 
