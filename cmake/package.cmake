@@ -23,6 +23,7 @@ set(public_headers
     base/status.hpp
     memory/block.hpp
     memory/owner.hpp
+    runtime/handshake/counts.hpp
     runtime/options.hpp
     runtime/values.hpp)
 foreach(header IN LISTS public_headers)

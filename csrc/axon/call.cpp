@@ -188,10 +188,20 @@ Received Call::reply() noexcept {
 }
 
 // [message, traceback, …], see Invocation::fail.
-std::string_view Call::failure() noexcept {
-  if (status().ok() || status().code() != ErrorCode::kRemote) return {};
+ValueReader Call::failure_values() const noexcept {
+  if (status().ok() || status().code() != ErrorCode::kRemote) return ValueReader({});
   ValueReader values(state_->reply().values());
-  return values.next().kind == Value::Kind::kArray ? values.next().text() : std::string_view();
+  return values.next().kind == Value::Kind::kArray ? values : ValueReader({});
+}
+
+std::string_view Call::failure() noexcept {
+  return failure_values().next().text();
+}
+
+std::string_view Call::traceback() noexcept {
+  ValueReader values = failure_values();
+  values.next();
+  return values.next().text();
 }
 
 }  // namespace axon::library

@@ -72,6 +72,8 @@ class Call {
   Received reply() noexcept;
   // What the function itself has said, if it has failed.
   std::string_view failure() noexcept;
+  // Where that was in Python; empty elsewhere.
+  std::string_view traceback() noexcept;
 
  private:
   friend class Publication;
@@ -82,6 +84,7 @@ class Call {
   void tell(const Outbound& sealed, Owner owner);
   // Once finished it is told of, with this number.
   void report_to(std::shared_ptr<Sent> sent, int64_t number, void (Sent::*told)(int64_t, const Status&) noexcept);
+  ValueReader failure_values() const noexcept;
   void take_ask();
   void launch() noexcept;
   void let_go() noexcept;

@@ -8,9 +8,13 @@
 namespace axon::library {
 
 // However long that is: a clock cannot be added to without bound.
-inline sync::Clock::time_point deadline_in(std::chrono::milliseconds time) noexcept {
+inline std::chrono::milliseconds bounded(std::chrono::milliseconds time) noexcept {
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-  return sync::Clock::now() + std::clamp(time, std::chrono::milliseconds::zero(), kLongest);
+  return std::clamp(time, std::chrono::milliseconds::zero(), kLongest);
+}
+
+inline sync::Clock::time_point deadline_in(std::chrono::milliseconds time) noexcept {
+  return sync::Clock::now() + bounded(time);
 }
 
 // At least one millisecond until it has come; none or less behind it.

@@ -18,8 +18,9 @@ namespace axon::library {
 
 class Pool {
  public:
-  // Whole pages of 4 KiB; of one that has been used before a tensor may take up to twice as many as it needs. They come
-  // from `from`, which may have pinned memory or huge pages, is asked by one thread at a time, and outlives all of it.
+  // In pages of 4 KiB, of which a tensor has up to twice as many as it needs where they have been used before. They are
+  // `from`'s, which may have pinned memory or huge pages, is asked by one thread at a time and outlives what lies
+  // there.
   explicit Pool(size_t max_num_bytes, std::pmr::memory_resource& from = *std::pmr::new_delete_resource());
 
   // An Ask: all tensors of a message go here. Where there is no memory for one, the message is refused.

@@ -16,6 +16,9 @@ namespace axon::library {
 
 // How long the end of a runtime waits for functions that are running.
 static constexpr std::chrono::seconds kLongestEnd{10};
+// What the names begin with of functions that runtimes call by themselves.
+static constexpr std::string_view kOwn = "axon.";
+static_assert(Runtime::kAwake == pace::kPatience);
 
 struct Runtime::State {
   std::unique_ptr<axon::Runtime> runtime;
@@ -27,6 +30,7 @@ struct Runtime::State {
 
   explicit State(std::unique_ptr<axon::Runtime> opened) : runtime(std::move(opened)) {}
   Status add_own();
+  Status add(std::string name, Handler handler, Ask ask);
   ~State() { close(); }
   void close() noexcept {
     if (std::exchange(is_closed, true)) return;
@@ -125,10 +129,18 @@ uint64_t Runtime::incarnation() const noexcept {
   return state_->runtime->incarnation();
 }
 
-Status Runtime::add(std::string name, Handler handler, Ask ask) {
+Status Runtime::State::add(std::string name, Handler handler, Ask ask) {
   axon::Handler asked;
-  if (ask) asked = guarded(state_->gate, std::move(ask));
-  return state_->runtime->core().add(std::move(name), guarded(state_->gate, std::move(handler)), std::move(asked));
+  if (ask) asked = guarded(gate, std::move(ask));
+  return runtime->core().add(std::move(name), guarded(gate, std::move(handler)), std::move(asked));
+}
+
+Status Runtime::add(std::string name, Handler handler, Ask ask) {
+  if (name.starts_with(kOwn)) {
+    return {ErrorCode::kInvalidArgument, "add: name is '" + name + "'; allowed: any that does not begin with '" +
+                                             std::string(kOwn) + "', as those of the runtime's own functions do"};
+  }
+  return state_->add(std::move(name), std::move(handler), std::move(ask));
 }
 
 Status Runtime::add_generator(std::string name, GeneratorFunction function, Ask ask) {
@@ -151,7 +163,7 @@ Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
   const auto mailbox = std::make_shared<Mailbox::State>(engine(), options.capacity);
   const auto arrive = [mailbox](Invocation& invocation) { mailbox->arrive(invocation); };
   const bool is_new = state_->mailboxes->add(std::string(tag), mailbox);  // before a peer may speak of it
-  Status added = add(std::string(kPut).append(tag), arrive, std::move(options.ask));
+  Status added = state_->add(std::string(kPut).append(tag), arrive, std::move(options.ask));
   if (!added.ok() && is_new) state_->mailboxes->remove(std::string(tag));
   return added.ok() ? Result<Mailbox>(Mailbox(mailbox)) : Result<Mailbox>(std::move(added));
 }
@@ -182,8 +194,16 @@ Result<Peer> Runtime::connect(const std::string& host, uint16_t port, std::strin
   return peer_of(state_->runtime->connect({.host = host, .port = port}, known.value(), deadline_in(timeout)));
 }
 
-bool Runtime::serve(std::chrono::milliseconds at_most) {
-  return state_->runtime->serve(state_->is_stopped, deadline_in(at_most));
+std::optional<ListenerCounts> Runtime::counts() const {
+  return state_->runtime->counts();
+}
+
+size_t Runtime::num_connections() const {
+  return state_->runtime->core().num_connections();
+}
+
+bool Runtime::serve(std::chrono::milliseconds at_most, std::chrono::milliseconds awake) {
+  return state_->runtime->serve(state_->is_stopped, deadline_in(at_most), bounded(awake));
 }
 
 void Runtime::stop() {

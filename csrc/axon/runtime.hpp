@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,12 +20,15 @@
 #include "axon/outbox.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
+#include "runtime/handshake/counts.hpp"
 #include "runtime/options.hpp"
 
 namespace axon::library {
 
 class Runtime {
  public:
+  static constexpr std::chrono::milliseconds kAwake{4};
+
   // Fails where the transport cannot start, or for a name that is empty or longer than 255 bytes.
   static Result<Runtime> open(RuntimeOptions options);
   Runtime(Runtime&&) noexcept;
@@ -34,7 +38,8 @@ class Runtime {
   const std::string& name() const noexcept;
   uint64_t incarnation() const noexcept;
 
-  // Names of 1 to 255 bytes, each once. `ask` says where the tensors of its arguments go; none: in blocks.
+  // Names of 1 to 255 bytes, each once, that do not begin with "axon.", as the runtime's own do. `ask` says where the
+  // tensors of its arguments go; none: in blocks.
   Status add(std::string name, Handler handler, Ask ask = {});
   // Of the same names: one that peers iterate over.
   Status add_generator(std::string name, GeneratorFunction function, Ask ask = {});
@@ -48,15 +53,20 @@ class Runtime {
   Result<uint16_t> listen(const std::string& host, uint16_t port, std::string_view secret);
   // Whoever is given it may connect. Listens on this host alone, with a secret of its own, if it does not listen yet.
   Result<std::vector<std::byte>> address();
+  // Of those who have come; none while it does not listen.
+  std::optional<ListenerCounts> counts() const;
 
   // Blocks until the peer has answered.
   Result<Peer> connect(std::span<const std::byte> address, std::chrono::milliseconds timeout);
   Result<Peer> connect(const std::string& host, uint16_t port, std::string_view secret,
                        std::chrono::milliseconds timeout);
+  // Of both directions, that have not ended.
+  size_t num_connections() const;
 
   // Gives this thread to the runtime, for as long as it is told or until stop(): true. Not needed, but calls are
-  // answered sooner: a few microseconds each, not some fifty.
-  bool serve(std::chrono::milliseconds at_most);
+  // answered sooner: a few microseconds each, not some fifty. It looks for messages without pause for as long as it is
+  // awake after the latest one, then sleeps until one comes.
+  bool serve(std::chrono::milliseconds at_most, std::chrono::milliseconds awake = kAwake);
   // From any thread; for good.
   void stop();
 

@@ -87,6 +87,7 @@ struct Stream::State {
   bool is_finished = false;
   Status status;
   std::string failure;
+  std::string traceback;
 };
 
 // Whether it is open: before, it could not be told what is meant.
@@ -171,6 +172,7 @@ bool Stream::State::find_next() noexcept {
 
 void Stream::State::fail(Call& call) {
   failure = call.failure();
+  traceback = call.traceback();
   finish(call.status().clone());
 }
 
@@ -248,6 +250,10 @@ const Status& Stream::status() const noexcept {
 
 std::string_view Stream::failure() const noexcept {
   return state_->failure;
+}
+
+std::string_view Stream::traceback() const noexcept {
+  return state_->traceback;
 }
 
 void Stream::stop() noexcept {

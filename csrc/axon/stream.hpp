@@ -56,6 +56,8 @@ class Stream {
   const Status& status() const noexcept;
   // What the generator itself has said, if it has failed.
   std::string_view failure() const noexcept;
+  // Where that was in Python; empty elsewhere.
+  std::string_view traceback() const noexcept;
   // The generator makes no more values, and these end.
   void stop() noexcept;
 

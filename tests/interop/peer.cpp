@@ -69,12 +69,23 @@ void iterate(const Peer& python, const std::string& function) {
   expect(values.finished() && index == kNumValues, function + " has made " + std::to_string(index) + " values");
   expect(values.status().message() == "ValueError", function + " has ended with " + values.status().message());
   expect(values.failure() == "it counts no further", function + " says " + std::string(values.failure()));
+  expect(values.traceback().find("raise ValueError") != std::string_view::npos,
+         function + " has failed at " + std::string(values.traceback()));
 }
 
 void talk(const Peer& python, Runtime& runtime) {
   Mailbox mailbox = value_of(runtime.mailbox("to_cpp", {.capacity = 2}));
   iterate(python, "count");
   iterate(python, "count_on_loop");
+  Call failing(python, "fail");
+  failing.request().array(2);
+  failing.request().array(0);
+  failing.request().nothing();
+  failing.start();
+  expect(failing.wait(10s), "fail has been answered");
+  expect(failing.failure() == "as it is to", "fail says " + std::string(failing.failure()));
+  expect(failing.traceback().find("raise ValueError") != std::string_view::npos,
+         "fail has failed at " + std::string(failing.traceback()));
   const Outbox outbox = value_of(runtime.outbox(python, "to_python"));
   std::vector<Call> sent;
   for (int64_t i = 0; i < kNumValues; ++i) {

@@ -46,6 +46,10 @@ def main() -> None:
                 yield value(index)
             raise ValueError("it counts no further")
 
+        @runtime.register
+        def fail() -> None:
+            raise ValueError("as it is to")
+
         @runtime.register(executor=ThreadPoolExecutor(1))
         def talk(address: bytes) -> None:
             cpp = runtime.connect(address)

@@ -21,6 +21,7 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
+#include "runtime/handshake/counts.hpp"
 #include "runtime/handshake/handshake.hpp"
 #include "runtime/handshake/introduce.hpp"
 
@@ -34,16 +35,7 @@ class Listener {
     std::chrono::milliseconds patience_when_crowded{1'000};  // while there are as many as that
   };
 
-  struct Counts {
-    uint64_t num_met = 0;
-    uint64_t num_malformed = 0;
-    uint64_t num_other_version = 0;
-    uint64_t num_wrong_secret = 0;
-    uint64_t num_refused = 0;  // by `welcome`
-    uint64_t num_late = 0;
-    uint64_t num_hung_up = 0;
-    uint64_t num_exhausted = 0;  // times that somebody had to wait for want of a descriptor
-  };
+  using Counts = ListenerCounts;
 
   // On the listener's thread, for each peer that knows the secret: may take a lock, must not wait for long, and must
   // not close this listener. The peer is told the answer, and may have gone by then: the meeting's socket shows it.

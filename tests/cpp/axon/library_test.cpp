@@ -1,6 +1,8 @@
 // The C++ library as its users see it.
 #include <gtest/gtest.h>
+#include <time.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
@@ -152,11 +154,62 @@ TEST(Library, failures_say_what_the_function_has_said) {
     EXPECT_EQ(call.status().code(), ErrorCode::kRemote);
     return call.status().message() + ": " + std::string(call.failure());
   };
+  Call call(met.to_server, "fail");
+  run(call);
+  EXPECT_EQ(call.traceback(), "");
   EXPECT_EQ(failure_of("fail"), "ValueError: not like that");
   EXPECT_EQ(failure_of("throw"), "RuntimeError: thrown");
   EXPECT_EQ(failure_of("forget"), "RuntimeError: the function has ended without an answer");
   EXPECT_EQ(failure_of("nobody"), "LookupError: the runtime 'server' has no function 'nobody'");
   EXPECT_EQ(failure_of(std::string(256, 'x')), "LookupError: the runtime 'server' has no function ''");
+}
+
+TEST(Library, names_of_its_own_functions_are_not_given_away) {
+  Runtime runtime = Meeting::opened("server");
+  const Status added = runtime.add("axon.mine", echo);
+  ASSERT_FALSE(added.ok());
+  EXPECT_EQ(added.message(),
+            "add: name is 'axon.mine'; allowed: any that does not begin with 'axon.', as those of the runtime's own "
+            "functions do");
+  EXPECT_FALSE(runtime.add_generator("axon.mine", [](Received) { return Generator(); }).ok());
+  EXPECT_TRUE(runtime.add("axons", echo).ok());
+}
+
+TEST(Library, a_runtime_counts_who_has_come_and_what_is_left) {
+  Runtime server = Meeting::opened("server");
+  Runtime client = Meeting::opened("client");
+  EXPECT_FALSE(server.counts().has_value());
+  const uint16_t port = server.listen("127.0.0.1", 0, "sixteen bytes of it").value();
+  EXPECT_FALSE(client.connect("127.0.0.1", port, "sixteen other bytes", 10s).ok());
+  while (server.counts()->num_wrong_secret == 0) std::this_thread::yield();
+  EXPECT_EQ(client.num_connections(), 0u);
+  Peer peer = client.connect("127.0.0.1", port, "sixteen bytes of it", 10s).value();
+  EXPECT_EQ(server.counts()->num_met, 1u);
+  EXPECT_EQ(server.counts()->num_wrong_secret, 1u);
+  EXPECT_EQ(client.num_connections(), 1u);
+  EXPECT_EQ(server.num_connections(), 1u);
+  peer.close();
+  while (client.num_connections() + server.num_connections() > 0) std::this_thread::yield();
+}
+
+TEST(Library, who_serves_is_awake_for_as_long_as_it_is_to) {
+  Runtime runtime = Meeting::opened("server");
+  const auto cpu_time = [&](std::chrono::milliseconds awake) {
+    const auto now = [] {
+      timespec time{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+      return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+    };
+    const auto began = now();
+    EXPECT_FALSE(runtime.serve(200ms, awake));
+    return now() - began;
+  };
+  const auto stays_awake = [&] { return cpu_time(std::chrono::milliseconds::max()) > 10 * Runtime::kAwake; };
+  const auto sleeps = [&] { return cpu_time(0ms) < Runtime::kAwake; };
+  for (int i = 0; i < 20; ++i) {
+    if (stays_awake() && sleeps()) return;
+  }
+  GTEST_SKIP() << "others take the cores, so that nobody stays awake, whatever is asked for";
 }
 
 TEST(Library, an_invocation_is_answered_later_by_another_thread) {
