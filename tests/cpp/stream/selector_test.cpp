@@ -33,9 +33,10 @@ TEST(KernelSelector, all_reduce_goes_by_size) {
   EXPECT_EQ(select_kernel(all_reduce(4, 8), layout), Kernel::kOneShotPackets);
   EXPECT_EQ(select_kernel(all_reduce(4, 128 * kKiB), layout), Kernel::kOneShotPackets);
   EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout), Kernel::kTwoShotPackets);
-  EXPECT_EQ(select_kernel(all_reduce(4, 4 * kMiB), layout), Kernel::kLines);
-  EXPECT_EQ(select_kernel(all_reduce(4, 8 * kMiB), layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(all_reduce(4, kMiB), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_reduce(4, 4 * kMiB), layout), Kernel::kDirect);
   EXPECT_EQ(select_kernel(all_reduce(2, 512 * kKiB), layout), Kernel::kOneShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(2, 4 * kMiB), layout), Kernel::kLines);
   EXPECT_EQ(select_kernel(all_reduce(2, 8 * kMiB), layout), Kernel::kDirect);
 }
 
@@ -46,6 +47,8 @@ TEST(KernelSelector, few_ranks_are_no_reason_for_lines) {
   EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
   query.num_bytes = 4 * kMiB;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+  query.num_ranks = 3;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
   query = {.kind = OperationKind::kAllToAll, .dtype = DataType::kByte, .num_ranks = 2, .num_bytes = 16 * kMiB};
   EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
 }
