@@ -168,7 +168,7 @@ Status broadcast(const Call& call) {
                          call.stream);
 }
 
-Status broadcast_directly(const Call& call) {
+Status broadcast_in_one_flight(const Call& call) {
   LineExchange what{.operation = DeviceOperation::kBroadcast, .root = 0, .shape = call.line_shape()};
   if (call.rank() == 0) {
     for (int rank = 1; rank < call.num_ranks(); ++rank) what.sends[rank] = {call.input, call.num_bytes};
@@ -176,6 +176,16 @@ Status broadcast_directly(const Call& call) {
     what.receives[0] = {call.output, call.num_bytes};
   }
   return exchange_lines(call.team, what, call.stream);
+}
+
+// Shapes are blocks x spans that a block writes before it tells.
+Status hand_on(const Call& call) {
+  LineBroadcast what{.data = call.rank() == 0 ? call.input : call.output, .num_bytes = call.num_bytes, .root = 0};
+  const BroadcastPlaces places{
+      .data = call.output_place, .num_blocks = call.shape.first, .num_spans = call.shape.second};
+  AXON_TRY(broadcast_direct(call.team, what, places, call.stream));
+  what.when = When::kIfDeclined;
+  return broadcast_lines(call.team, what, call.stream);
 }
 
 int next_of(const Call& call) {
@@ -235,7 +245,8 @@ constexpr Work kWorks[] = {{"all_reduce_one_shot", one_shot, Result16::kSum},
                            {"all_to_all_lines", by_lines<all_to_all>, Result16::kShuffled},
                            {"all_to_all_direct", directly<all_to_all>, Result16::kShuffled},
                            {"broadcast_lines", broadcast, Result16::kFromRoot},
-                           {"broadcast_direct", broadcast_directly, Result16::kFromRoot},
+                           {"broadcast_one_flight", broadcast_in_one_flight, Result16::kFromRoot},
+                           {"broadcast_direct", hand_on, Result16::kFromRoot},
                            {"send_recv_ring", by_lines<around>, Result16::kFromPrevious},
                            {"send_recv_ring_direct", send_around_directly, Result16::kFromPrevious}};
 

@@ -43,10 +43,21 @@ struct ReduceScatterPlaces {
   int num_blocks = 0;
 };
 
+struct BroadcastPlaces {
+  SegmentPlace data{};  // of call.data, but on the root
+  int num_blocks = 0;
+  int num_spans = 0;  // for tuning: of 64 KiB, that a block writes before it tells; the same on all ranks
+};
+
 // Every rank writes its messages into the receivers' tensors. One flight; (n−1)·S bytes out of a rank. On the
 // collective channel only.
 Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places,
                        StreamView stream);
+
+// For more than two ranks: the root writes a part into each peer's tensor, which passes it on to the others. S bytes
+// out of the root.
+Status broadcast_direct(const DeviceTeam& team, const LineBroadcast& call, const BroadcastPlaces& places,
+                        StreamView stream);
 
 // Rank r reads shard r of all inputs and writes the total into all outputs, or the root's. The same bits as
 // all_reduce_lines gives.

@@ -30,7 +30,8 @@ Status load_direct_kernels() {
   for (const auto& [dtype, reduction] : all_folds()) {
     AXON_TRY(load(direct_fold_kernel(dtype, reduction), kMostDirectSharedBytes));
   }
-  return load(direct_exchange_kernel());
+  AXON_TRY(load(direct_exchange_kernel()));
+  return load(direct_broadcast_kernel());
 }
 
 }  // namespace axon::device
@@ -50,10 +51,12 @@ int preferred_blocks(DeviceOperation operation, Beside beside, int num_ranks) no
     case DeviceOperation::kReduceScatter:
       return is_alone ? 32 : 16;
     case DeviceOperation::kBroadcast:
-      return is_alone ? 64 : 8;
+      if (num_ranks == 2) return is_alone ? 64 : 8;
+      break;
     default:
-      return is_alone && num_ranks > 2 ? 32 : 16;
+      break;
   }
+  return is_alone && num_ranks > 2 ? 32 : 16;
 }
 
 }  // namespace axon

@@ -52,11 +52,24 @@ inline SegmentPlace behind(SegmentPlace place, uint64_t num_bytes) noexcept {
   return place;
 }
 
+// A bit a rank.
+inline uint32_t peers_of(const DeviceTeam& team) noexcept {
+  return ((1u << team.num_ranks) - 1) & ~(1u << team.rank);
+}
+
+// Of so many shards: whole cache lines. The last ones may be shorter, or empty.
+inline uint64_t shard_stride(uint64_t num_bytes, int num_shards) noexcept {
+  constexpr uint64_t kStep = 128;
+  const uint64_t lines_of_all = static_cast<uint64_t>(num_shards) * kStep;
+  return (num_bytes + lines_of_all - 1) / lines_of_all * kStep;
+}
+
 DirectMeeting meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
 // `num_blocks`, or what is preferred if that is 0.
 Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_ranks);
 
 const void* direct_exchange_kernel() noexcept;
+const void* direct_broadcast_kernel() noexcept;
 const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept;  // null: there is none
 
 // Puts all direct kernels, for teams of any size, on the current device.

@@ -47,7 +47,7 @@ struct Reach {
 };
 
 // A region's packets in a direct kernel: descriptors, the own one's place keeping the own verdict; then two words a
-// rank, a verdict a rank, an exit a block and rank.
+// rank, a verdict a rank, an exit a block and rank, and likewise how much that block has told of.
 class DirectTurn : public Turn {
  public:
   using Turn::Turn;
@@ -58,6 +58,9 @@ class DirectTurn : public Turn {
   }
   __device__ __forceinline__ Packet* exit(int owner, int from, uint32_t block) const {
     return slots(owner) + (3 + block) * team.num_ranks + from;
+  }
+  __device__ __forceinline__ Packet* progress(int owner, int from, uint32_t block) const {
+    return exit(owner, from, kMaxBlocks + block);
   }
 };
 
@@ -305,6 +308,28 @@ __device__ __forceinline__ Course agree(const DirectTurn& turn, const DirectMeet
   }
   __syncthreads();
   return course;
+}
+
+// By one thread, behind a barrier of its block: what that has written in the peer's memory is there before the peer
+// hears that the block has written so much.
+__device__ __forceinline__ void tell_progress(const DirectTurn& turn, int peer, uint32_t count) {
+  fence_system();
+  store_packet(turn.progress(peer, turn.team.rank, blockIdx.x), packet_of({count, 0}, turn.epoch));
+}
+
+// By one thread, for all of its block behind a barrier. False, reported: the peer's block does not come so far.
+__device__ __forceinline__ bool await_progress(const DirectTurn& turn, int peer, uint32_t block, uint32_t count) {
+  const DeviceTeam& team = turn.team;
+  const Packet* told = turn.progress(team.rank, peer, block);
+  Patience patience(team);
+  FaultCode fault;
+  do {
+    const Packet packet = load_acquire(told);
+    if (is_of(packet, turn.epoch) && packet.low >= count) return true;
+    fault = patience.after_poll([peer] { return peer; });
+  } while (fault == FaultCode::kNone);
+  report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
+  return false;
 }
 
 // As if for data of a peer that never comes.

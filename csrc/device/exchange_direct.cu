@@ -2,22 +2,18 @@
 //
 // Steps: 1. Bytes out a rank: what it sends. Each block takes spans of all messages in turns, beginning with the next
 // rank's, so that every rank is written to by all others at once, evenly: peer after peer, they drift until two write
-// to one and nobody to another (all_gather of 1 GiB by 16 blocks on 4 H200: 2868 µs instead of 2683). By ordinary
-// stores: a multiprocessor writes ~50 GB/s either way, and these need no shared memory. The own block is copied by some
-// of the blocks meanwhile.
+// to one and nobody to another (all_gather of 1 GiB by 16 blocks on 4 H200: 2868 µs instead of 2683). The own block is
+// copied by some of the blocks meanwhile.
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "device/direct_meeting.cuh"
-#include "device/message.cuh"
+#include "device/spans.cuh"
 
 namespace axon {
 namespace device {
 namespace {
-
-constexpr int kThreads = 512;
-constexpr int kInFlight = 8;  // granules a thread
 
 struct DirectExchangeArguments {
   DirectMeeting meeting;
@@ -32,36 +28,6 @@ struct Crew {
   uint32_t number;
   uint32_t count;
 };
-
-// What a block moves at a time, in granules.
-constexpr uint64_t kSpan = uint64_t{kThreads} * kInFlight;
-
-__host__ __device__ __forceinline__ uint64_t count_spans(uint64_t num_bytes) {
-  constexpr uint64_t kBytes = kSpan * kGranuleBytes;
-  return (num_bytes + kBytes - 1) / kBytes;
-}
-
-// Nothing behind the message's end.
-__device__ __forceinline__ void copy_span(const std::byte* source, std::byte* target, uint64_t num_bytes,
-                                          uint64_t span) {
-  const uint64_t num_granules = num_bytes / kGranuleBytes;
-  const uint4* from = reinterpret_cast<const uint4*>(source);
-  uint4* to = reinterpret_cast<uint4*>(target);
-  const uint64_t first = span * kSpan + threadIdx.x;
-  uint4 granules[kInFlight];
-#pragma unroll
-  for (int k = 0; k < kInFlight; ++k) {
-    if (first + k * kThreads < num_granules) granules[k] = __ldcg(from + first + k * kThreads);
-  }
-#pragma unroll
-  for (int k = 0; k < kInFlight; ++k) {
-    if (first + k * kThreads < num_granules) to[first + k * kThreads] = granules[k];
-  }
-  const uint64_t num_even = num_granules * kGranuleBytes;
-  if (num_even == num_bytes || span + 1 != count_spans(num_bytes) || threadIdx.x != 0) return;
-  store_odd_granule(target + num_even, num_bytes - num_even, 0,
-                    load_odd_granule(source + num_even, num_bytes - num_even));
-}
 
 __device__ __forceinline__ void copy_own(const DirectExchangeArguments& call, int rank, Crew crew) {
   const uint64_t num_bytes = call.meeting.edges[rank].bytes_to;
@@ -88,7 +54,7 @@ __device__ __forceinline__ void move(const DeviceTeam& team, const DirectExchang
   write_to_peers(team, call, reaches, {blockIdx.x - num_own, gridDim.x - num_own});
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSpanThreads)
     direct_exchange(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectExchangeArguments call) {
   await_stream();
   __shared__ Reach reaches[kMaxTeamRanks];
@@ -164,7 +130,7 @@ Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const E
   device::DirectExchangeArguments arguments = device::arguments_of(team, call, places);
   arguments.num_own_blocks = device::count_own_blocks(team, call, grid);
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  return launch(device::direct_exchange_kernel(), {.num_blocks = grid, .num_threads = device::kThreads}, parameters,
+  return launch(device::direct_exchange_kernel(), {.num_blocks = grid, .num_threads = device::kSpanThreads}, parameters,
                 stream);
 }
 

@@ -34,16 +34,8 @@ DirectFoldArguments arguments_of(const DeviceTeam& team, const DirectMeeting& me
           .chunk_bytes = chunk_bytes(team.num_ranks, meeting.writes == 0)};
 }
 
-// Shards are whole cache lines, but for the last.
 uint64_t begin_of_shard(uint64_t num_bytes, int num_ranks, int rank) {
-  constexpr uint64_t kStep = 128;
-  const uint64_t lines_of_all = static_cast<uint64_t>(num_ranks) * kStep;
-  const uint64_t stride = (num_bytes + lines_of_all - 1) / lines_of_all * kStep;
-  return std::min(static_cast<uint64_t>(rank) * stride, num_bytes);
-}
-
-uint32_t peers_of(const DeviceTeam& team) {
-  return ((1u << team.num_ranks) - 1) & ~(1u << team.rank);
+  return std::min(static_cast<uint64_t>(rank) * shard_stride(num_bytes, num_ranks), num_bytes);
 }
 
 Status launch_direct_fold(const DeviceTeam& team, DirectFoldArguments& call, int num_blocks, StreamView stream) {

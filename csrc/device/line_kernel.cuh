@@ -36,11 +36,6 @@ __device__ __forceinline__ bool has_work(const DeviceTeam& team, When when) {
   return when == When::kAlways || load_relaxed(&team.state->declined) != 0;
 }
 
-// Peers are numbered without the rank itself.
-__device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
-  return static_cast<int>(peer) + (static_cast<int>(peer) >= own_rank ? 1 : 0);
-}
-
 // By the control warp of a collective: meets all peers, and counts the epoch, which it returns. `to_peer` and
 // `from_peer` are this thread's peer's; `fault` is the rank's as this launch began. Behind a direct kernel that has
 // declined, in the same epoch, all have met.

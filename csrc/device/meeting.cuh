@@ -7,6 +7,11 @@
 
 namespace axon::device {
 
+// Peers are numbered without the rank itself.
+__device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
+  return static_cast<int>(peer) + (static_cast<int>(peer) >= own_rank ? 1 : 0);
+}
+
 // By one warp, a thread a peer; turn.ours may differ from peer to peer.
 __device__ __forceinline__ void announce(const Turn& turn) {
   const DeviceTeam& team = turn.team;

@@ -115,6 +115,20 @@ Status launch_exchange(const LaunchSite& site, Kernel kernel, LineExchange call)
   return exchange_lines(team, call, site.stream);
 }
 
+// Handed on from rank to rank, through the tensors' segments or by lines.
+Status launch_broadcast(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
+  const Buffer& tensor = arguments.outputs[0];
+  LineBroadcast call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
+  if (kernel == Kernel::kDirect) {
+    BroadcastPlaces places{.num_blocks =
+                               preferred_blocks(DeviceOperation::kBroadcast, site.beside, site.team.num_ranks)};
+    if (site.team.rank != call.root) places.data = site.segments.locate(tensor.data, tensor.num_bytes);
+    AXON_TRY(broadcast_direct(site.team, call, places, site.stream));
+    call.when = When::kIfDeclined;
+  }
+  return broadcast_lines(site.team, call, site.stream);
+}
+
 Status launch_packets(const LaunchSite& site, Kernel kernel, const LineReduction& call) {
   const PacketCollective packets{.input = call.input,
                                  .output = call.output,
@@ -241,12 +255,11 @@ class MessageBatch {
 Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation& operation) {
   const CollectiveArguments& arguments = operation.arguments;
   if (kernel == Kernel::kPackets) return launch_all_gather_packets(site, arguments);
-  if (kernel == Kernel::kScatteredLines) {
-    const Buffer& tensor = arguments.outputs[0];
-    return broadcast_lines(site.team, {.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root},
-                           site.stream);
-  }
   switch (arguments.kind) {
+    case OperationKind::kBroadcast:
+      // Between two, or over lines in one flight, it is a message.
+      if (site.team.num_ranks > 2 && kernel != Kernel::kLines) return launch_broadcast(site, kernel, arguments);
+      return launch_exchange(site, kernel, messages_of(site.team, arguments));
     case OperationKind::kAllReduce:
     case OperationKind::kReduce:
       return launch_reduction(site, kernel, operation);

@@ -160,6 +160,10 @@ class Puppet {
     const uint32_t verdict[2] = {static_cast<uint32_t>(device::Verdict::kYes), device::kVerdictMark | kNumBlocks};
     send(3 * num_ranks_ + rank_, verdict);
   }
+  void tell_progress(uint32_t block, uint32_t count) const {
+    const uint32_t progress[2] = {count, 0};
+    send((4 + kMaxBlocks + block) * num_ranks_ + rank_, progress);
+  }
   void leave(uint32_t done) const {
     for (uint32_t block = 0; block < kNumBlocks; ++block) leave_block(block, done);
   }
@@ -228,6 +232,25 @@ class DirectGuards : public ::testing::Test {
                                       .root = kNoRoot,
                                       .num_bytes = kBytes};
     puppets_[rank]->announce(descriptor, places_[rank], places_[rank]);
+  }
+
+  // From rank 1, to 0 and 2, which pass on a part of one stretch each.
+  void announce_broadcast(int rank) {
+    const DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(DeviceOperation::kBroadcast),
+                                      .dtype = static_cast<uint64_t>(DataType::kByte),
+                                      .reduction = static_cast<uint64_t>(Reduction::kNone),
+                                      .root = 1,
+                                      .num_bytes = kBytes};
+    puppets_[rank]->announce(descriptor, SegmentPlace{}, rank == 1 ? SegmentPlace{} : places_[rank]);
+  }
+
+  void launch_broadcast() {
+    DeviceGuard guard(0);
+    targets_[0].upload(contents_);
+    const BroadcastPlaces places{.data = places_[0], .num_blocks = kNumBlocks};
+    require(broadcast_direct(ranks_->team(0), {.data = targets_[0].data(), .num_bytes = kBytes, .root = 1}, places,
+                             ranks_->stream(0)));
+    began_ = Clock::now();
   }
 
   void launch() {
@@ -348,6 +371,37 @@ TEST_F(DirectGuards, a_reduction_that_has_begun_to_read_gives_up) {
   puppets_[1]->leave(0);
   expect_end_before_the_guard_gives_up();
   for (const DeviceBuffer& target : targets_) target.expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
+}
+
+TEST_F(DirectGuards, a_part_is_passed_on_once_the_root_has_told) {
+  set_up_ranks(3);
+  for (const int rank : {1, 2}) {
+    announce_broadcast(rank);
+    puppets_[rank]->agree();
+    puppets_[rank]->leave(device::kPartDone);
+  }
+  puppets_[1]->tell_progress(0, 1);
+  launch_broadcast();
+  require(ranks_->stream(0).synchronize());
+  ranks_->expect_no_faults();
+  Bytes expected(kBytes, std::byte{0xA5});
+  std::copy_n(contents_.begin(), (kBytes / 2 + 127) / 128 * 128, expected.begin());
+  targets_[2].expect_contents(expected, "peer");
+}
+
+// Its word of the own first stretch does not come; the other peer may still write here.
+TEST_F(DirectGuards, a_root_that_falls_silent_is_missed) {
+  set_up_ranks(3);
+  for (const int rank : {1, 2}) {
+    announce_broadcast(rank);
+    puppets_[rank]->agree();
+  }
+  launch_broadcast();
+  await_report();
+  EXPECT_EQ(ranks_->mailbox(0).report.peer, 1);
+  for (const int rank : {1, 2}) puppets_[rank]->leave(0);
+  expect_end_before_the_guard_gives_up();
+  targets_[2].expect_contents(Bytes(kBytes, std::byte{0xA5}), "peer");
 }
 
 TEST_F(DirectGuards, a_process_that_has_ended_is_not_waited_for) {

@@ -34,6 +34,13 @@ inline Status reduce_scatter_either_way(const DeviceTeam& team, LineReduceScatte
   return reduce_scatter_lines(team, call, stream);
 }
 
+inline Status broadcast_either_way(const DeviceTeam& team, LineBroadcast call, const BroadcastPlaces& places,
+                                   StreamView stream) {
+  if (Status status = broadcast_direct(team, call, places, stream); !status.ok()) return status;
+  call.when = When::kIfDeclined;
+  return broadcast_lines(team, call, stream);
+}
+
 inline Status exchange_either_way(const DeviceTeam& team, LineExchange call, const ExchangePlaces& places,
                                   StreamView stream) {
   if (Status status = exchange_direct(team, call, places, stream); !status.ok()) return status;

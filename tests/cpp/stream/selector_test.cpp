@@ -77,6 +77,16 @@ TEST(KernelSelector, only_large_messages_go_directly) {
   EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
 }
 
+TEST(KernelSelector, large_broadcasts_are_handed_on) {
+  const TeamLayout layout = layout_of(4, 15 * kMiB);
+  KernelQuery query{.kind = OperationKind::kBroadcast, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = kMiB};
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kScatteredLines);
+  query.num_bytes = 64 * kMiB;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  query.num_bytes = 512 * kKiB;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+}
+
 TEST(KernelSelector, nothing_is_not_sent_in_packets) {
   const TeamLayout layout = layout_of(2, 15 * kMiB);
   EXPECT_EQ(select_kernel(all_reduce(2, 0), layout), Kernel::kLines);
