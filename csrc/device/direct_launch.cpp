@@ -42,21 +42,23 @@ namespace axon {
 // reductions do not (benchmarks/results/direct_2xh200.jsonl). Of exchanges between two, half of 16 blocks write as fast
 // as the links take it, half copy the own message; in a broadcast there is none. To several peers twice as many do
 // (direct_4xh200.jsonl: all_gather of 1 GiB 2261 µs by 32 blocks, 2683 by 16).
+// By benchmarks/results/direct_2xh200.jsonl and direct_4xh100.jsonl.
 int preferred_blocks(DeviceOperation operation, Beside beside, int num_ranks) noexcept {
   const bool is_alone = beside == Beside::kNothing;
+  const bool are_two = num_ranks == 2;
   switch (operation) {
     case DeviceOperation::kAllReduce:
       return is_alone ? 64 : 8;
     case DeviceOperation::kReduce:
-    case DeviceOperation::kReduceScatter:
       return is_alone ? 32 : 16;
+    case DeviceOperation::kReduceScatter:
+      return is_alone ? (are_two ? 32 : 24) : 16;
     case DeviceOperation::kBroadcast:
-      if (num_ranks == 2) return is_alone ? 64 : 8;
-      break;
+      if (are_two) return is_alone ? 64 : 8;
+      return is_alone ? 48 : 16;
     default:
-      break;
+      return is_alone && !are_two ? 32 : 16;
   }
-  return is_alone && num_ranks > 2 ? 32 : 16;
 }
 
 }  // namespace axon

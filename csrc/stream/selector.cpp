@@ -25,7 +25,7 @@ struct TuningRow {
 };
 
 // Measured with 2 and 4 GPUs: packets in benchmarks/results/packets_4xh200.jsonl, lines and direct kernels in
-// lines_2xh200.jsonl, direct_2xh200.jsonl and direct_4xh200.jsonl.
+// lines_2xh200.jsonl, direct_2xh200.jsonl, direct_4xh200.jsonl and direct_4xh100.jsonl.
 constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kOneShotPackets},
     {OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kOneShotPackets},
@@ -42,7 +42,7 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLines},
     {OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kDirect},
     {OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLines},
-    {OperationKind::kBroadcast, kAnyRanks, 32 * kMiB, Kernel::kScatteredLines},
+    {OperationKind::kBroadcast, kAnyRanks, 128 * kMiB, Kernel::kScatteredLines},
     {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLines},
     {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},

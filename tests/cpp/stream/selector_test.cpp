@@ -81,7 +81,7 @@ TEST(KernelSelector, large_broadcasts_are_handed_on) {
   const TeamLayout layout = layout_of(4, 15 * kMiB);
   KernelQuery query{.kind = OperationKind::kBroadcast, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = kMiB};
   EXPECT_EQ(select_kernel(query, layout), Kernel::kScatteredLines);
-  query.num_bytes = 64 * kMiB;
+  query.num_bytes = 256 * kMiB;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
   query.num_bytes = 512 * kKiB;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
