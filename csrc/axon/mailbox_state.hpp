@@ -20,7 +20,6 @@
 namespace axon::library {
 
 inline constexpr std::string_view kPut = "axon.mailbox:";  // a function a mailbox
-inline constexpr std::string_view kSettled = "axon.settled";
 
 class Mailbox::State {
  public:

@@ -62,6 +62,7 @@ class Pool::State : public std::enable_shared_from_this<State> {
 bool Pool::State::receive(Announced& coming, size_t index) {
   const size_t num_bytes = coming.tensor(index).num_bytes;
   if (num_bytes == 0) return true;
+  if (num_bytes > max_num_bytes_) return false;  // nor could it be rounded
   Piece* const piece = take(in_pages(num_bytes));
   if (piece == nullptr) return false;
   coming.receive_into(index, piece->memory.first(num_bytes), Owner(piece, &State::give_back));

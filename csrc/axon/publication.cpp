@@ -93,7 +93,7 @@ Message Publication::message() noexcept {
 
 void Publication::on_finished(std::function<void()> callback) {
   callback_ = std::move(callback);
-  original_->callback = callback_;
+  if (original_ != nullptr) original_->callback = callback_;
 }
 
 void Publication::tell(std::span<const Peer> peers) {

@@ -16,8 +16,6 @@ namespace axon::library {
 
 // How long the end of a runtime waits for functions that are running.
 static constexpr std::chrono::seconds kLongestEnd{10};
-// What the names begin with of functions that runtimes call by themselves.
-static constexpr std::string_view kOwn = "axon.";
 static_assert(Runtime::kAwake == pace::kPatience);
 
 struct Runtime::State {
@@ -136,9 +134,9 @@ Status Runtime::State::add(std::string name, Handler handler, Ask ask) {
 }
 
 Status Runtime::add(std::string name, Handler handler, Ask ask) {
-  if (name.starts_with(kOwn)) {
+  if (name.starts_with(kOwnNames)) {
     return {ErrorCode::kInvalidArgument, "add: name is '" + name + "'; allowed: any that does not begin with '" +
-                                             std::string(kOwn) + "', as those of the runtime's own functions do"};
+                                             std::string(kOwnNames) + "', as those of the runtime's own functions do"};
   }
   return state_->add(std::move(name), std::move(handler), std::move(ask));
 }

@@ -41,7 +41,7 @@ class Stream {
 
   // To be filled in with so many values before start(), each called once.
   Message arguments(size_t num_positional);
-  // Behind those, if any: with so many names, each a text, and a value after each.
+  // Behind arguments(), which is called in any case: with so many names, each a text, and a value after each.
   Message named(size_t num_named);
   void start();
 

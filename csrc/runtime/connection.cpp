@@ -85,6 +85,11 @@ static bool is_own_word(const Call& call) noexcept {
   return call.answer == Call::Answer::kNone && call.request.name().starts_with(kOwnNames);
 }
 
+// … of which those that hold all places may have to hear before they are through.
+static bool frees_others(const Call& call) noexcept {
+  return is_own_word(call) && call.request.name() == kSettled;
+}
+
 static Status cancelled() {
   return {ErrorCode::kCancelled, "the call has been cancelled"};
 }
@@ -93,6 +98,7 @@ void Connection::begin(Call& call) noexcept {
   call.begun_ = true;
   ++num_calls_;
   if (!failure_.ok()) return finish(call, failure_.clone());
+  if (ends_behind_) return finish(call, closed_there());
   if (closes_at_ && !is_own_word(call)) return finish(call, closed_here());
   if (call.given_up_) return finish(call, cancelled());
   const std::atomic<uint32_t>* const gate = call.request.gate();
@@ -112,7 +118,7 @@ void Connection::open(Call& call) noexcept {
 
 // To wait; the call fails if there is none.
 bool Connection::has_room(Call& call) noexcept {
-  if (num_waiting_ < core_.options().max_waiting_calls || is_own_word(call)) return true;
+  if (num_waiting_ < core_.options().max_waiting_calls || frees_others(call)) return true;
   finish(call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow - free_places_.size()) + " calls to '" +
                                                          identity_.name + "' are not answered yet, and " +
                                                          std::to_string(num_waiting_) +
@@ -120,16 +126,16 @@ bool Connection::has_room(Call& call) noexcept {
   return false;
 }
 
-// The last one is the library's: those that hold all others may wait for its word, which waits for none.
+// The last one is for words that those who hold all others may wait for.
 bool Connection::has_place_for(const Call& call) const noexcept {
-  return free_places_.size() > 1 || (!free_places_.empty() && is_own_word(call));
+  return free_places_.size() > 1 || (!free_places_.empty() && frees_others(call));
 }
 
 void Connection::take_place(Call& call) noexcept {
   call.reply_.open(engine_, call, core_.limits());
   if (has_place_for(call)) return launch(call);
   if (!has_room(call)) return;
-  is_own_word(call) ? waiting_.push_front(call) : waiting_.push_back(call);
+  frees_others(call) ? waiting_.push_front(call) : waiting_.push_back(call);
   ++num_waiting_;
 }
 

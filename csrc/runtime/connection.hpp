@@ -129,6 +129,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   // One of the ends closes it, and waits for what is under way.
   bool is_closing() const noexcept { return (closes_at_ || ends_behind_) && failure_.ok(); }
   Status closed_here() const;
+  Status closed_there() const;
   // Ends everything, and tells the peer.
   void end(const Status& reason) noexcept;
   // Ends everything; nobody is told over the wire.

@@ -32,22 +32,27 @@ void Connection::begin_closing(Clock::time_point deadline) noexcept {
   look_after_closing(Clock::now());
 }
 
-// It may have overtaken answers.
+// It may have overtaken answers, but what has not left yet will have none.
 void Connection::on_close(const MessageHeader& header) noexcept {
   ends_behind_ = header.fingerprint.num_elements;
+  for (IntrusiveList<Call>* list : {&gated_, &waiting_}) {
+    while (Call* call = list->front()) finish(*call, closed_there());
+  }
   look_after_closing(Clock::now());
 }
 
 void Connection::look_after_closing(Clock::time_point now) noexcept {
   if (!is_closing()) return;
-  if (ends_behind_ && num_answers_ >= *ends_behind_) {
-    return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' has closed the connection"));
-  }
+  if (ends_behind_ && (num_answers_ >= *ends_behind_ || num_calls_ == 0)) return fail(closed_there());
   if (closes_at_ && (core_.is_through_with(*this) || now >= *closes_at_)) end(closed_here());
 }
 
 Status Connection::closed_here() const {
   return {ErrorCode::kAborted, "peer '" + identity_.name + "' was closed here"};
+}
+
+Status Connection::closed_there() const {
+  return {ErrorCode::kPeerLost, "'" + identity_.name + "' has closed the connection"};
 }
 
 bool Connection::await_end(Clock::time_point deadline) noexcept {

@@ -51,6 +51,8 @@ inline constexpr size_t kMostDimensions = 64;
 inline constexpr size_t kLongestName = 255;
 // What names of the library's own functions begin with.
 inline constexpr std::string_view kOwnNames = "axon.";
+// Tells a mailbox of messages that will not come, for which others there may wait.
+inline constexpr std::string_view kSettled = "axon.settled";
 // Header and envelope fit into one fragment of UCX's over shared memory.
 inline constexpr size_t kLongestWithTensors = 8000;
 

@@ -33,12 +33,13 @@ class Cursor {
 
 // False where no tensor is so long.
 bool multiply(std::span<const int64_t> shape, uint64_t element_num_bytes, uint64_t& num_bytes) noexcept {
-  num_bytes = element_num_bytes;
+  uint64_t num_elements = 1;
   bool fits = true;
   for (const int64_t size : shape) {
-    fits &= size >= 0 && !__builtin_mul_overflow(num_bytes, static_cast<uint64_t>(size), &num_bytes);
+    fits &= size >= 0 && !__builtin_mul_overflow(num_elements, static_cast<uint64_t>(size), &num_elements);
   }
-  return fits;
+  fits &= element_num_bytes != 0 || num_elements == 0;
+  return fits && !__builtin_mul_overflow(num_elements, element_num_bytes, &num_bytes);
 }
 
 // Those of other types, from kComplex128 on, are known to the doors.

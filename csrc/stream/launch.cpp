@@ -115,7 +115,7 @@ Status launch_exchange(const LaunchSite& site, Kernel kernel, LineExchange call)
   return exchange_lines(team, call, site.stream);
 }
 
-// Handed on from rank to rank, through the tensors' segments or by lines.
+// Scattered by the root and passed on by its peers, through the tensors' segments or by lines.
 Status launch_broadcast(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
   const Buffer& tensor = arguments.outputs[0];
   LineBroadcast call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # How long the end itself may take, once it is due.
 _LONGEST_END_S = 1.0
-# How often a loop looks for it, of which nobody tells: as often as a thread does.
-_LOOK_INTERVAL_S = 0.002
+# How often a loop looks for it, of which nobody tells: more and more seldom.
+_LEAST_LOOK_INTERVAL_S, _MOST_LOOK_INTERVAL_S = 0.002, 0.05
 
 
 class Peer:
@@ -139,8 +139,10 @@ class Peer:
     async def aclose(self, drain: bool = True, timeout: float | None = None) -> bool:
         """`close`, which is awaited."""
         until = monotonic() + self._begin_closing(drain, timeout) + _LONGEST_END_S
+        interval = _LEAST_LOOK_INTERVAL_S
         while not self._connection.await_end(0.0) and monotonic() < until:
-            await asyncio.sleep(_LOOK_INTERVAL_S)
+            await asyncio.sleep(interval)
+            interval = min(2 * interval, _MOST_LOOK_INTERVAL_S)
         return self._await_end(0.0)
 
     def _begin_closing(self, drain: bool, timeout: float | None) -> float:

@@ -303,7 +303,7 @@ TEST_F(HostileRings, payloads_of_another_length_fail_their_receive_alone) {
 
 TEST_F(HostileRings, heads_of_no_known_kind_lose_their_writer) {
   expect_arrives({1});
-  expect_lost_by({.kind = static_cast<RingHead::Kind>(8)}, RingMemory::lines_of(4), 0);
+  expect_lost_by({.kind = static_cast<RingHead::Kind>(9)}, RingMemory::lines_of(4), 0);
 }
 
 TEST_F(HostileRings, heads_of_more_bytes_than_a_message_may_have_lose_their_writer) {

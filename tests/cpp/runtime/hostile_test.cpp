@@ -108,6 +108,47 @@ TEST(Envelope, more_than_a_message_may_have_is_refused) {
   EXPECT_STREQ(read_envelope(bytes, 99'999, read, tensors), "more bytes than a message may have here");
 }
 
+// Of one tensor without a byte: whatever its descriptor and sizes say.
+const char* fault_of(TensorDescriptor descriptor, const std::vector<int64_t>& sizes) {
+  const EnvelopePrefix prefix{.num_tensors = 1};
+  descriptor.num_dimensions = static_cast<uint8_t>(sizes.size());
+  Bytes bytes(sizeof prefix + sizeof descriptor + sizes.size() * sizeof(int64_t));
+  std::memcpy(bytes.data(), &prefix, sizeof prefix);
+  std::memcpy(bytes.data() + sizeof prefix, &descriptor, sizeof descriptor);
+  std::memcpy(bytes.data() + sizeof prefix + sizeof descriptor, sizes.data(), sizes.size() * sizeof(int64_t));
+  Envelope read;
+  std::vector<Inbound::Tensor> tensors;
+  return read_envelope(bytes, uint64_t{1} << 60, read, tensors);
+}
+
+TEST(Envelope, tensors_are_as_long_as_their_sizes_say) {
+  constexpr uint8_t kFloat = static_cast<uint8_t>(DataType::kFloat32), kOfTheDoors = 200;
+  constexpr int64_t kHuge = int64_t{1} << 32;
+  const auto fault = [](uint8_t dtype, uint16_t element_num_bytes, const std::vector<int64_t>& sizes) {
+    return fault_of({.dtype = dtype, .place = TensorPlace::kPart, .element_num_bytes = element_num_bytes}, sizes);
+  };
+  EXPECT_EQ(fault(kFloat, 4, {1000}), nullptr);
+  EXPECT_EQ(fault(kOfTheDoors, 3, {1000}), nullptr);
+  EXPECT_EQ(fault(kOfTheDoors, 0, {0, 5}), nullptr);
+  EXPECT_STREQ(fault(kFloat, 8, {1000}), "a tensor whose elements are not as long as its type's");
+  for (const uint16_t element_num_bytes : {0, 2}) {
+    EXPECT_STREQ(fault(kOfTheDoors, element_num_bytes, {kHuge, kHuge}), "a tensor of an impossible shape");
+  }
+  EXPECT_STREQ(fault(kOfTheDoors, 0, {5}), "a tensor of an impossible shape");
+  EXPECT_STREQ(fault(kFloat, 4, {-1}), "a tensor of an impossible shape");
+}
+
+TEST(Envelope, a_tensor_of_another_length_than_its_shape_is_not_sent) {
+  static const int64_t kShape[] = {3};
+  Nobody nobody;
+  Outbound outbound(nobody);
+  outbound.open("function");
+  outbound.add({.dtype = static_cast<uint8_t>(DataType::kFloat32), .shape = kShape, .data = {nullptr, 13}});
+  outbound.seal();
+  ASSERT_FALSE(outbound.fits().ok());
+  EXPECT_EQ(outbound.fits().message(), "a tensor of 3 elements is 13 bytes long; allowed: 12");
+}
+
 TEST(Envelope, changed_bytes_are_refused_or_stay_within_bounds) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
