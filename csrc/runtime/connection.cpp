@@ -57,7 +57,10 @@ MessageHeader Connection::header_of(OperationKind kind, uint32_t number) const n
 }
 
 Status Connection::failure() noexcept {
-  return engine_.exclusively([&] { return failure_.ok() && closes_at_ ? closed_here() : failure_.clone(); });
+  return engine_.exclusively([&] {
+    if (!is_closing()) return failure_.clone();
+    return ends_behind_ ? closed_there() : closed_here();
+  });
 }
 
 void Connection::on_message(const MessageHeader& header, const Payload& payload) noexcept {

@@ -166,11 +166,11 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   size_t num_waiting_ = 0;        // in both
   size_t num_calls_ = 0;          // begun, and not finished
   size_t num_told_ = 0;           // finished, but the peer has not dealt with them
-  uint64_t num_answers_ = 0;      // have come in whole, or are not waited for
+  uint64_t num_answers_ = 0;      // that have come in whole, or that nobody waits for, ever
 
   std::vector<PeersPlace> peers_places_;
   size_t num_invocations_ = 0;
-  uint64_t num_answered_ = 0;
+  uint64_t num_answered_ = 0;  // of the peer's, ever
 };
 
 }  // namespace axon
