@@ -143,7 +143,8 @@ TEST(Envelope, a_tensor_of_another_length_than_its_shape_is_not_sent) {
   Nobody nobody;
   Outbound outbound(nobody);
   outbound.open("function");
-  outbound.add({.dtype = static_cast<uint8_t>(DataType::kFloat32), .shape = kShape, .data = {nullptr, 13}});
+  const Bytes bytes(13);
+  outbound.add({.dtype = static_cast<uint8_t>(DataType::kFloat32), .shape = kShape, .data = {bytes.data(), 13}});
   outbound.seal();
   ASSERT_FALSE(outbound.fits().ok());
   EXPECT_EQ(outbound.fits().message(), "a tensor of 3 elements is 13 bytes long; allowed: 12");
