@@ -15,8 +15,8 @@
 #include <string>
 #include <thread>
 
+#include "active_message/echo_message.hpp"
 #include "runtime/runtime.hpp"
-#include "runtime/values.hpp"
 
 namespace axon {
 namespace {
@@ -24,7 +24,6 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::duration;
 
-constexpr uint8_t kUint8 = 0;
 constexpr double kSecondsToWarm = 0.05;
 
 [[noreturn]] void fail(const std::string& why) {
@@ -49,15 +48,6 @@ void say(const std::string& line) {
 
 Secret secret() {
   return checked(Secret::from(std::as_bytes(std::span(std::string_view("of this benchmark's two processes")))));
-}
-
-void put(Outbound& outbound, std::string_view function, ConstBuffer data) {
-  const auto length = static_cast<int64_t>(data.num_bytes);
-  outbound.open(function);
-  ValueWriter writer(outbound.bytes());
-  writer.array(1);
-  writer.tensor(outbound.add({.dtype = kUint8, .shape = {&length, 1}, .data = data}));
-  outbound.seal();
 }
 
 // Messages to one peer that nobody answers, of which one or two are on their way.

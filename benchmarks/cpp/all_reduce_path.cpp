@@ -4,13 +4,10 @@
 //
 //   all_reduce_path rings|ucx [num_calls]
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
-#include "comm/engine.hpp"
-#include "transport/rings/rings.hpp"
-#include "transport/ucx/ucx.hpp"
+#include "cpp/paths.hpp"
 
 namespace axon {
 namespace {
@@ -34,20 +31,6 @@ class AllReduce final : public Operation {
   std::array<float, 2> values_{};
   Buffer buffer_{.data = reinterpret_cast<std::byte*>(values_.data()), .num_bytes = sizeof values_};
 };
-
-void require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::exit(1);
-}
-
-// Of UCX what is between processes of a host, so that the count is not one of the devices it has beside.
-std::unique_ptr<Engine> make_engine(RingUse use) {
-  Result<std::unique_ptr<Transport>> network =
-      open_ucx_transport({.settings = {{"TLS", "posix,self"}, {"POSIX_FIFO_ELEM_SIZE", "256"}}});
-  require(network.ok(), "UCX cannot be opened");
-  return std::make_unique<Engine>(with_rings(std::move(network).value(), use), this_host(), AlgorithmOverrides());
-}
 
 }  // namespace
 

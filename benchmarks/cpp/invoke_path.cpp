@@ -4,50 +4,23 @@
 //
 //   invoke_path [num_calls]
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 
-#include "comm/engine.hpp"
+#include "active_message/echo_message.hpp"
+#include "cpp/paths.hpp"
 #include "runtime/runtime_core.hpp"
-#include "runtime/values.hpp"
-#include "transport/rings/rings.hpp"
-#include "transport/ucx/ucx.hpp"
 
 namespace axon {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr uint8_t kUint8 = 0;
 constexpr int kNumWarm = 20;  // not counted by calls; connections are made meanwhile
-
-void require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::exit(1);
-}
-
-std::unique_ptr<Engine> make_engine() {
-  Result<std::unique_ptr<Transport>> network =
-      open_ucx_transport({.settings = {{"TLS", "posix,self"}, {"POSIX_FIFO_ELEM_SIZE", "256"}}});
-  require(network.ok(), "UCX cannot be opened");
-  return std::make_unique<Engine>(with_rings(std::move(network).value(), RingUse::kAlways), this_host(),
-                                  AlgorithmOverrides());
-}
-
-void put(Outbound& outbound, std::string_view function, ConstBuffer data) {
-  const auto length = static_cast<int64_t>(data.num_bytes);
-  outbound.open(function);
-  ValueWriter writer(outbound.bytes());
-  writer.array(1);
-  writer.tensor(outbound.add({.dtype = kUint8, .shape = {&length, 1}, .data = data}));
-  outbound.seal();
-}
 
 struct End {
   explicit End(const char* name)
-      : engine(make_engine()),
+      : engine(make_engine(RingUse::kAlways)),
         card(engine->make_card()),
         core(std::make_shared<RuntimeCore>(*engine, RuntimeOptions{.name = name})) {
     require(core->open().ok(), "the runtime cannot be opened");

@@ -1,0 +1,21 @@
+// A call with bytes as its one argument, or the answer with these.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/outbound.hpp"
+#include "runtime/values.hpp"
+
+namespace axon {
+
+inline void put(Outbound& outbound, std::string_view function, ConstBuffer data) {
+  const auto length = static_cast<int64_t>(data.num_bytes);
+  outbound.open(function);
+  ValueWriter writer(outbound.bytes());
+  writer.array(1);
+  writer.tensor(outbound.add({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = {&length, 1}, .data = data}));
+  outbound.seal();
+}
+
+}  // namespace axon

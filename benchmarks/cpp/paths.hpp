@@ -1,0 +1,28 @@
+// What the programs share whose instructions are counted.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "comm/engine.hpp"
+#include "transport/rings/rings.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace axon {
+
+inline void require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "%s\n", what);
+  std::exit(1);
+}
+
+// Of UCX what is between processes of a host, so that the count is not one of the devices it has beside.
+inline std::unique_ptr<Engine> make_engine(RingUse use) {
+  Result<std::unique_ptr<Transport>> network =
+      open_ucx_transport({.settings = {{"TLS", "posix,self"}, {"POSIX_FIFO_ELEM_SIZE", "256"}}});
+  require(network.ok(), "UCX cannot be opened");
+  return std::make_unique<Engine>(with_rings(std::move(network).value(), use), this_host(), AlgorithmOverrides());
+}
+
+}  // namespace axon
