@@ -90,7 +90,7 @@ static bool is_own_word(const Call& call) noexcept {
 
 // … of which those that hold all places may have to hear before they are through.
 static bool frees_others(const Call& call) noexcept {
-  return is_own_word(call) && call.request.name() == kSettled;
+  return call.answer == Call::Answer::kNone && call.request.name() == kSettled;
 }
 
 static Status cancelled() {

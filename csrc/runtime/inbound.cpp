@@ -71,9 +71,7 @@ void Inbound::understand() noexcept {
   state_ = State::kAsking;
   if (!tensors_.empty()) listener_->on_announced(*this);  // which may set where it lands, or end it
   if (state_ != State::kAsking || landing_ != Landing::kBlocks) return;
-  if (num_missing_ != 0 || !early_.empty()) return land();
-  state_ = State::kLanding;
-  complete_if_all_came();
+  num_missing_ != 0 ? land() : place_early();
 }
 
 void Inbound::land() noexcept {
