@@ -107,7 +107,11 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
     if (pause == Pause::kQuiet && patience != kStandsIn && may_listen()) {
       has_listened = true;
       leaves_work = true;  // unless it is seen to leave none, later
-      patience_left = listen(finished, deadline) ? patience : Clock::duration{0};
+      // Who makes way for a crowd has lost no more of its patience than the time that it listens.
+      if (!is_crowded()) patience_left = {};
+      const Clock::time_point began = Clock::now();
+      const bool heard = listen(finished, deadline);
+      patience_left = heard ? patience : std::max<Clock::duration>(patience_left - (Clock::now() - began), {});
       continue;
     }
     if (has_listened)
