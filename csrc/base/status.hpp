@@ -1,14 +1,17 @@
 // Errors as values: Status for an action, Result<T> for an action that yields something.
 //
 // The data path is noexcept and returns these; arguments and set-up throw (at the c10d door). A successful Status is a
-// null pointer, so that returning one on the hot path costs nothing.
+// null pointer, so that returning one on the hot path costs nothing. Every accessor is defined for every state, except
+// Result::value() of a failure, which ends the process and prints the failure.
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 
 namespace axon {
 
@@ -23,6 +26,7 @@ enum class ErrorCode : uint8_t {
   kInternal,
   kRemote,     // what was called has failed, and says so
   kCancelled,  // by whoever has called
+  kOk,         // the code of a success; last, because handshakes carry the numbers of the others
 };
 
 struct Error {
@@ -33,38 +37,55 @@ struct Error {
 class [[nodiscard]] Status {
  public:
   Status() noexcept = default;
-  Status(ErrorCode code, std::string message) : error_(std::make_unique<Error>(Error{code, std::move(message)})) {}
+  Status(ErrorCode code, std::string message)
+      : error_(code == ErrorCode::kOk ? nullptr : std::make_unique<Error>(Error{code, std::move(message)})) {}
 
   bool ok() const noexcept { return error_ == nullptr; }
-  const Error& error() const noexcept { return *error_; }
-  ErrorCode code() const noexcept { return error_->code; }
-  const std::string& message() const noexcept { return error_->message; }
+  const Error& error() const noexcept { return ok() ? success() : *error_; }
+  ErrorCode code() const noexcept { return ok() ? ErrorCode::kOk : error_->code; }
+  const std::string& message() const noexcept { return error().message; }  // empty for a success
 
   // One failure often ends many operations; each gets its own copy.
-  Status clone() const { return ok() ? Status() : Status(error_->code, error_->message); }
-  // The same failure, with a sentence more.
+  Status clone() const { return {code(), message()}; }
+  // The same failure with another sentence. A success stays one.
   Status followed_by(const std::string& sentence) const {
     return {code(), message() + (message().ends_with('.') ? " " : ". ") + sentence};
   }
 
  private:
+  static const Error& success() noexcept {
+    static const Error none{ErrorCode::kOk, {}};
+    return none;
+  }
+
   std::unique_ptr<Error> error_;
 };
 
+// A value, or the failure that took its place.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Result(Status failure) : state_(std::in_place_index<1>, std::move(failure)) {}
+  Result(T value) : value_(std::move(value)) {}
+  Result(Status failure) : status_(std::move(failure)) {
+    if (status_.ok()) status_ = Status(ErrorCode::kInternal, "a Result was made of a success without a value");
+  }
 
-  bool ok() const noexcept { return state_.index() == 0; }
-  T& value() & noexcept { return *std::get_if<0>(&state_); }
-  const T& value() const& noexcept { return *std::get_if<0>(&state_); }
-  T&& value() && noexcept { return std::move(*std::get_if<0>(&state_)); }
-  Status& status() noexcept { return *std::get_if<1>(&state_); }
+  bool ok() const noexcept { return value_.has_value(); }
+  T& value() & noexcept { return checked(); }
+  const T& value() const& noexcept { return const_cast<Result*>(this)->checked(); }
+  T&& value() && noexcept { return std::move(checked()); }
+  Status& status() noexcept { return status_; }
+  const Status& status() const noexcept { return status_; }
 
  private:
-  std::variant<T, Status> state_;
+  T& checked() noexcept {
+    if (value_.has_value()) return *value_;
+    std::fprintf(stderr, "torch_axon: the value of a failed Result was read: %s\n", status_.message().c_str());
+    std::abort();
+  }
+
+  std::optional<T> value_;
+  Status status_;
 };
 
 }  // namespace axon

@@ -36,6 +36,7 @@ const char* name_of(ErrorCode code) noexcept {
     case ErrorCode::kMismatch:
     case ErrorCode::kTransport:
     case ErrorCode::kInternal:
+    case ErrorCode::kOk:
       return "transport";
   }
   return "";
