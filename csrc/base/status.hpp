@@ -66,9 +66,9 @@ template <typename T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}
-  Result(Status failure) : status_(std::move(failure)) {
-    if (status_.ok()) status_ = Status(ErrorCode::kInternal, "a Result was made of a success without a value");
-  }
+  Result(Status failure)
+      : status_(failure.ok() ? Status(ErrorCode::kInternal, "a Result was made of a success without a value")
+                             : std::move(failure)) {}
 
   bool ok() const noexcept { return value_.has_value(); }
   T& value() & noexcept { return checked(); }
