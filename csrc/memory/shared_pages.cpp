@@ -6,14 +6,23 @@
 
 #include <cerrno>
 #include <string>
-#include <system_error>
+
+#include "base/resources.hpp"
 
 namespace axon {
 
 static constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+// linux/memfd.h has it since Linux 6.3. A system with vm.memfd_noexec=2 makes no other memory.
+static constexpr unsigned kNotExecutable = 0x0008;
 
 static Status failed(const std::string& call) {
-  return {ErrorCode::kResourceExhausted, call + ": " + std::generic_category().message(errno)};
+  return out_of(call, errno);
+}
+
+static FileDescriptor make_file() noexcept {
+  FileDescriptor file(memfd_create("axon", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNotExecutable));
+  if (file.valid() || errno != EINVAL) return file;
+  return FileDescriptor(memfd_create("axon", MFD_CLOEXEC | MFD_ALLOW_SEALING));  // before Linux 6.3
 }
 
 Result<SharedPages> SharedPages::map(FileDescriptor descriptor, size_t num_bytes) {
@@ -23,7 +32,7 @@ Result<SharedPages> SharedPages::map(FileDescriptor descriptor, size_t num_bytes
 }
 
 Result<SharedPages> SharedPages::make(size_t num_bytes) {
-  FileDescriptor file(memfd_create("axon", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  FileDescriptor file = make_file();
   if (!file.valid()) return failed("memfd_create");
   const auto allocate = [&] { return fallocate(file.get(), 0, 0, static_cast<off_t>(num_bytes)) == 0; };
   bool is_there = allocate();
@@ -38,7 +47,8 @@ Result<SharedPages> SharedPages::open(int32_t pid, int descriptor, size_t num_by
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return failed("open of " + path);
   struct stat found{};
-  const bool is_ours = fcntl(file.get(), F_GET_SEALS) == kSeals && fstat(file.get(), &found) == 0 &&
+  const int seals = fcntl(file.get(), F_GET_SEALS);  // the kernel may have added that it is not executable
+  const bool is_ours = seals >= 0 && (seals & kSeals) == kSeals && fstat(file.get(), &found) == 0 &&
                        found.st_size == static_cast<off_t>(num_bytes);
   if (!is_ours) return Status(ErrorCode::kInvalidArgument, path + " is no shared memory of this length");
   Result<SharedPages> opened = map(std::move(file), num_bytes);

@@ -1,5 +1,6 @@
 #include "stream/workspace/shared_page.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,7 +22,7 @@ void SharedPage::Unmapper::operator()(std::byte* data) const noexcept {
 Result<SharedPage> SharedPage::create() {
   FileDescriptor memory(memfd_create("axon", MFD_CLOEXEC));
   if (!memory.valid()) return failed("memfd_create");
-  if (ftruncate(memory.get(), kNumBytes) != 0) return failed("ftruncate");
+  if (fallocate(memory.get(), 0, 0, kNumBytes) != 0) return failed("fallocate");
   Result<SharedPage> page = map(memory);
   if (page.ok()) page.value().memory_ = std::move(memory);
   return page;
