@@ -22,8 +22,16 @@ namespace axon {
 //
 // TCP_RX_SEG_SIZE lets the largest eager message go in one frame with its header. Of two it would be a copy more at the
 // receiver: 64 KiB between two network namespaces in 16.0 µs, not 10.7.
-static constexpr std::array<std::pair<const char*, const char*>, 5> kDefaults{{{"POSIX_ERROR_HANDLING", "y"},
+//
+// POSIX_ALLOC and POSIX_SHM_MIN_SIZE make little room in /dev/shm an error of the worker's creation, which names it.
+// UCX's own minimum is looked at twice; where other processes take memory in between, the worker's queue comes from
+// private memory and its creation ends in a segmentation fault (UCX 1.22). UCX writes to all of its file before it maps
+// it, so memory that was given cannot fault later.
+static constexpr std::array<std::pair<const char*, const char*>, 8> kDefaults{{{"POSIX_ERROR_HANDLING", "y"},
                                                                                {"SYSV_ERROR_HANDLING", "y"},
+                                                                               {"POSIX_ALLOC", "md"},
+                                                                               {"SYSV_ALLOC", "md"},
+                                                                               {"POSIX_SHM_MIN_SIZE", "0"},
                                                                                {"CMA_MEMORY_INVALIDATE", "y"},
                                                                                {"RNDV_THRESH", "inf"},
                                                                                {"TCP_RX_SEG_SIZE", "66kb"}}};

@@ -1,0 +1,14 @@
+// The transport that the process's engine uses, with what the environment and this system leave it: rings, above
+// pieces, above UCX.
+#pragma once
+
+#include <memory>
+
+#include "base/status.hpp"
+#include "transport/transport.hpp"
+
+namespace axon {
+
+Result<std::unique_ptr<Transport>> open_network();
+
+}  // namespace axon
