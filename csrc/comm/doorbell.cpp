@@ -6,10 +6,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <stdexcept>
 #include <string>
-#include <system_error>
 #include <utility>
+
+#include "base/log.hpp"
+#include "base/resources.hpp"
 
 namespace axon {
 
@@ -21,12 +25,8 @@ static uint64_t mark_of(int process, PeerId peer) noexcept {
   return (static_cast<uint64_t>(peer) << 32) | static_cast<uint32_t>(process);
 }
 
-static std::string last_error() {
-  return std::generic_category().message(errno);
-}
-
 static FileDescriptor checked(int value, const char* what) {
-  if (value < 0) throw std::system_error(errno, std::generic_category(), what);
+  if (value < 0) throw std::runtime_error("torch_axon: " + out_of(what, errno).message());
   return FileDescriptor(value);
 }
 
@@ -51,7 +51,7 @@ static timespec timespec_of(std::chrono::microseconds time) noexcept {
 static void add(const FileDescriptor& set, int descriptor, uint64_t mark) {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
   if (epoll_ctl(set.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
-    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+    throw std::runtime_error("torch_axon: " + out_of("epoll_ctl", errno).message());
   }
 }
 
@@ -77,17 +77,47 @@ void Doorbell::ring_waiter() noexcept {
 Status Doorbell::watch(int32_t pid, PeerId peer) {
   // glibc has no wrapper before 2.36.
   FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!process.valid() && errno == ESRCH) {
-    return {ErrorCode::kPeerLost, "process " + std::to_string(pid) + " has ended: pidfd_open: " + last_error()};
-  }
-  if (!process.valid()) return Status();  // not allowed, or before Linux 5.3: its end shows as a timeout
+  if (!process.valid()) return watch_without_descriptor(pid, peer, errno);
   epoll_event event{.events = EPOLLIN, .data = {.u64 = mark_of(process.get(), peer)}};
   if (epoll_ctl(light_.get(), EPOLL_CTL_ADD, process.get(), &event) != 0) {
-    return {ErrorCode::kResourceExhausted, "watching process " + std::to_string(pid) + ": epoll_ctl: " + last_error()};
+    return out_of("watching process " + std::to_string(pid) + ": epoll_ctl", errno);
   }
   const std::lock_guard lock(mutex_);
   watched_.push_back(std::move(process));
   return Status();
+}
+
+Status Doorbell::watch_without_descriptor(int32_t pid, PeerId peer, int error) {
+  const std::string process = "process " + std::to_string(pid);
+  if (error == ESRCH) return {ErrorCode::kPeerLost, process + " has ended"};
+  Status refusal = out_of("watching " + process + ": pidfd_open", error);
+  if (refusal.code() == ErrorCode::kResourceExhausted) return refusal;
+  Result<PolledProcess> found = PolledProcess::find(pid, peer);
+  if (!found.ok() && found.status().code() == ErrorCode::kPeerLost) return std::move(found.status());
+  if (!found.ok()) {
+    log::warn("the end of " + process + " will show as a timeout: " + refusal.message() + "; " +
+              found.status().message());
+    return Status();
+  }
+  const std::lock_guard lock(mutex_);
+  polled_.push_back(found.value());
+  num_polled_.store(polled_.size(), std::memory_order_relaxed);
+  return Status();
+}
+
+// Adds those that have ended to `ended_`, of which there are `num_ended` already, and returns how many there are then.
+size_t Doorbell::look_at_polled(size_t num_ended) noexcept {
+  const auto now = sync::Clock::now();
+  if (now < next_look_) return num_ended;
+  next_look_ = now + kBetweenLooks;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(polled_, [&](const PolledProcess& process) {
+    if (num_ended == ended_.size() || !process.has_ended()) return false;
+    ended_[num_ended++] = process.peer();
+    return true;
+  });
+  num_polled_.store(polled_.size(), std::memory_order_relaxed);
+  return num_ended;
 }
 
 // Taken out by hand: a forked child may hold a copy, and closing ours alone would leave it in the set.
@@ -98,7 +128,8 @@ void Doorbell::forget(int process) noexcept {
 }
 
 std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
-  const timespec timeout = timespec_of(at_most);
+  const bool polls = num_polled_.load(std::memory_order_relaxed) != 0;
+  const timespec timeout = timespec_of(polls ? std::min<std::chrono::microseconds>(at_most, kBetweenLooks) : at_most);
   pollfd set{.fd = depth == Sleep::kDeep ? deep_.get() : light_.get(), .events = POLLIN, .revents = 0};
   ppoll(&set, 1, &timeout, nullptr);
   std::array<epoll_event, kMostEvents> events;
@@ -113,6 +144,7 @@ std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds a
       forget(static_cast<int>(mark & UINT32_MAX));
     }
   }
+  if (polls) num_ended = look_at_polled(num_ended);
   return {ended_.data(), num_ended};
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -18,6 +19,8 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
+#include "base/sync.hpp"
+#include "comm/polled_process.hpp"
 #include "transport/transport.hpp"
 
 namespace axon {
@@ -29,7 +32,7 @@ enum class Sleep : uint8_t {
 
 class Doorbell {
  public:
-  // Throws std::system_error when the process is out of descriptors. `transport_fd` is the transport's event_fd().
+  // Throws std::runtime_error when the process is out of descriptors. `transport_fd` is the transport's event_fd().
   explicit Doorbell(int transport_fd);
 
   // Ends the background thread's sleep in progress, or its next one.
@@ -37,7 +40,8 @@ class Doorbell {
   // Ends the waiter's likewise.
   void ring_waiter() noexcept;
 
-  // From now on sleep() tells when the process ends. Fails if it has ended already. Holder of the token only.
+  // From now on sleep() tells when the process ends. Fails if it has ended already (kPeerLost), or if no descriptor is
+  // left for it (kResourceExhausted). Holder of the token only.
   Status watch(int32_t pid, PeerId peer);
 
   // Sleeps until rung, something came (kDeep), a watched process ended, or the time is over. Returns the peers whose
@@ -49,8 +53,11 @@ class Doorbell {
 
  private:
   void forget(int process) noexcept;
+  Status watch_without_descriptor(int32_t pid, PeerId peer, int error);
+  size_t look_at_polled(size_t num_ended) noexcept;
 
   static constexpr size_t kMostEvents = 16;
+  static constexpr std::chrono::milliseconds kBetweenLooks{50};
 
   const int transport_fd_;
   FileDescriptor bell_;
@@ -59,6 +66,9 @@ class Doorbell {
   FileDescriptor deep_;   // light_ and the transport
   std::mutex mutex_;
   std::vector<FileDescriptor> watched_;  // guarded by mutex_; processes that have not ended
+  std::vector<PolledProcess> polled_;    // guarded by mutex_; likewise, where no descriptor is to be had
+  std::atomic<size_t> num_polled_{0};    // of these: a hint
+  sync::Clock::time_point next_look_{};  // at them; background thread only
   std::array<PeerId, kMostEvents> ended_{};
 };
 
