@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "base/resources.hpp"
 #include "base/trace.hpp"
 
 namespace axon {
@@ -23,6 +24,10 @@ static constexpr std::chrono::milliseconds kUnreadWords{1000};
 static constexpr std::chrono::milliseconds kLongestToHear{500};
 // For words that others wait for before they are given up.
 static constexpr std::chrono::milliseconds kFarewell{10};
+// Of a peer: its process, and either its bell and a ring that is not read yet, or two sockets.
+static constexpr size_t kDescriptorsOfAPeer = 3;
+// For what is open for a moment only: rings that are mapped, connections that are accepted, files of the program.
+static constexpr size_t kSpareDescriptors = 8;
 
 namespace {
 
@@ -55,7 +60,11 @@ Engine::Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOve
       doorbell_(transport_->event_fd()) {
   const std::span<const std::byte> address = transport_->address();
   card_.address.assign(address.begin(), address.end());
-  progress_.emplace(static_cast<Driver&>(*this), doorbell_);
+  try {
+    progress_.emplace(static_cast<Driver&>(*this), doorbell_);
+  } catch (const std::system_error& failure) {
+    throw std::runtime_error("torch_axon: " + describe_thread_failure("axon-progress", failure));
+  }
 }
 
 Engine::~Engine() {
@@ -106,11 +115,25 @@ uint64_t Engine::num_refused() {
   return progress_->exclusively([this] { return messenger_.num_refused(); });
 }
 
+Status Engine::check_room(size_t num_new_peers) const {
+  size_t num_wanted = kSpareDescriptors + num_new_peers * kDescriptorsOfAPeer;
+  for (PeerId peer = 0; peer < peers_.size(); ++peer) num_wanted += transport_->num_descriptors_to_come(peer);
+  return check_descriptors(num_wanted, num_new_peers == 0 ? "serve another connection" : "meet another process");
+}
+
+Status Engine::check_room_for_group(size_t num_ranks) {
+  return progress_->exclusively([&] {
+    const size_t num_known = peer_of_.size();  // most likely they are in this group, too; meet() looks again
+    return check_room(num_ranks > num_known ? num_ranks - num_known : 0);
+  });
+}
+
 // The peer of this process, met now or in an earlier group.
 Result<PeerId> Engine::meet(const PeerCard& card) {
   if (const auto known = peer_of_.find(card.process); known != peer_of_.end()) return known->second;
   const bool same_host = card.host == card_.host;
   if (same_host && !deafness_.ok()) return deafness_.clone();
+  AXON_TRY(check_room(1));
   Result<PeerId> added = transport_->add_peer(card.address, same_host);
   if (!added.ok()) return added;
   const PeerId peer = added.value();

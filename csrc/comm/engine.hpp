@@ -53,6 +53,9 @@ class Engine final : private ControlHandler, private Driver {
   // All ranks' cards are there: nobody is asked or waited for.
   Result<std::unique_ptr<Communicator>> form(GroupSpecification specification);
 
+  // Whether a group of this size may be formed: see check_room(). Before its card is made, which lets others connect.
+  Status check_room_for_group(size_t num_ranks);
+
   // For doors beside process groups, see comm/door.hpp. Fails once the engine is shut down.
   Status enter(Door& door);
   void submit(Submission& item) noexcept;
@@ -77,6 +80,10 @@ class Engine final : private ControlHandler, private Driver {
   }
   // Holder of the token only, as all that follows.
   Result<PeerId> meet(const PeerCard& card);
+  // Whether so many further peers, and all that have been met, find the file descriptors that they need. Whoever runs
+  // out of them within UCX ends there: its listener closes for good at the first connection that it cannot accept
+  // (UCX 1.22).
+  Status check_room(size_t num_new_peers) const;
   const PeerCard& card() const noexcept { return card_; }
   Messenger& messenger() noexcept { return messenger_; }
   void post(Submission& item) noexcept;

@@ -86,6 +86,7 @@ Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
                                                        std::to_string(connections_.size()) +
                                                        " connections, as many as it may have");
     }
+    AXON_TRY(engine_.check_room(0));
     Result<PeerId> peer = engine_.meet(identity.card);
     if (!peer.ok()) return std::move(peer.status());
     if (engine_.messenger().is_lost(peer.value())) {

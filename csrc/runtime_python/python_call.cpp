@@ -3,9 +3,10 @@
 #include <sys/eventfd.h>
 
 #include <cerrno>
-#include <system_error>
+#include <stdexcept>
 #include <utility>
 
+#include "base/resources.hpp"
 #include "runtime_python/landing.hpp"
 
 namespace axon {
@@ -18,7 +19,7 @@ static constexpr std::chrono::microseconds kLongestDrive{20};
 static constexpr std::chrono::microseconds kOwnTurn{30};
 
 CompletionQueue::CompletionQueue(Engine& engine) : engine_(engine), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (!event_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
+  if (!event_.valid()) throw std::runtime_error("torch_axon: " + out_of("eventfd", errno).message());
 }
 
 void CompletionQueue::push(Counted<PythonCall> call) noexcept {

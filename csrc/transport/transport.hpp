@@ -81,6 +81,10 @@ class Transport {
   // transport itself must notice the loss of others.
   virtual Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) = 0;
 
+  // How many file descriptors the first messages to and from this peer may still open, so that whoever meets further
+  // peers leaves them.
+  virtual size_t num_descriptors_to_come(PeerId /*peer*/) const noexcept { return 0; }
+
   // What messages to this peer take, each once; connects if nothing has been sent yet. For people.
   virtual Result<std::vector<Lane>> lanes(PeerId peer) = 0;
 

@@ -9,14 +9,19 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
+#include <system_error>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/resources.hpp"
 
 namespace axon {
 
 static constexpr std::chrono::milliseconds kExhaustedPause{100};
 static constexpr std::chrono::milliseconds kForever{1'000'000};
+// With fewer left, guests are served one after the other: a crowd that proves nothing must not take what peers need.
+static constexpr size_t kSpareDescriptors = 4;
 
 static uint64_t Listener::Counts::* counter_of(Verdict verdict) noexcept {
   switch (verdict) {
@@ -39,9 +44,13 @@ Result<std::unique_ptr<Listener>> Listener::open(const Place& place, const Secre
   Result<FileDescriptor> socket = listen_at(place, SOMAXCONN);
   if (!socket.ok()) return std::move(socket.status());
   FileDescriptor bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell.valid()) return Status(ErrorCode::kResourceExhausted, "eventfd: " + last_error());
-  return std::unique_ptr<Listener>(
-      new Listener(std::move(socket).value(), std::move(bell), secret, limits, std::move(welcome)));
+  if (!bell.valid()) return out_of("eventfd", errno);
+  try {
+    return std::unique_ptr<Listener>(
+        new Listener(std::move(socket).value(), std::move(bell), secret, limits, std::move(welcome)));
+  } catch (const std::system_error& failure) {
+    return Status(ErrorCode::kResourceExhausted, describe_thread_failure("axon-listener", failure));
+  }
 }
 
 Listener::Listener(FileDescriptor socket, FileDescriptor bell, const Secret& secret, const Limits& limits,
@@ -79,6 +88,11 @@ void Listener::count(uint64_t Counts::* what) {
   ++(counts_.*what);
 }
 
+bool Listener::is_crowded() const noexcept {
+  if (guests_.empty()) return false;
+  return guests_.size() >= limits_.num_pending || num_free_descriptors().value_or(SIZE_MAX) < kSpareDescriptors;
+}
+
 std::chrono::milliseconds Listener::patience() const noexcept {
   return is_crowded() ? std::min(limits_.patience, limits_.patience_when_crowded) : limits_.patience;
 }
@@ -114,18 +128,30 @@ void Listener::wait() {
   for (pollfd& each : events_) each.revents = 0;
 }
 
+FileDescriptor Listener::accept_one() noexcept {
+  const auto accept = [this] {
+    return FileDescriptor(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  };
+  if (!spare_.valid()) spare_ = FileDescriptor(fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0));
+  FileDescriptor socket = accept();
+  if (socket.valid() || errno != EMFILE || !spare_.valid()) return socket;
+  spare_ = FileDescriptor();
+  return accept();
+}
+
 void Listener::accept_all() {
   while (!is_crowded()) {
-    FileDescriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    FileDescriptor socket = accept_one();
     if (!socket.valid()) {
       // Anything but "none is left" and "gone again" is for want of something, which others may give back.
       if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
-        log::warn("connections cannot be accepted: " + last_error());
+        if (!std::exchange(has_run_out_, true)) log::warn(out_of("connections cannot be accepted", errno).message());
         count(&Counts::num_exhausted);
         next_accept_ = Clock::now() + kExhaustedPause;
       }
       return;
     }
+    has_run_out_ = false;
     send_at_once(socket);
     guests_.push_back({.socket = std::move(socket),
                        .handshake = Handshake::listener(secret_, random_nonce()),
@@ -177,7 +203,7 @@ bool Listener::tell(Guest& guest) {
 // The door keeps the socket from here on; what the peer is told goes through a copy of ours.
 void Listener::welcome(Guest& guest) {
   FileDescriptor kept(fcntl(guest.socket.get(), F_DUPFD_CLOEXEC, 0));
-  if (!kept.valid()) return guest.handshake.refuse({ErrorCode::kResourceExhausted, "no descriptor is left"});
+  if (!kept.valid()) return guest.handshake.refuse(out_of("it cannot serve another connection", errno));
   watch_for_silence(kept);
   Result<Introduction> own = welcome_({.peer = *guest.handshake.peer(), .socket = std::move(kept)});
   own.ok() ? guest.handshake.answer(own.value()) : guest.handshake.refuse(std::move(own.status()));

@@ -78,11 +78,13 @@ class Listener {
   void welcome(Guest& guest);
   void count(uint64_t Counts::* what);
 
-  bool is_crowded() const noexcept { return guests_.size() >= limits_.num_pending; }
+  FileDescriptor accept_one() noexcept;
+  bool is_crowded() const noexcept;
   std::chrono::milliseconds patience() const noexcept;
 
   FileDescriptor socket_;
   FileDescriptor bell_;
+  FileDescriptor spare_;  // given up for a guest that finds no descriptor, so that it can be refused in words
   const Secret secret_;
   const Limits limits_;
   const Welcome welcome_;
@@ -92,6 +94,7 @@ class Listener {
   std::list<Guest> guests_;          // in the order in which they came
   std::vector<pollfd> events_;       // of the bell, the socket, and the guests
   Clock::time_point next_accept_{};  // later than now where the process has run out of descriptors
+  bool has_run_out_ = false;         // and this has been logged
 
   std::atomic<bool> closing_{false};
   mutable std::mutex mutex_;

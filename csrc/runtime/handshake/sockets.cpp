@@ -12,6 +12,8 @@
 #include <memory>
 #include <system_error>
 
+#include "base/resources.hpp"
+
 namespace axon {
 
 namespace {
@@ -88,9 +90,9 @@ Result<FileDescriptor> listen_at(const Place& place, int backlog) {
   if (!addresses.ok()) return std::move(addresses.status());
   const addrinfo& address = *addresses.value();
   FileDescriptor socket = open_socket(address);
-  if (socket.valid()) enable(socket, SOL_SOCKET, SO_REUSEADDR);  // where the last listener's connections linger
-  if (!socket.valid() || ::bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0 ||
-      ::listen(socket.get(), backlog) != 0) {
+  if (!socket.valid()) return out_of("cannot listen at " + place.text(), errno);
+  enable(socket, SOL_SOCKET, SO_REUSEADDR);  // where the last listener's connections linger
+  if (::bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(socket.get(), backlog) != 0) {
     return Status(ErrorCode::kInvalidArgument, "cannot listen at " + place.text() + ": " + last_error());
   }
   return socket;
@@ -115,7 +117,7 @@ Result<FileDescriptor> connect_to(const Place& place, sync::Clock::time_point de
     if (error == 0) return socket;
   }
   if (error == ETIMEDOUT) return Status(ErrorCode::kTimeout, place.text() + " has not answered by the deadline");
-  return Status(ErrorCode::kTransport, place.text() + " cannot be reached: " + std::generic_category().message(error));
+  return out_of(place.text() + " cannot be reached", error);
 }
 
 void send_at_once(const FileDescriptor& socket) noexcept {

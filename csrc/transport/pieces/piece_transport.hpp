@@ -48,6 +48,9 @@ class PieceTransport final : public Transport, private Receiver {
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return address_; }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  size_t num_descriptors_to_come(PeerId peer) const noexcept override {
+    return network_->num_descriptors_to_come(peer);
+  }
   Result<std::vector<Lane>> lanes(PeerId peer) override { return network_->lanes(peer); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;

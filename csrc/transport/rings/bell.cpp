@@ -7,13 +7,14 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <system_error>
 #include <utility>
+
+#include "base/resources.hpp"
 
 namespace axon {
 
 static Status failed(const std::string& call) {
-  return {ErrorCode::kResourceExhausted, call + ": " + std::generic_category().message(errno)};
+  return out_of(call, errno);
 }
 
 // The pipe has its owner for a writer, too: it is never at its end.
@@ -101,7 +102,9 @@ BellPull::Refused BellPull::has_refused(uint64_t number) noexcept {
   const uint32_t num_new = num_refusals - std::exchange(num_refusals_seen_, num_refusals);
   if (num_new == 0) return Refused::kNo;
   for (const std::atomic<uint64_t>& refused : page.refusals) {
-    if (refused.load(std::memory_order_relaxed) == number) return Refused::kYes;
+    const uint64_t which = refused.load(std::memory_order_relaxed);
+    if (which == number) return Refused::kYes;
+    if (which == (number | RingCall::kForWant)) return Refused::kForWant;
   }
   return num_new < BellPage::kNumRefusals ? Refused::kNo : Refused::kMaybe;
 }

@@ -35,9 +35,12 @@ static_assert(sizeof(RingAddress) == 32);
 struct RingCall {
   enum class Kind : uint32_t { kWake, kRing };
 
+  // Set in a refusal's number where the process that was called had no file descriptor left: it may have some later.
+  static constexpr uint64_t kForWant = 1;
+
   uint64_t key = 0;  // of who is called
   RingAddress caller;
-  uint64_t number = 0;  // random: what a refusal names
+  uint64_t number = 0;  // random and even: what a refusal names
   Kind kind = Kind::kWake;
   int32_t descriptor = -1;  // of the caller's ring, which is to be read from now on
 };
@@ -91,7 +94,7 @@ class BellPull {
   // False: so much lies there unread that there is no room. Who sleeps is woken then, too.
   bool call(const RingCall& call) noexcept;
   // Whether this call has been, since the last time that this was asked.
-  enum class Refused : uint8_t { kNo, kYes, kMaybe };
+  enum class Refused : uint8_t { kNo, kYes, kForWant, kMaybe };
   Refused has_refused(uint64_t number) noexcept;
   bool is_closed() const noexcept { return shared().is_closed.load(std::memory_order_acquire) != 0; }
 

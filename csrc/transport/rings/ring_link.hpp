@@ -16,6 +16,7 @@
 #include "base/block_pool.hpp"
 #include "base/intrusive_list.hpp"
 #include "base/numbered.hpp"
+#include "base/sync.hpp"
 #include "transport/rings/bell.hpp"
 #include "transport/rings/process_memory.hpp"
 #include "transport/rings/ring.hpp"
@@ -64,7 +65,8 @@ class RingLink {
   // Whether payloads come by one copy. Tries it.
   bool reads_memory() noexcept;
 
-  // Makes the ring and calls, if it is new. Whose ring is read is answered by a ring: that is tried again.
+  // Makes the ring and calls, if it is new. Whose ring is read is answered by a ring: that is tried again. So it is,
+  // for a second, where one of the two has no file descriptor left.
   void connect() noexcept;
   std::optional<Status> send(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
   std::optional<Status> offer(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
@@ -117,6 +119,7 @@ class RingLink {
   void release(Waiting& waiting) noexcept;
   unsigned write_waiting() noexcept;
   void offer_ring() noexcept;
+  void await_descriptors(const char* whose) noexcept;
 
   uint64_t keep(ConstBuffer payload, Completion& completion) noexcept;
   Completion& let_go(Kept& kept) noexcept;
@@ -135,7 +138,9 @@ class RingLink {
   bool reads_memory_ = true;  // as far as is known
   bool refuses_ring_ = false;
   const char* fault_ = nullptr;
-  uint64_t call_ = 0;  // the number of the latest
+  uint64_t call_ = 0;                      // the number of the latest
+  sync::Clock::time_point short_since_{};  // of descriptors, here or there; the epoch: not
+  sync::Clock::time_point next_try_{};
   std::optional<BellPull> bell_;
   std::optional<RingWriter> writer_;
   std::optional<RingReader> reader_;

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "base/resources.hpp"
 #include "transport/flush_layer.hpp"
 
 namespace axon {
@@ -48,7 +48,7 @@ Status RingTransport::open_bell() {
   for (const int descriptor : {bell.value().pipe(), network_->event_fd()}) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
     if (epoll_ctl(events.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
-      return {ErrorCode::kResourceExhausted, "epoll_ctl: " + std::generic_category().message(errno)};
+      return out_of("epoll_ctl", errno);
     }
   }
   events_ = std::move(events);
@@ -109,6 +109,15 @@ RingLink* RingTransport::link_to(const Peer& peer) noexcept {
   if (link->state() == RingLink::State::kNew) [[unlikely]]
     link->connect();
   return link->state() == RingLink::State::kNetwork ? nullptr : link;
+}
+
+size_t RingTransport::num_descriptors_to_come(PeerId id) const noexcept {
+  const Peer& peer = peers_[id];
+  if (peer.is_dropped) return 0;
+  if (peer.link == nullptr || peer.link->state() == RingLink::State::kNetwork) {
+    return network_->num_descriptors_to_come(id);
+  }
+  return peer.link->state() == RingLink::State::kNew ? kDescriptorsOfALink : 0;
 }
 
 Result<std::vector<Lane>> RingTransport::lanes(PeerId id) {
@@ -221,14 +230,17 @@ void RingTransport::on_offer(const RingCall& call) noexcept {
     return on_refused("an offer of a ring by nobody who offers one now");
   }
   if (!is_known) link = make_link(caller);
-  if (link != nullptr && link->is_live() && read_ring_of(call, *link)) {
+  const bool can_read = link != nullptr && link->is_live();
+  const Status read = can_read ? read_ring_of(call, *link) : Status(ErrorCode::kTransport, "no link is left for it");
+  if (read.ok()) {
     const auto met = std::ranges::find(peers_, caller, &Peer::address);
     if (met != peers_.end() && !met->is_dropped) met->link = link;
     return;
   }
-  bell_->refuse(call.number);
+  const bool is_for_want = read.code() == ErrorCode::kResourceExhausted;  // it may ask again
+  bell_->refuse(is_for_want ? call.number | RingCall::kForWant : call.number);
   if (is_known) {
-    link->refuse_ring();
+    if (!is_for_want) link->refuse_ring();
   } else if (link != nullptr) {
     live_.pop_back();
     links_.pop_back();
@@ -236,12 +248,12 @@ void RingTransport::on_offer(const RingCall& call) noexcept {
 }
 
 // Who calls may be gone, or not to be looked into by this process: that is nobody's fault.
-bool RingTransport::read_ring_of(const RingCall& call, RingLink& link) noexcept {
-  const Status opened = link.open(call.descriptor);
-  if (opened.ok()) return true;
+Status RingTransport::read_ring_of(const RingCall& call, RingLink& link) noexcept {
+  Status opened = link.open(call.descriptor);
+  if (opened.ok()) return opened;
   if (opened.code() == ErrorCode::kInvalidArgument) on_refused("an offer of a ring whose memory is none");
   log::info("messages from process " + std::to_string(call.caller.pid) + " take no ring: " + opened.message());
-  return false;
+  return opened;
 }
 
 // ---- Ends

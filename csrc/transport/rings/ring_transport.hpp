@@ -25,6 +25,8 @@ class RingTransport final : public Transport, private Receiver {
  public:
   // Each look at what has come looks into all rings.
   static constexpr size_t kMostLinks = 64;
+  // The peer's bell, and the ring until it is read.
+  static constexpr size_t kDescriptorsOfALink = 2;
 
   RingTransport(std::unique_ptr<Transport> network, RingUse use);
   ~RingTransport() override;
@@ -32,6 +34,7 @@ class RingTransport final : public Transport, private Receiver {
   void set_receiver(Receiver& receiver) noexcept override { shared_.receiver = &receiver; }
   std::span<const std::byte> address() const noexcept override { return address_; }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
@@ -75,7 +78,7 @@ class RingTransport final : public Transport, private Receiver {
   std::optional<PeerId> peer_of(const RingLink& link) const noexcept;
   unsigned answer_calls() noexcept;
   void on_offer(const RingCall& call) noexcept;
-  bool read_ring_of(const RingCall& call, RingLink& link) noexcept;
+  Status read_ring_of(const RingCall& call, RingLink& link) noexcept;
   unsigned read_rings() noexcept;
   void look_after(RingLink& link) noexcept;
   void tidy() noexcept;

@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "base/resources.hpp"
 #include "transport/ucx/quiet_ucx.hpp"
 #include "transport/ucx/ucx_status.hpp"
 
@@ -88,8 +89,16 @@ Result<PeerId> UcxTransport::add_peer(std::span<const std::byte> address, bool s
   return id;
 }
 
+size_t UcxTransport::num_descriptors_to_come(PeerId id) const noexcept {
+  const Peer& peer = peers_[id];
+  return peer.endpoint == nullptr && peer.loss.ok() ? kDescriptorsOfAnEndpoint : 0;
+}
+
+// UCX makes endpoints without a descriptor, too, and fails later: here and at the other end, where it is a segmentation
+// fault if no lane is found at all (UCX 1.22).
 Status UcxTransport::connect(Peer& peer) {
   if (!peer.loss.ok()) return peer.loss.clone();
+  AXON_TRY(check_descriptors(kDescriptorsOfAnEndpoint, "connect to it"));
   ucp_ep_params_t params{};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -102,6 +111,10 @@ Status UcxTransport::connect(Peer& peer) {
 Result<std::vector<Lane>> UcxTransport::lanes(PeerId id) {
   Peer& peer = peers_[id];
   if (!is_connected(peer)) AXON_TRY(connect(peer));
+  return lanes_of(peer);
+}
+
+Result<std::vector<Lane>> UcxTransport::lanes_of(const Peer& peer) {
   std::array<ucp_transport_entry_t, kMostLanes> entries{};
   ucp_ep_attr_t attributes{};
   attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
@@ -249,6 +262,11 @@ ucs_status_t UcxTransport::on_probe(void* self, const void* header, size_t heade
   return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ? UCS_ERR_REJECTED : UCS_OK;
 }
 
+static bool shares_memory(const Result<std::vector<Lane>>& lanes) {
+  const auto is_in_memory = [](const Lane& lane) { return lane.name == "posix" || lane.name == "sysv"; };
+  return !lanes.ok() || std::ranges::any_of(lanes.value(), is_in_memory);
+}
+
 // A writer takes its place in UCX's queue of a process before it fills it, and who reads waits for that place to be
 // filled: for ever, if the writer is killed in between (openucx/ucx#10370). What we send to ourselves tells.
 bool UcxTransport::hears(std::chrono::milliseconds at_most) noexcept {
@@ -256,7 +274,14 @@ bool UcxTransport::hears(std::chrono::milliseconds at_most) noexcept {
     const UcxAddresses own = UcxAddresses::unpack(worker_.address()).value();
     itself_.address.assign(own.all.begin(), own.all.end());
   }
-  if (!is_connected(itself_) && !connect(itself_).ok()) return true;  // nobody can tell
+  if (!is_connected(itself_)) {
+    if (!connect(itself_).ok()) return true;  // nobody can tell
+    if (!shares_memory(lanes_of(itself_))) {  // there is no such queue: never again
+      itself_.loss = Status(ErrorCode::kTransport, "UCX has no shared memory here");
+      close(itself_);
+      return true;
+    }
+  }
   ++probe_;
   ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;

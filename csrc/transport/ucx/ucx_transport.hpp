@@ -36,6 +36,7 @@ class UcxTransport final : public Transport {
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return worker_.address(); }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
@@ -54,6 +55,9 @@ class UcxTransport final : public Transport {
   // Copying through shared memory outruns CMA (docs/adr/ucx-eager-up-to-64-kib.md): the kernel's look at each page
   // costs more. The bound keeps what comes unasked small.
   static constexpr size_t kLargestEager = size_t{64} << 10;
+  // Over TCP an endpoint has a socket for each direction; UCX opens a timer with the first one, and looks for shared
+  // memory by a descriptor that it closes again.
+  static constexpr size_t kDescriptorsOfAnEndpoint = 3;
 
   struct Peer {
     UcxTransport* transport;
@@ -93,6 +97,7 @@ class UcxTransport final : public Transport {
   Status register_handler(unsigned id, ucp_am_recv_callback_t handler);
   Status connect(Peer& peer);
   static bool is_connected(const Peer& peer) noexcept { return peer.endpoint != nullptr && peer.loss.ok(); }
+  static Result<std::vector<Lane>> lanes_of(const Peer& peer);
   void close(Peer& peer) noexcept;
   void look_after_peers() noexcept;
   void finish(void* request, ucs_status_t status, const char* call) noexcept;
