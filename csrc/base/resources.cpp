@@ -6,7 +6,10 @@
 #include <sys/statvfs.h>
 
 #include <cerrno>
+#include <future>
 #include <memory>
+#include <thread>
+#include <vector>
 
 namespace axon {
 
@@ -67,6 +70,21 @@ Status check_descriptors(size_t num_wanted, const std::string& purpose) {
                                              " file descriptors of this process are left, and " +
                                              std::to_string(num_wanted) + " are needed to " + purpose +
                                              "; ulimit -n raises the limit"};
+}
+
+Status check_threads(size_t num_wanted) {
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  std::vector<std::thread> threads;
+  Status started;
+  try {
+    while (threads.size() < num_wanted) threads.emplace_back([ended] { ended.wait(); });
+  } catch (const std::system_error& failure) {
+    started = Status(ErrorCode::kResourceExhausted, describe_thread_failure("axon-progress", failure));
+  }
+  end.set_value();
+  for (std::thread& thread : threads) thread.join();
+  return started;
 }
 
 std::string describe_thread_failure(const char* name, const std::system_error& failure) {

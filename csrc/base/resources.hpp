@@ -22,6 +22,8 @@ std::optional<size_t> num_free_descriptors() noexcept;
 // Fails, with kResourceExhausted, if fewer than `num_wanted` are left; `purpose` completes "… are needed to".
 Status check_descriptors(size_t num_wanted, const std::string& purpose);
 
+// Fails, with kResourceExhausted, if so many threads cannot be started now, which it tries.
+Status check_threads(size_t num_wanted);
 // Why the thread of this name could not be started, with the limits that may be the reason.
 std::string describe_thread_failure(const char* name, const std::system_error& failure);
 

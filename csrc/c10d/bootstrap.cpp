@@ -113,8 +113,11 @@ std::shared_ptr<Communicator> join(c10d::Store& store, const Membership& members
   log::set_rank(membership.global_rank);
   if (Status opened = trace::open(membership.global_rank); !opened.ok()) throw_failure(opened);
   Engine& engine = Engine::instance();
-  Status room = engine.check_room_for_group(static_cast<size_t>(membership.size));
-  if (!room.ok()) throw_failure(room);
+  const Status room = engine.check_room_for_group(static_cast<size_t>(membership.size));
+  if (!room.ok()) {
+    const std::string whose = "[rank " + std::to_string(membership.rank) + " of group '" + membership.group + "'] ";
+    throw_failure(Status(room.code(), whose + room.message()));
+  }
   const OwnCard own = engine.make_card();
   std::vector<PeerCard> cards = Meeting(store, membership).exchange(own.card());
   Result<std::unique_ptr<Communicator>> formed =

@@ -6,10 +6,15 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/resources.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/signals.hpp"
 #include "python/gil.hpp"
@@ -61,8 +66,17 @@ void CompletionHook::await_those_under_way() noexcept {
   while (num_in_hooks.load() > 0 && Times::Clock::now() < deadline) std::this_thread::sleep_for(kLookInterval);
 }
 
+// Throws where the system refuses.
+static std::thread start_thread(std::function<void()> run) {
+  try {
+    return std::thread(std::move(run));
+  } catch (const std::system_error& failure) {
+    throw std::runtime_error("torch_axon: " + describe_thread_failure("axon-hook", failure));
+  }
+}
+
 CompletionHook::CompletionHook(Hook hook) : state_(std::make_shared<State>(std::move(hook))) {
-  std::thread thread([state = state_] {
+  std::thread thread = start_thread([state = state_] {
     pthread_setname_np(pthread_self(), "axon-hook");
     std::unique_lock lock(state->mutex);
     while (true) {

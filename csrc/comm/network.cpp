@@ -83,9 +83,12 @@ RingUse use_of_rings() {
 
 // UCX, rings and the engine above them have some 20.
 static constexpr size_t kDescriptorsOfAnEngine = 24;
+// UCX's, without which it ends the process by an assertion (UCX 1.22), and the progress thread.
+static constexpr size_t kThreadsOfAnEngine = 2;
 
 Result<std::unique_ptr<Transport>> open_network() {
   AXON_TRY(check_descriptors(kDescriptorsOfAnEngine, "start torch_axon"));
+  AXON_TRY(check_threads(kThreadsOfAnEngine));
   const RingUse rings = use_of_rings();
   auto ucx = open_ucx(rings);
   if (!ucx.ok()) return std::move(ucx.status());
