@@ -7,15 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch_axon.doctor.facts import Facts
-from torch_axon.doctor.paths import Pair
+from torch_axon.doctor.paths import Pair, takes_rings
 from torch_axon.doctor.probe import Probe
 
 # An engine has 16 descriptors and one a peer of its host; what a job opens itself, workers of DataLoaders above all,
 # comes on top.
 _SPARE_FILES = 128
-# UCX 1.22 keeps 4.1 MiB a rank in /dev/shm, and first tries whether there is room. Of two ranks that have 14 MiB both
-# go without shared memory; with 16 one is killed by SIGBUS when its memory is not there; with 20 all is well.
-_SHM_MIB_A_RANK = 10
+# What UCX 1.22 takes of /dev/shm for each rank where it carries the messages within a host. Rings take none of it.
+_SHM_MIB_A_RANK = 5
 
 
 @dataclass(frozen=True)
@@ -92,13 +91,11 @@ def _limits(facts: Sequence[Facts]) -> Iterator[Finding]:
             yield Finding(True, text, "ulimit -n 65536 (docker run --ulimit nofile=65536)")
     for host, ranks in by_host.items():
         limits = ranks[0].limits
-        needed = _SHM_MIB_A_RANK * len(ranks)
-        if limits.shm_free_mib is None or limits.shm_free_mib < needed:
+        needed = _SHM_MIB_A_RANK * sum(not takes_rings(each) for each in ranks)
+        if needed > (limits.shm_free_mib or 0):
             free = "no /dev/shm" if limits.shm_free_mib is None else f"{limits.shm_free_mib} MiB free in /dev/shm"
-            text = f"{host} has {free}, and its {len(ranks)} ranks want {needed}: they go without, or die by SIGBUS"
-            yield Finding(
-                True, text, "docker run --shm-size=1g, or mount a larger one; remove what others have left there"
-            )
+            text = f"{host} has {free}, and its ranks without rings want {needed} MiB: messages between them take TCP"
+            yield Finding(False, text, "name rings in AXON_TRANSPORTS; or docker run --shm-size=1g")
         if limits.cpus < len(ranks):
             text = f"{host}: {len(ranks)} ranks share {limits.cpus} CPUs, so that they wait asleep, which is slower"
             yield Finding(False, text, "fewer ranks, or more CPUs for the job (cgroups, taskset)")

@@ -61,6 +61,10 @@ def pairs_of(facts: Sequence[Facts], probes: Sequence[Probe]) -> list[Pair]:
     ]
 
 
+def takes_rings(facts: Facts) -> bool:
+    return "rings" in facts.settings.get("AXON_TRANSPORTS", "rings").split(",")
+
+
 def _pair(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Pair:
     view = views[0]
     gpu = None if view.kernels is None else Path(_gpu_name(view), view.gpu, _gpu_obstacle(views))
@@ -120,6 +124,9 @@ def _obstacle_within_a_host(views: tuple[View, View], facts: tuple[Facts, Facts]
     missing = "CMA" if lanes & _SHARED_MEMORY else "shared memory"
     if chosen:
         return Obstacle(f"UCX was not given {missing}: {chosen[0]}", f"unset {chosen[0].partition('=')[0]}")
+    if missing == "shared memory" and all(takes_rings(each) for each in facts):
+        reason = "a rank takes no ring from the other: see its log at AXON_LOG=info"
+        return Obstacle(reason, "run the ranks of a host as one user, who may read /proc/PID/fd, and leave them memory")
     if missing == "shared memory":
         return Obstacle("UCX finds no shared memory", "look at the size of /dev/shm, and who may write to it")
     return Obstacle("a rank may not read the other's memory: " + (refusals or ["UCX offers no CMA"])[0], _PTRACE)
