@@ -76,6 +76,8 @@ TEST_F(Bells, tell_callers_that_they_are_refused) {
   bell.refuse(7);
   EXPECT_EQ(pull.has_refused(7), Refused::kYes);
   EXPECT_EQ(pull.has_refused(7), Refused::kNo) << "nothing since";
+  bell.refuse(8 | RingCall::kForWant);
+  EXPECT_EQ(pull.has_refused(8), Refused::kForWant);
 }
 
 TEST_F(Bells, leave_no_caller_waiting_whose_refusal_they_do_not_hold_any_more) {

@@ -1,0 +1,106 @@
+// Rings where one of two processes has no file descriptor left.
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "base/file_descriptor.hpp"
+#include "base/resources.hpp"
+#include "transport/networks.hpp"
+#include "transport/node.hpp"
+#include "transport/process_group.hpp"
+#include "transport/rings/rings.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+// None are left in this process for the life of the object.
+class Shortage {
+ public:
+  Shortage() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit few{.rlim_cur = before_.rlim_cur - num_free_descriptors().value(), .rlim_max = before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int taken = dup(0); taken >= 0; taken = dup(0)) taken_.emplace_back(taken);  // numbers below the highest
+    EXPECT_EQ(num_free_descriptors(), 0U);
+  }
+  ~Shortage() { setrlimit(RLIMIT_NOFILE, &before_); }
+  Shortage(const Shortage&) = delete;
+  Shortage& operator=(const Shortage&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<FileDescriptor> taken_;
+};
+
+class RingsShortOfDescriptors : public testing::TestWithParam<int> {
+ protected:
+  static bool is_short(int rank) { return rank == GetParam(); }
+  static std::unique_ptr<Transport> make_transport() {
+    return with_rings(kUcxTcp.make()->make_transport(), RingUse::kCopies);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(At, RingsShortOfDescriptors, testing::Values(0, 1),
+                         [](const auto& at) { return at.param == 0 ? "sender" : "receiver"; });
+
+TEST_P(RingsShortOfDescriptors, wait_until_some_come_back) {
+  ProcessGroup group(2, [](int rank, ProcessGroup& group) {
+    Node node(make_transport());
+    const PeerId peer = group.meet(rank, node, true)[1 - rank];
+    std::optional<Shortage> shortage;
+    if (is_short(rank)) shortage.emplace();
+    group.barrier(rank);
+    if (rank == 0) node.send(peer, pattern(300, 7));
+    drive({&node}, [&] { return !node.lost.empty(); }, 100ms);
+    EXPECT_EQ(node.num_complete(), 0U);
+    group.barrier(rank);
+    shortage.reset();
+    EXPECT_TRUE(drive({&node}, [&] { return rank == 0 ? node.all_sends_finished() : node.num_complete() == 1; }));
+    if (rank == 1) {
+      EXPECT_EQ(node.arrivals.front().bytes(), pattern(300, 7));
+    }
+    EXPECT_TRUE(node.lost.empty());
+    group.barrier(rank, node);
+  });
+  EXPECT_TRUE(group.wait());
+}
+
+TEST_P(RingsShortOfDescriptors, lose_the_peer_where_none_come_back) {
+  ProcessGroup group(2, [](int rank, ProcessGroup& group) {
+    Node node(make_transport());
+    const PeerId peer = group.meet(rank, node, true)[1 - rank];
+    std::optional<Shortage> shortage;
+    if (is_short(rank)) shortage.emplace();
+    group.barrier(rank);
+    if (rank == 0) {
+      Transfer& sent = node.send(peer, pattern(300, 7));
+      EXPECT_TRUE(drive({&node}, [&] { return !node.lost.empty() && sent.finished(); }));
+      EXPECT_EQ(sent.status.code(), ErrorCode::kPeerLost);
+    }
+    group.barrier(rank, node);
+  });
+  EXPECT_TRUE(group.wait());
+}
+
+TEST(Descriptors, are_counted_and_named_when_they_are_not_enough) {
+  EXPECT_TRUE(check_descriptors(1, "be tested").ok());
+  const Shortage shortage;
+  const Status status = check_descriptors(3, "be tested");
+  EXPECT_EQ(status.code(), ErrorCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("descriptors of this process are left, and 3 are needed to be tested; ulimit -n"),
+            std::string::npos)
+      << status.message();
+  EXPECT_EQ(opendir("/"), nullptr);
+  EXPECT_EQ(out_of("opendir", errno).code(), ErrorCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace axon
