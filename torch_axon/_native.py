@@ -39,6 +39,7 @@ def load() -> ModuleType:
     # Before the interpreter and torch take down what the engine's thread may still call. Later-registered handlers run
     # first, so that users' own can still communicate.
     atexit.register(_C.shut_down)
+    os.register_at_fork(before=_C.end_unused_engine)  # so that the child can start its own
     return _C
 
 

@@ -1,5 +1,7 @@
 #include "axon/runtime.hpp"
 
+#include <pthread.h>
+
 #include <cstdlib>
 #include <utility>
 
@@ -49,11 +51,13 @@ static Result<Peer> peer_of(Result<std::shared_ptr<Connection>> connected) {
   return Peer(std::move(connected).value());
 }
 
-// The process's engine. Its thread ends before what the program has at namespace scope is destroyed.
-static Engine& engine() {
-  Engine& engine = Engine::instance();
-  [[maybe_unused]] static const int registered = std::atexit(&Engine::shut_down_instance);
-  return engine;
+// The process's engine. Its thread ends before what the program has at namespace scope is destroyed. A child that is
+// forked while no runtime is open starts its own.
+static EngineHold engine() {
+  Engine::instance();  // what it has at namespace scope is destroyed later
+  [[maybe_unused]] static const int at_exit = std::atexit(&Engine::shut_down_instance);
+  [[maybe_unused]] static const int at_fork = pthread_atfork(&Engine::end_unused_instance, nullptr, nullptr);
+  return Engine::hold_instance();
 }
 
 // The gate is kept beyond the function's own end, which may come while it runs.
@@ -109,7 +113,8 @@ Runtime::~Runtime() = default;
 
 Result<Runtime> Runtime::open(RuntimeOptions options) {
   try {
-    Result<std::unique_ptr<axon::Runtime>> opened = axon::Runtime::open(std::move(options), engine());
+    const EngineHold hold = engine();
+    Result<std::unique_ptr<axon::Runtime>> opened = axon::Runtime::open(std::move(options), hold.engine());
     if (!opened.ok()) return std::move(opened.status());
     auto state = std::make_unique<State>(std::move(opened).value());
     if (Status added = state->add_own(); !added.ok()) return added;
@@ -158,7 +163,7 @@ static Status check_tag(const char* function, std::string_view tag) {
 Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
   AXON_TRY(check_tag("mailbox", tag));
   if (options.capacity == 0) return Status(ErrorCode::kInvalidArgument, "mailbox: capacity is 0; allowed: 1 or more");
-  const auto mailbox = std::make_shared<Mailbox::State>(engine(), options.capacity);
+  const auto mailbox = std::make_shared<Mailbox::State>(state_->runtime->core().engine(), options.capacity);
   const auto arrive = [mailbox](Invocation& invocation) { mailbox->arrive(invocation); };
   const bool is_new = state_->mailboxes->add(std::string(tag), mailbox);  // before a peer may speak of it
   Status added = state_->add(std::string(kPut).append(tag), arrive, std::move(options.ask));

@@ -1,5 +1,6 @@
 #include "base/log.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,6 +13,10 @@ namespace axon::log {
 static constexpr std::array<std::string_view, 4> kNames{"error", "warn", "info", "debug"};
 
 static std::atomic<int> signing_rank{-1};  // relaxed: only a label
+
+// A forked child is not the rank that its parent was.
+[[maybe_unused]] static const int registered =
+    pthread_atfork(nullptr, nullptr, [] { signing_rank.store(-1, std::memory_order_relaxed); });
 
 std::optional<Level> parse(std::string_view name) noexcept {
   for (size_t i = 0; i < kNames.size(); ++i) {

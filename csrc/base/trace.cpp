@@ -1,6 +1,7 @@
 #include "base/trace.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 
 #include "base/config.hpp"
 #include "base/file_descriptor.hpp"
+#include "base/forks.hpp"
 
 namespace axon::trace {
 
@@ -33,11 +35,14 @@ struct Writer {
   std::chrono::system_clock::time_point system_origin;
 };
 
-// Never destroyed: threads may still have something to tell when the process exits.
 Writer& writer() {
-  static auto* instance = new Writer;
-  return *instance;
+  static OnePerProcess<Writer> instance;
+  return instance.get();
 }
+
+// The file is the parent's. A forked child that forms groups opens its own.
+[[maybe_unused]] const int registered =
+    pthread_atfork(nullptr, nullptr, [] { on.store(false, std::memory_order_relaxed); });
 
 void append_quoted(std::string& text, std::string_view value) {
   text += '"';

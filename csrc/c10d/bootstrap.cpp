@@ -112,7 +112,8 @@ class Meeting {
 std::shared_ptr<Communicator> join(c10d::Store& store, const Membership& membership) {
   log::set_rank(membership.global_rank);
   if (Status opened = trace::open(membership.global_rank); !opened.ok()) throw_failure(opened);
-  Engine& engine = Engine::instance();
+  const EngineHold hold = Engine::hold_instance();
+  Engine& engine = hold.engine();
   const Status room = engine.check_room_for_group(static_cast<size_t>(membership.size));
   if (!room.ok()) {
     const std::string whose = "[rank " + std::to_string(membership.rank) + " of group '" + membership.group + "'] ";

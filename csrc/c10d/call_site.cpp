@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "base/forks.hpp"
 #include "c10d/signals.hpp"
 #include "python/gil.hpp"
 
@@ -46,7 +47,6 @@ std::string call_site() {
 
 namespace {
 
-// Never destroyed: threads may still have something to tell when the process exits.
 struct Sites {
   std::mutex mutex;
   std::unordered_set<std::string> known;
@@ -57,12 +57,13 @@ constexpr size_t kMostSites = 4096;
 }  // namespace
 
 std::string_view interned_call_site() {
-  static auto* const sites = new Sites;
+  static OnePerProcess<Sites> all;
   std::string site = call_site();
-  const std::lock_guard lock(sites->mutex);
-  if (const auto found = sites->known.find(site); found != sites->known.end()) return *found;
-  if (sites->known.size() == kMostSites) return "";
-  return *sites->known.insert(std::move(site)).first;
+  Sites& sites = all.get();
+  const std::lock_guard lock(sites.mutex);
+  if (const auto found = sites.known.find(site); found != sites.known.end()) return *found;
+  if (sites.known.size() == kMostSites) return "";
+  return *sites.known.insert(std::move(site)).first;
 }
 
 }  // namespace axon

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/forks.hpp"
 #include "base/log.hpp"
 
 namespace axon {
@@ -26,10 +27,9 @@ struct Pool {
   size_t num_resting = 0;
 };
 
-// Never destroyed: threads rest in it to the very end.
 Pool& pool() {
-  static auto* pool = new Pool;
-  return *pool;
+  static OnePerProcess<Pool> pool;
+  return pool.get();
 }
 
 void work() {

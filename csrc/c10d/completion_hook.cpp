@@ -41,8 +41,10 @@ struct CompletionHook::State {
 static constexpr std::chrono::seconds kLongestHook{2};
 static constexpr std::chrono::milliseconds kLookInterval{1};
 
-// Counted before they ask whether Python goes on, which ends before they are counted.
+// Counted before they ask whether Python goes on, which ends before they are counted. A forked child has none of them.
 static std::atomic<int> num_in_hooks{0};
+
+[[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { num_in_hooks.store(0); });
 
 static void tell(const CompletionHook::Hook& hook, const CompletionHook::Call& call) {
   try {

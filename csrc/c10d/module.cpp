@@ -114,6 +114,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
 
   module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<axon::GilReleased>());
   module.def("shut_down", &axon::shut_down, py::call_guard<axon::GilReleased>());
+  module.def("end_unused_engine", &axon::Engine::end_unused_instance, py::call_guard<axon::GilReleased>());
   module.def("settings", &axon::settings);
   module.def("all_gather_matmul", &axon::all_gather_matmul_at_once, py::call_guard<axon::GilReleased>());
   module.def("matmul_reduce_scatter", &axon::matmul_reduce_scatter_at_once, py::call_guard<axon::GilReleased>());

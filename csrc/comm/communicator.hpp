@@ -115,6 +115,8 @@ class Communicator final : public InboxListener {
   // Whether the companion has brought the group down just now, or will once the others have told how far they are.
   Heed heed_companion() noexcept;
   bool is_asking() const noexcept { return asked_for_fault_at_ && failure_.ok(); }
+  // Closed or aborted, with nothing in flight.
+  bool is_over() const noexcept { return !aborted_.ok() && running_.empty(); }
   void fail_in_fork(Operation& operation) noexcept;
   // Takes the communicator out of the engine, which is shutting down or losing this group.
   void leave() noexcept;

@@ -53,6 +53,8 @@ class Door {
   virtual bool tick(Clock::time_point now) noexcept = 0;
   // Whether it waits for anything from the network.
   virtual bool has_running() const noexcept = 0;
+  // Whether its user has closed it. What it still looks after need not come to a good end.
+  virtual bool is_closed() const noexcept = 0;
   virtual void on_peer_lost(PeerId peer, const std::string& reason) noexcept = 0;
   // Nothing can be sent or received any more; what moves still moves until the transport is gone.
   virtual void on_shut_down() noexcept = 0;

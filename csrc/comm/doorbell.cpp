@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/log.hpp"
@@ -66,12 +67,37 @@ Doorbell::Doorbell(int transport_fd)
   add(deep_, transport_fd, kOther);
 }
 
+// Held while a descriptor is in use, which close() waits for: sequentially consistent, so one of the two sees the
+// other.
+class Doorbell::Pass {
+ public:
+  explicit Pass(Doorbell& doorbell) noexcept : doorbell_(doorbell) { doorbell_.num_inside_.fetch_add(1); }
+  ~Pass() { doorbell_.num_inside_.fetch_sub(1); }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+  bool is_valid() const noexcept { return !doorbell_.is_closed_.load(); }
+
+ private:
+  Doorbell& doorbell_;
+};
+
 void Doorbell::ring() noexcept {
-  axon::ring(bell_);
+  if (const Pass pass(*this); pass.is_valid()) axon::ring(bell_);
 }
 
 void Doorbell::ring_waiter() noexcept {
-  axon::ring(waiters_bell_);
+  if (const Pass pass(*this); pass.is_valid()) axon::ring(waiters_bell_);
+}
+
+void Doorbell::close() noexcept {
+  ring_waiter();
+  is_closed_.store(true);
+  while (num_inside_.load() != 0) std::this_thread::yield();  // a listener, which has been rung
+  const std::lock_guard lock(mutex_);
+  watched_.clear();
+  polled_.clear();
+  for (FileDescriptor* each : {&bell_, &waiters_bell_, &light_, &deep_}) *each = FileDescriptor();
 }
 
 Status Doorbell::watch(int32_t pid, PeerId peer) {
@@ -149,6 +175,8 @@ std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds a
 }
 
 bool Doorbell::listen(std::chrono::microseconds at_most) noexcept {
+  const Pass pass(*this);
+  if (!pass.is_valid()) return false;
   const timespec timeout = timespec_of(at_most);
   std::array<pollfd, 2> set{{{.fd = transport_fd_, .events = POLLIN, .revents = 0},
                              {.fd = waiters_bell_.get(), .events = POLLIN, .revents = 0}}};

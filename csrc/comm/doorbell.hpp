@@ -51,7 +51,12 @@ class Doorbell {
   // A waiter's sleep, one thread at a time; arm the transport first. Returns whether the transport has something.
   bool listen(std::chrono::microseconds at_most) noexcept;
 
+  // Gives back all descriptors. Once the background thread has ended; whatever is called from then on does nothing.
+  void close() noexcept;
+
  private:
+  class Pass;
+
   void forget(int process) noexcept;
   Status watch_without_descriptor(int32_t pid, PeerId peer, int error);
   size_t look_at_polled(size_t num_ended) noexcept;
@@ -60,6 +65,8 @@ class Doorbell {
   static constexpr std::chrono::milliseconds kBetweenLooks{50};
 
   const int transport_fd_;
+  std::atomic<bool> is_closed_{false};
+  std::atomic<int> num_inside_{0};  // threads that may use the descriptors
   FileDescriptor bell_;
   FileDescriptor waiters_bell_;
   FileDescriptor light_;  // bell and processes

@@ -400,7 +400,8 @@ void Engine::lose(PeerId peer, std::string reason) noexcept {
 Status Engine::forked() {
   return {ErrorCode::kAborted,
           "this process was forked from one that uses torch_axon, whose connections it must not touch: start it with "
-          "the 'spawn' or 'forkserver' method of multiprocessing if it is to communicate"};
+          "the 'spawn' or 'forkserver' method of multiprocessing if it is to communicate, or fork it while its parent "
+          "has no process group and no runtime"};
 }
 
 void Engine::shut_down() noexcept {
@@ -430,6 +431,17 @@ void Engine::shut_down() noexcept {
       post(*operation);
     }
     for (Door* door : std::exchange(doors_, {})) door->on_transport_gone();
+  });
+  doorbell_.close();
+  has_ended_.store(true, std::memory_order_release);
+}
+
+bool Engine::is_used() noexcept {
+  if (num_holds_.load(std::memory_order_acquire) != 0) return true;
+  return progress_->exclusively([this] {
+    settle();
+    const auto is_over = [](const Communicator* communicator) { return communicator->is_over(); };
+    return !std::ranges::all_of(communicators_, is_over) || !std::ranges::all_of(doors_, &Door::is_closed);
   });
 }
 

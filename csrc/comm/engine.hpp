@@ -35,6 +35,8 @@ struct GroupSpecification {
   std::vector<PeerCard> cards;  // by rank, this rank's own included
 };
 
+class EngineHold;
+
 class Engine final : private ControlHandler, private Driver {
  public:
   // Tests bring their own transport and say which host they are on; everybody else uses instance().
@@ -44,8 +46,14 @@ class Engine final : private ControlHandler, private Driver {
   Engine& operator=(const Engine&) = delete;
 
   static Engine& instance();
+  // The same, for a caller that is going to form a group or to open a door.
+  static EngineHold hold_instance();
   // Ends the process's engine, if it has one. For exit.
   static void shut_down_instance() noexcept;
+  // Ends it if no group and no door uses it. For the moment before a fork: the child can start an engine then, which
+  // UCX does not allow as long as the parent's lives. Does nothing in a callback of the engine's. Without Python's
+  // lock.
+  static void end_unused_instance() noexcept;
 
   // A fresh card for each group to join. From here on messages for that group are kept until it is formed or given up.
   OwnCard make_card();
@@ -110,10 +118,15 @@ class Engine final : private ControlHandler, private Driver {
   // Aborts what is in flight, delivers what was sent, stops the thread and closes the transport. Whatever is started
   // later fails. Idempotent.
   void shut_down() noexcept;
+  // The transport is closed, and the thread has ended.
+  bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
 
  private:
   friend class Communicator;
+  friend class EngineHold;
   friend class OwnCard;
+
+  bool is_used() noexcept;
 
   struct Peer {
     PeerCard card;
@@ -176,8 +189,27 @@ class Engine final : private ControlHandler, private Driver {
   bool shut_down_ = false;
   Status deafness_;                   // why, if it is_deaf()
   std::atomic<bool> is_deaf_{false};  // release behind deafness_
+  std::atomic<bool> has_ended_{false};
+  std::atomic<int> num_holds_{0};
 
   std::optional<Progress> progress_;  // last: its thread uses all of the above
+};
+
+// The process's engine, which is not taken for an unused one as long as this lives.
+class EngineHold {
+ public:
+  // Relaxed: made under the lock under which the count is looked at, and whoever lets go has joined the engine before.
+  explicit EngineHold(Engine& engine) noexcept : engine_(engine) {
+    engine_.num_holds_.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~EngineHold() { engine_.num_holds_.fetch_sub(1, std::memory_order_release); }
+  EngineHold(const EngineHold&) = delete;
+  EngineHold& operator=(const EngineHold&) = delete;
+
+  Engine& engine() const noexcept { return engine_; }
+
+ private:
+  Engine& engine_;
 };
 
 }  // namespace axon

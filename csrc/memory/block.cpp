@@ -7,6 +7,8 @@
 #include <new>
 #include <vector>
 
+#include "base/forks.hpp"
+
 namespace axon {
 
 static constexpr std::align_val_t kPage{4096};
@@ -15,7 +17,6 @@ static constexpr size_t kLargest = size_t{1} << 47;  // as many as a process can
 
 namespace {
 
-// Never destroyed: blocks come back after everything else has gone.
 struct Kept {
   std::mutex mutex;
   std::array<std::vector<std::byte*>, 48> by_size;  // index: log2 of the size
@@ -23,8 +24,8 @@ struct Kept {
 };
 
 Kept& kept() {
-  static auto* kept = new Kept;
-  return *kept;
+  static OnePerProcess<Kept> kept;
+  return kept.get();
 }
 
 }  // namespace

@@ -68,6 +68,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   // Door
   bool tick(Clock::time_point now) noexcept override;
   bool has_running() const noexcept override;
+  bool is_closed() const noexcept override { return closed_; }
   void on_peer_lost(PeerId peer, const std::string& reason) noexcept override;
   void on_shut_down() noexcept override;
   void on_transport_gone() noexcept override;

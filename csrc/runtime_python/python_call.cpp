@@ -18,7 +18,7 @@ static constexpr std::chrono::microseconds kLongestDrive{20};
 // A loop that is back later than this has other work.
 static constexpr std::chrono::microseconds kOwnTurn{30};
 
-CompletionQueue::CompletionQueue(Engine& engine) : engine_(engine), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+CompletionQueue::CompletionQueue(Engine& engine) : engine_(&engine), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (!event_.valid()) throw std::runtime_error("torch_axon: " + out_of("eventfd", errno).message());
 }
 
@@ -47,6 +47,7 @@ std::vector<Counted<PythonCall>> CompletionQueue::take() {
 }
 
 void CompletionQueue::begin_driving() {
+  if (engine_->has_ended()) engine_ = &Engine::instance();  // that of the call which is awaited
   busy_at_ = Clock::now();
   const std::lock_guard lock(mutex_);
   is_driven_ = true;
@@ -65,7 +66,7 @@ void CompletionQueue::stop_driving() noexcept {
 std::optional<CompletionQueue::Calls> CompletionQueue::drive() {
   const Clock::time_point began = Clock::now();
   const bool loop_is_busy = began - left_at_ > kOwnTurn;
-  engine_.wait(has_come_, loop_is_busy ? began : began + kLongestDrive);
+  engine_->wait(has_come_, loop_is_busy ? began : began + kLongestDrive);
   left_at_ = Clock::now();
   const std::lock_guard lock(mutex_);
   has_come_.store(false);

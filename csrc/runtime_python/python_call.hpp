@@ -55,7 +55,7 @@ class CompletionQueue final : public CompletionSink {
  private:
   void ring() noexcept;
 
-  Engine& engine_;
+  Engine* engine_;
   FileDescriptor event_;
   sync::atomic<bool> has_come_{false};
   std::mutex mutex_;  // guards what follows

@@ -163,7 +163,8 @@ void PythonRuntime::Queue::give_up(Item item) noexcept {
 }
 
 PythonRuntime::PythonRuntime(RuntimeOptions options, Listeners listeners) : listeners_(std::move(listeners)) {
-  Engine& engine = Engine::instance();
+  const EngineHold hold = Engine::hold_instance();
+  Engine& engine = hold.engine();
   Result<std::unique_ptr<Runtime>> opened = Runtime::open(std::move(options), engine);
   if (!opened.ok()) throw std::runtime_error(opened.status().message());
   runtime_ = std::move(opened).value();

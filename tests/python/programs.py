@@ -362,6 +362,47 @@ def uses_large_tensors() -> None:
     dist.destroy_process_group()
 
 
+def _joins_once_forked(rank: int) -> None:
+    store = sys.argv[4]
+    dist.init_process_group("axon", init_method=f"file://{store}.forked", rank=rank, world_size=2)
+    data = torch.full((1 << 18,), float(rank + 1))
+    dist.all_reduce(data)
+    assert data.tolist() == [3.0] * (1 << 18)
+    other = dist.new_group()
+    dist.all_reduce(data, group=other)
+    assert data[0] == 6
+    dist.destroy_process_group()
+
+
+def forks_ranks() -> None:
+    """As launchers of notebooks do, after a group of the process's own, of which a Work is left; twice."""
+    ready()
+    for _ in range(2):
+        join()
+        KEPT.append(dist.all_reduce(torch.ones(1), async_op=True))
+        dist.destroy_process_group()
+        torch.multiprocessing.start_processes(_joins_once_forked, nprocs=2, start_method="fork")
+    join()
+    dist.destroy_process_group()
+
+
+def forks_beside_a_group() -> None:
+    """Prints what a child is told that forms a group of its own while its parent has one."""
+    join()
+    child = os.fork()
+    if child == 0:
+        dist.destroy_process_group()
+        try:
+            dist.init_process_group("axon", store=dist.HashStore(), rank=0, world_size=1)
+        except RuntimeError as error:
+            os.write(1, str(error).replace("\n", " ").encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    dist.all_reduce(torch.ones(1 << 18))
+    ready()
+    dist.destroy_process_group()
+
+
 def runs_under_a_launcher() -> None:
     """env://, with what torchrun sets."""
     dist.init_process_group("axon")

@@ -373,6 +373,36 @@ def forks() -> None:
     print("ready", flush=True)
 
 
+def forks_when_closed() -> None:
+    """A child of a process that has closed its runtimes opens its own, and so do its child and its parent."""
+
+    def call() -> None:
+        with Runtime("other") as other, Runtime("runtime") as runtime:
+            functions(other)
+            peer = runtime.connect(other.address)
+            assert peer.invoke("echo", 1).result() == 1
+
+            async def wait() -> object:
+                return await peer.invoke("echo", 2)
+
+            assert asyncio.run(wait()) == 2
+            assert torch.equal(peer.invoke("echo", torch.arange(1 << 20)).result(), torch.arange(1 << 20))
+
+    def fork_and_call(depth: int) -> None:
+        call()
+        if depth == 0:
+            return
+        child = os.fork()
+        if child == 0:
+            fork_and_call(depth - 1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        call()
+
+    fork_and_call(2)
+    print("ready", flush=True)
+
+
 PROGRAMS: list[Callable[[], None]] = [
     serves,
     comes_and_goes,
@@ -388,6 +418,7 @@ PROGRAMS: list[Callable[[], None]] = [
     ends_while_memory_is_found,
     keeps_tensors,
     forks,
+    forks_when_closed,
 ]
 
 if __name__ == "__main__":

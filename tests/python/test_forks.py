@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from processes import leftovers, run_ranks
+from processes import HERE, leftovers, output_of, run_ranks
 
 
 def test_workers_load_batches_beside_operations(tmp_path: Path) -> None:
@@ -22,3 +23,18 @@ def test_workers_that_communicate_are_told_to_be_spawned(tmp_path: Path) -> None
             assert call in line
             assert "was forked from one that uses torch_axon" in line
             assert "'spawn' or 'forkserver'" in line
+
+
+def test_ranks_are_forked_from_a_process_that_has_destroyed_its_groups(tmp_path: Path) -> None:
+    before = leftovers()
+    (ended,) = run_ranks("forks_ranks", 1, tmp_path / "store", timeout_s=100)
+    assert ended.code == 0, ended.errors
+    assert not ended.errors
+    assert leftovers() <= before
+
+
+def test_a_process_with_a_group_tells_its_children_to_be_spawned(tmp_path: Path) -> None:
+    program = [sys.executable, str(HERE / "programs.py"), "forks_beside_a_group", "0", "1", str(tmp_path / "store")]
+    told = output_of(program, timeout_s=90)
+    assert "was forked from one that uses torch_axon" in told
+    assert "while its parent has no process group and no runtime" in told

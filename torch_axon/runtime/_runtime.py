@@ -251,12 +251,12 @@ class Runtime:
         What is left then, and without `drain` at once, ends with an error here and at the peers. Returns whether
         nothing was left. Closing again does nothing.
         """
+        if self._pid != os.getpid():  # a forked child: the lock may be held by a thread that it lacks
+            return True
         with self._lock:
             if self._closed:
                 return True
             self._closed = True
-        if self._pid != os.getpid():
-            return True
         drained: bool = self._core.drain(self.timeout if timeout is None else timeout) if drain else True
         self._core.close()
         self._mailboxes.close(_errors.RuntimeClosedError(f"the runtime '{self.name}' is closed"))

@@ -1,10 +1,13 @@
 // Forked children, which inherit the memory of an engine and its groups, but not the thread that drives them: whatever
 // they ask of them ends at once, and their parent's engine works on.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -109,6 +112,90 @@ TEST_P(ForkTest, children_of_every_moment_of_a_busy_engine_come_to_their_end) {
   enough.store(true);
   traffic.join();
   expect_that_all_works();
+}
+
+// The process's own engine, which a child can only start if its parent uses none.
+class ForkedInstanceTest : public testing::Test {
+ protected:
+  static std::unique_ptr<Communicator> form_alone() {
+    const EngineHold hold = Engine::hold_instance();
+    const OwnCard own = hold.engine().make_card();
+    return hold.engine().form({.name = "alone", .rank = 0, .cards = {own.card()}}).value();
+  }
+
+  static void expect_sum(Communicator& group, int32_t value, int32_t sum) {
+    const auto operation = TestOperation::all_reduce(std::vector<int32_t>(50'000, value), 20s);
+    ASSERT_TRUE(run(group, *operation).ok()) << operation->status().message();
+    EXPECT_EQ(operation->data, std::vector<int32_t>(50'000, sum));
+  }
+
+  // Forms a group of two with the process at the other end of the socket.
+  static void meet(int rank, int socket) {
+    const EngineHold hold = Engine::hold_instance();
+    const OwnCard own = hold.engine().make_card();
+    const std::vector<uint8_t> sent = own.card().encode();
+    ASSERT_EQ(write(socket, sent.data(), sent.size()), static_cast<ssize_t>(sent.size()));
+    std::vector<uint8_t> received(4096);
+    const ssize_t num_bytes = read(socket, received.data(), received.size());
+    ASSERT_GT(num_bytes, 0);
+    received.resize(static_cast<size_t>(num_bytes));
+    std::vector<PeerCard> cards{own.card(), PeerCard::decode(received).value()};
+    if (rank == 1) std::swap(cards[0], cards[1]);
+    auto group = hold.engine().form({.name = "forked", .rank = rank, .cards = std::move(cards)});
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    expect_sum(*group.value(), rank + 1, 3);
+  }
+
+  static pid_t start_child(const std::function<void()>& body) {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    alarm(60);
+    body();
+    Engine::shut_down_instance();
+    _exit(HasFailure() ? 1 : 0);
+  }
+
+  static void expect_success(pid_t child) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "wait status " << status;
+  }
+};
+
+TEST_F(ForkedInstanceTest, children_of_a_parent_that_has_ended_its_groups_form_their_own) {
+  const auto closed = form_alone();
+  expect_sum(*closed, 7, 7);
+  closed->close();  // but not destroyed, as where somebody keeps a Work
+  Engine::end_unused_instance();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);
+  const std::array<pid_t, 2> children{start_child([&] { meet(0, ends[0]); }), start_child([&] { meet(1, ends[1]); })};
+  for (const pid_t child : children) expect_success(child);
+  for (const int end : ends) close(end);
+  expect_sum(*form_alone(), 8, 8);
+}
+
+TEST_F(ForkedInstanceTest, a_child_of_a_parent_that_has_a_group_cannot_form_one) {
+  const auto group = form_alone();
+  Engine::end_unused_instance();
+  expect_success(start_child([] { EXPECT_THROW(Engine::instance(), std::runtime_error); }));
+  expect_sum(*group, 9, 9);
+}
+
+TEST_F(ForkedInstanceTest, an_engine_that_has_ended_before_a_fork_keeps_no_descriptors) {
+  const auto num_descriptors = [] {
+    const int next = dup(0);
+    close(next);
+    return next;
+  };
+  form_alone();
+  Engine::end_unused_instance();
+  const int num_before = num_descriptors();
+  for (int i = 0; i < 5; ++i) {
+    form_alone();
+    Engine::end_unused_instance();
+  }
+  EXPECT_EQ(num_descriptors(), num_before);
 }
 
 }  // namespace
