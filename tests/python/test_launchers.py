@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from processes import HERE, output_of
 
 
@@ -12,6 +13,26 @@ def test_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     output = output_of([*command, str(HERE / "programs.py"), "runs_under_a_launcher"], timeout_s=90)
     assert {f"rank {rank} of 3: sum 3" for rank in range(3)} <= set(output.splitlines())
+
+
+_RENDEZVOUS = {
+    "static": ["--master-addr", "127.0.0.1", "--master-port", "0"],
+    "c10d": ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"],
+}
+
+
+@pytest.mark.parametrize(
+    ("rendezvous", "has_own_store", "dies_in"),
+    [("static", "0", "init"), ("static", "0", "new"), ("c10d", "0", "init"), ("c10d", "1", "new")],
+)
+def test_torchrun_restarts_ranks_of_which_one_has_died_while_others_waited(
+    rendezvous: str, has_own_store: str, dies_in: str
+) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2"]
+    command += ["--max-restarts", "1", *_RENDEZVOUS[rendezvous]]
+    command += [str(HERE / "programs.py"), "dies_in_its_first_attempt", dies_in]
+    output = output_of(command, timeout_s=150, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=has_own_store)
+    assert output.splitlines().count("attempt 1: sum 2") == 2
 
 
 def test_spawn(tmp_path: Path) -> None:

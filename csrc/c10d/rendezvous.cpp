@@ -1,0 +1,242 @@
+#include "c10d/rendezvous.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "base/log.hpp"
+#include "c10d/errors.hpp"
+
+namespace axon {
+
+using namespace std::chrono_literals;
+
+// A round that took longer is repeated, and the next ones may take longer and longer. A process that is started in the
+// place of a killed one takes longer than this to get here, so it finds a round to come to.
+static constexpr std::chrono::milliseconds kShortRound = 3s;
+
+// Longer ones would overflow the clock.
+static constexpr std::chrono::hours kLongestTimeout{24 * 365};
+
+// The first byte of an end.
+static constexpr uint8_t kGroup = 'g';
+static constexpr uint8_t kMove = 'm';
+
+// What a value of a TCPStore may hold.
+static constexpr size_t kLargestValue = size_t{8} << 20;
+
+Rendezvous::Rendezvous(c10d::Store& store, const Membership& membership, Engine& engine)
+    : store_(store),
+      membership_(membership),
+      engine_(engine),
+      prefix_("axon/" + std::to_string(membership.size) + "/"),
+      deadline_(std::chrono::steady_clock::now() +
+                std::min<std::chrono::milliseconds>(membership.timeout, kLongestTimeout)) {}
+
+std::vector<PeerCard> Rendezvous::meet() {
+  const c10d::StoreTimeoutGuard timeout(store_, membership_.timeout);
+  try {
+    return membership_.rank == 0 ? lead() : follow();
+  } catch (const std::exception&) {
+    const std::string absent = time_left() > 10ms ? "" : absentees();
+    if (round_ != 0 && membership_.rank != 0) forget(card_key(round_, membership_.rank));
+    if (absent.empty()) throw;
+    throw_failure(Status(ErrorCode::kTimeout, "[rank " + std::to_string(membership_.rank) + " of group '" +
+                                                  membership_.group + "'] init_process_group: Timed out after " +
+                                                  std::to_string(membership_.timeout.count()) +
+                                                  " ms. Not joined by: " + absent));
+  }
+}
+
+std::vector<PeerCard> Rendezvous::lead() {
+  own_.reset(new OwnCard(engine_.make_card()));
+  if (membership_.size == 1) return {own_->card()};
+  open_next_round();
+  end_unfinished_rounds();
+  if (latest_group_ > 0) store_.set(next_key(latest_group_), std::to_string(round_));
+  std::vector<Blob> cards;
+  for (std::chrono::milliseconds limit = kShortRound;; limit *= 2) {
+    cards = read_cards();
+    const bool was_short = std::chrono::steady_clock::now() - opened_at_ <= limit;
+    if (was_short || time_left() < limit) break;
+    const int64_t long_round = round_;
+    open_next_round();
+    move_all_from(long_round);
+  }
+  const Blob end = encode_group(cards);
+  store_.set(end_key(round_), end);
+  if (latest_group_ > 0) forget(next_key(latest_group_));
+  for (int64_t round = std::max<int64_t>(latest_group_, 1); round < round_; ++round) forget(end_key(round));
+  return decode(end).cards;
+}
+
+std::vector<PeerCard> Rendezvous::follow() {
+  round_ = get_number(prefix_ + "round");
+  while (true) {
+    own_.reset(new OwnCard(engine_.make_card()));
+    store_.set(card_key(round_, membership_.rank), own_->card().encode());
+    End end = decode(get(end_key(round_)));
+    if (end.next_round != 0) {
+      round_ = end.next_round;
+    } else if (is_member(end)) {
+      sweep(end.latest_group + 1);
+      return std::move(end.cards);
+    } else {  // it had ended before this rank came
+      forget(card_key(round_, membership_.rank));
+      round_ = get_number(next_key(round_));
+    }
+  }
+}
+
+void Rendezvous::open_next_round() {
+  round_ = store_.add(prefix_ + "round", 1);
+  opened_at_ = std::chrono::steady_clock::now();
+}
+
+// Ranks may wait for the end of rounds whose rank 0 is gone. All rounds before one that has ended have ended, too.
+void Rendezvous::end_unfinished_rounds() {
+  int64_t ended = round_ - 1;
+  while (ended > 0 && !store_.check({end_key(ended)})) --ended;
+  latest_group_ = ended;
+  if (ended == round_ - 1) return;
+  if (ended > 0) {
+    const End end = decode(get(end_key(ended)));
+    if (end.next_round != 0) latest_group_ = end.latest_group;
+  }
+  move_all_from(ended + 1);
+}
+
+void Rendezvous::move_all_from(int64_t first_round) {
+  for (int64_t round = first_round; round < round_; ++round) store_.set(end_key(round), encode_move());
+}
+
+std::vector<Rendezvous::Blob> Rendezvous::read_cards() {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < membership_.size; ++rank) keys.push_back(card_key(round_, rank));
+  std::vector<Blob> cards;
+  if (store_.hasExtendedApi()) {
+    store_.setTimeout(time_left());
+    cards = store_.multiGet(keys);
+  } else {
+    for (const std::string& each : keys) get(each);  // until all are there: some may be replaced meanwhile
+    for (const std::string& each : keys) cards.push_back(get(each));
+  }
+  cards.insert(cards.begin(), own_->card().encode());
+  return cards;
+}
+
+bool Rendezvous::is_member(const End& end) const {
+  const auto rank = static_cast<size_t>(membership_.rank);
+  return end.cards.size() == static_cast<size_t>(membership_.size) && end.cards[rank].key == own_->card().key;
+}
+
+// Numbers of eight bytes in the order of this machine, as in the cards.
+static void append(std::vector<uint8_t>& blob, uint64_t number) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(&number);
+  blob.insert(blob.end(), bytes, bytes + sizeof number);
+}
+
+static uint64_t take_number(std::span<const uint8_t>& blob) {
+  uint64_t number = 0;
+  if (blob.size() < sizeof number) throw_failure(Status(ErrorCode::kTransport, "a truncated entry in the store"));
+  std::memcpy(&number, blob.data(), sizeof number);
+  blob = blob.subspan(sizeof number);
+  return number;
+}
+
+Rendezvous::Blob Rendezvous::encode_move() const {
+  Blob blob{kMove};
+  append(blob, static_cast<uint64_t>(latest_group_));
+  append(blob, static_cast<uint64_t>(round_));
+  return blob;
+}
+
+Rendezvous::Blob Rendezvous::encode_group(const std::vector<Blob>& cards) const {
+  Blob blob{kGroup};
+  append(blob, static_cast<uint64_t>(latest_group_));
+  for (const Blob& card : cards) {
+    append(blob, card.size());
+    blob.insert(blob.end(), card.begin(), card.end());
+  }
+  if (blob.size() >= kLargestValue) {
+    throw_failure(Status(ErrorCode::kResourceExhausted, "the addresses of " + std::to_string(cards.size()) +
+                                                            " ranks take " + std::to_string(blob.size()) +
+                                                            " bytes; a value of the store holds at most " +
+                                                            std::to_string(kLargestValue) + ": make smaller groups"));
+  }
+  return blob;
+}
+
+PeerCard Rendezvous::decode_card(size_t rank, const Blob& blob) {
+  Result<PeerCard> card = PeerCard::decode(blob);
+  if (card.ok()) return std::move(card).value();
+  throw_failure(Status(ErrorCode::kTransport,
+                       "the card of rank " + std::to_string(rank) + " cannot be read: " + card.status().message()));
+}
+
+Rendezvous::End Rendezvous::decode(const Blob& blob) {
+  std::span<const uint8_t> rest(blob);
+  if (rest.empty()) throw_failure(Status(ErrorCode::kTransport, "an empty entry in the store"));
+  const bool is_move = rest.front() == kMove;
+  rest = rest.subspan(1);
+  End end{.latest_group = static_cast<int64_t>(take_number(rest)), .next_round = 0, .cards = {}};
+  if (is_move) {
+    end.next_round = static_cast<int64_t>(take_number(rest));
+    return end;
+  }
+  while (!rest.empty()) {
+    const size_t num_bytes = std::min<size_t>(take_number(rest), rest.size());
+    end.cards.push_back(decode_card(end.cards.size(), Blob(rest.begin(), rest.begin() + num_bytes)));
+    rest = rest.subspan(num_bytes);
+  }
+  return end;
+}
+
+std::string Rendezvous::key(int64_t round, const std::string& name) const {
+  return prefix_ + std::to_string(round) + "/" + name;
+}
+
+Rendezvous::Blob Rendezvous::get(const std::string& key) {
+  store_.setTimeout(time_left());
+  return store_.get(key);
+}
+
+int64_t Rendezvous::get_number(const std::string& key) {
+  const Blob number = get(key);
+  return std::stoll(std::string(number.begin(), number.end()));
+}
+
+void Rendezvous::sweep(int64_t first_round) noexcept {
+  for (int64_t round = first_round; round <= round_; ++round) forget(card_key(round, membership_.rank));
+}
+
+void Rendezvous::forget(const std::string& key) noexcept {
+  try {
+    store_.deleteKey(key);
+  } catch (const std::exception&) {
+    log::info("the store cannot delete '" + key + "', which stays");
+  }
+}
+
+// After a failure only: one call a rank. Empty when the store does not answer either.
+std::string Rendezvous::absentees() noexcept {
+  if (round_ == 0) return "rank 0";
+  try {
+    std::string names;
+    for (int rank = 1; rank < membership_.size; ++rank) {
+      if (!store_.check({card_key(round_, rank)}))
+        names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
+    }
+    return names.empty() && membership_.rank != 0 ? "rank 0" : names;
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+// At least a millisecond: no time at all would be no limit.
+std::chrono::milliseconds Rendezvous::time_left() const {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
+  return std::max<std::chrono::milliseconds>(left, 1ms);
+}
+
+}  // namespace axon

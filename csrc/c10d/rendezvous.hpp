@@ -1,0 +1,97 @@
+// How the ranks of a group find each other: by rounds in the group's store, which rank 0 opens and ends.
+//
+// Rank 0 takes a number for each round, which no other process has taken, so that all keys of a round are its own. The
+// others answer rank 0, so a card that was left by a dead rank belongs to a round that is over, and is never read:
+//
+//   axon/<size>/round            the number of the latest round
+//   axon/<size>/<round>/<rank>   the card of a rank for this round; a process that takes a rank's place overwrites it
+//   axon/<size>/<round>/end      how the round has ended: with all ranks' cards, or with the number of another round
+//   axon/<size>/<round>/next     the round that was opened after this one, which has ended with a group
+//
+// Store calls where a name is new in its store:
+//   rank 0       add(round, 1), multiGet(all cards), set(end); two get() a card where the store lacks multiGet
+//   other ranks  get(round), set(card), get(end), deleteKey(card)
+// In a store where a group of this name has been formed before, rank 0 makes four more, to see how the round before has
+// ended, to announce the next one, and to delete both entries. A rank that comes before rank 0 makes four more, too: it
+// finds a round that has ended without it, and waits for the next one.
+//
+// A rank that was killed after it had left its card would be taken for a member. So if rank 0 had to wait long for a
+// round, it opens another one, in which whoever is there answers within milliseconds. See
+// docs/adr/rank-0-opens-rounds-in-the-store.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "comm/engine.hpp"
+
+namespace axon {
+
+struct Membership {
+  std::string group;
+  int rank = 0;
+  int global_rank = 0;  // in the job; what lines and traces are signed with
+  int size = 1;
+  std::chrono::milliseconds timeout{0};
+};
+
+// One rank's part in it. By one thread.
+class Rendezvous {
+ public:
+  Rendezvous(c10d::Store& store, const Membership& membership, Engine& engine);
+
+  // The cards of all ranks, by rank. This rank's own is good for forming a group as long as this object lives.
+  // Throws DistBackendError, which names the ranks that did not come, once the membership's timeout has passed.
+  std::vector<PeerCard> meet();
+
+ private:
+  using Blob = std::vector<uint8_t>;
+
+  // How a round has ended.
+  struct End {
+    int64_t latest_group = 0;     // the latest round before that has ended with a group; 0: none
+    int64_t next_round = 0;       // its ranks are to go there; 0: it has ended with a group
+    std::vector<PeerCard> cards;  // the group's, by rank
+  };
+
+  std::vector<PeerCard> lead();
+  std::vector<PeerCard> follow();
+  void open_next_round();
+  void end_unfinished_rounds();
+  void move_all_from(int64_t first_round);
+  std::vector<Blob> read_cards();
+  bool is_member(const End& end) const;
+
+  Blob encode_group(const std::vector<Blob>& cards) const;
+  Blob encode_move() const;
+  static End decode(const Blob& blob);
+  static PeerCard decode_card(size_t rank, const Blob& blob);
+
+  std::string key(int64_t round, const std::string& name) const;
+  std::string card_key(int64_t round, int rank) const { return key(round, std::to_string(rank)); }
+  std::string end_key(int64_t round) const { return key(round, "end"); }
+  std::string next_key(int64_t round) const { return key(round, "next"); }
+
+  Blob get(const std::string& key);
+  int64_t get_number(const std::string& key);
+  void forget(const std::string& key) noexcept;
+  void sweep(int64_t first_round) noexcept;
+  std::string absentees() noexcept;
+  std::chrono::milliseconds time_left() const;
+
+  c10d::Store& store_;
+  const Membership& membership_;
+  Engine& engine_;
+  const std::string prefix_;
+  const std::chrono::steady_clock::time_point deadline_;
+  int64_t round_ = 0;                                // that this rank takes part in; 0: none yet
+  int64_t latest_group_ = 0;                         // rank 0 only; as in End
+  std::chrono::steady_clock::time_point opened_at_;  // rank 0 only
+  std::unique_ptr<const OwnCard> own_;               // for this round: what comes for an earlier one matches nothing
+};
+
+}  // namespace axon
