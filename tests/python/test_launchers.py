@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -15,10 +16,12 @@ def test_torchrun() -> None:
     assert {f"rank {rank} of 3: sum 3" for rank in range(3)} <= set(output.splitlines())
 
 
-_RENDEZVOUS = {
-    "static": ["--master-addr", "127.0.0.1", "--master-port", "0"],
-    "c10d": ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"],
-}
+def _rendezvous(kind: str) -> list[str]:
+    if kind == "c10d":
+        return ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return ["--master-addr", "127.0.0.1", "--master-port", str(listener.getsockname()[1])]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +32,7 @@ def test_torchrun_restarts_ranks_of_which_one_has_died_while_others_waited(
     rendezvous: str, has_own_store: str, dies_in: str
 ) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2"]
-    command += ["--max-restarts", "1", *_RENDEZVOUS[rendezvous]]
+    command += ["--max-restarts", "1", *_rendezvous(rendezvous)]
     command += [str(HERE / "programs.py"), "dies_in_its_first_attempt", dies_in]
     output = output_of(command, timeout_s=150, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=has_own_store)
     assert output.splitlines().count("attempt 1: sum 2") == 2
