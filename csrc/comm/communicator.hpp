@@ -92,7 +92,7 @@ class Communicator final : public InboxListener {
   friend class Operation;
 
   // InboxListener
-  void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override;
+  Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override;
   void on_overflow(Status reason) noexcept override;
   bool has_ended(uint32_t sequence) noexcept override;
 

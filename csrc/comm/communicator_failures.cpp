@@ -117,22 +117,26 @@ void Communicator::on_departure(int source, uint32_t num_sent, Status reason) no
 }
 
 static std::string describe(const Fingerprint& fingerprint) {
-  std::string text = std::string(name_of(fingerprint.operation)) + " (" + name_of(fingerprint.dtype) + ", " +
-                     std::to_string(fingerprint.num_elements) + " elements";
+  std::string text = std::string(name_of(fingerprint.operation)) + " (" + name_of(fingerprint.dtype);
+  if (fingerprint.operation != OperationKind::kAllToAll) {  // whose sizes differ by pair of ranks
+    text += ", " + std::to_string(fingerprint.num_elements) + " elements";
+  }
   if (fingerprint.reduction != Reduction::kNone) text += std::string(", ") + name_of(fingerprint.reduction);
   if (fingerprint.root >= 0) text += ", root " + std::to_string(fingerprint.root);
   return text + ", algorithm " + std::to_string(fingerprint.algorithm) + ")";
 }
 
-void Communicator::on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept {
+Status Communicator::on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept {
   Operation* mine = nullptr;
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     if (operation->sequence_ == theirs.sequence) mine = operation;
   }
   const std::string own = mine != nullptr ? mine->describe() + ", that is " + describe(ours) : describe(ours);
-  fail(Status(ErrorCode::kMismatch, "mismatched collectives at #" + std::to_string(theirs.sequence) + ": rank " +
-                                        std::to_string(theirs.source) + " called " + describe(theirs.fingerprint) +
-                                        ", rank " + std::to_string(rank()) + " called " + own));
+  Status mismatch(ErrorCode::kMismatch, "mismatched collectives at #" + std::to_string(theirs.sequence) + ": rank " +
+                                            std::to_string(theirs.source) + " called " + describe(theirs.fingerprint) +
+                                            ", rank " + std::to_string(rank()) + " called " + own);
+  fail(mismatch.clone());
+  return mismatch;
 }
 
 // A message has been dropped, so nothing that this group does can be relied on any more.

@@ -187,7 +187,7 @@ class Refusal final : public Submission {
   Refusal(const std::unique_ptr<Transport>& transport, void* rendezvous) noexcept
       : transport_(transport), rendezvous_(rendezvous) {}
   void begin() noexcept override {
-    if (transport_) transport_->refuse(rendezvous_);
+    if (transport_) transport_->refuse(rendezvous_, Status());
     delete this;
   }
   void deliver() noexcept override {}
@@ -353,7 +353,7 @@ void Engine::on_control(const MessageHeader& header, const Payload& payload) noe
   const auto found = std::ranges::find_if(
       communicators_, [&](const Communicator* communicator) { return communicator->team_.own_key() == header.key; });
   if (found != communicators_.end()) (*found)->on_control(header, payload);
-  if (payload.rendezvous != nullptr) transport_->refuse(payload.rendezvous);
+  if (payload.rendezvous != nullptr) transport_->refuse(payload.rendezvous, Status());
 }
 
 void Engine::on_peer_lost(PeerId peer, Status reason) noexcept {

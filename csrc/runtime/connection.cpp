@@ -346,7 +346,7 @@ void Connection::send_word(const MessageHeader& word) noexcept {
 }
 
 void Connection::drop(const Payload& payload) noexcept {
-  if (payload.rendezvous != nullptr) engine_.messenger().transport().refuse(payload.rendezvous);
+  if (payload.rendezvous != nullptr) engine_.messenger().transport().refuse(payload.rendezvous, Status());
 }
 
 }  // namespace axon

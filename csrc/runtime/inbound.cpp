@@ -219,7 +219,7 @@ void Inbound::abandon() noexcept {
 }
 
 void Inbound::drop(const Payload& payload) noexcept {
-  if (payload.rendezvous != nullptr) engine_->messenger().transport().refuse(payload.rendezvous);
+  if (payload.rendezvous != nullptr) engine_->messenger().transport().refuse(payload.rendezvous, Status());
 }
 
 void Inbound::drop_early() noexcept {

@@ -66,7 +66,7 @@ bool Exchange::awaits(PeerId peer) noexcept {
   }) != nullptr;
 }
 
-Request& Exchange::make_request(Batch& batch, PeerId peer, Buffer buffer) noexcept {
+Request& Exchange::make_request(Batch& batch, PeerId peer, const Message& message, Buffer buffer) noexcept {
   auto* request = new (block_pool().allocate(sizeof(Request))) Request;
   request->done = &Exchange::on_done;
   request->exchange = this;
@@ -74,18 +74,20 @@ Request& Exchange::make_request(Batch& batch, PeerId peer, Buffer buffer) noexce
   request->peer = peer;
   request->buffer = buffer;
   request->header.sequence = sequence_;
+  request->header.slot = message.slot;
   request->header.fingerprint = fingerprint_;
+  if (fingerprint_.operation == OperationKind::kAllToAll) request->header.fingerprint.num_elements = message.num_back;
   live_.push_back(*request);
   return *request;
 }
 
 void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept {
   const PeerId peer = inbox_.team().peers[message.peer];
-  Request& request = make_request(batch, peer, {const_cast<std::byte*>(buffer.data), buffer.num_bytes, buffer.kind});
+  Request& request =
+      make_request(batch, peer, message, {const_cast<std::byte*>(buffer.data), buffer.num_bytes, buffer.kind});
   request.header.key = inbox_.team().keys[message.peer];
   request.header.source = static_cast<uint32_t>(rank());
   request.header.destination = static_cast<uint32_t>(message.peer);
-  request.header.slot = message.slot;
   if (fingerprint_.operation == OperationKind::kPointToPoint) {
     request.header.sequence = inbox_.next_point_to_point(request.header.destination);
   }
@@ -102,10 +104,9 @@ void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept 
 void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
   const bool from_anyone = message.peer == kAnyRank;
   const PeerId peer = from_anyone ? kNoPeer : inbox_.team().peers[message.peer];
-  Request& request = make_request(batch, peer, buffer);
+  Request& request = make_request(batch, peer, message, buffer);
   request.header.source = from_anyone ? kAnySource : static_cast<uint32_t>(message.peer);
   request.header.destination = static_cast<uint32_t>(rank());
-  request.header.slot = message.slot;
   request.state = Request::State::kPosted;
   if (!inbox_.post(request)) return;
   if (Status hopelessness = hopelessness_of(request); !hopelessness.ok()) {
@@ -125,13 +126,14 @@ Status Exchange::hopelessness_of(const Request& receive) const {
 
 void Exchange::deliver(Request& receive, const MessageHeader& header, const Payload& payload) noexcept {
   if (!fits(receive, header, payload)) {
-    if (payload.rendezvous != nullptr) messenger_.transport().refuse(payload.rendezvous);
-    finish(receive, misfit(receive, header, payload));
+    Status why = misfit(receive, header, payload);
+    if (payload.rendezvous != nullptr) messenger_.transport().refuse(payload.rendezvous, why);
+    finish(receive, std::move(why));
     return;
   }
   matched_source_ = static_cast<int>(header.source);
   if (payload.rendezvous != nullptr && messenger_.is_lost(inbox_.team().peers[header.source])) {
-    messenger_.transport().refuse(payload.rendezvous);  // what waits at its sender is gone with it
+    messenger_.transport().refuse(payload.rendezvous, Status());  // what waits at its sender is gone with it
     finish(receive, lost(static_cast<int>(header.source)));
     return;
   }
@@ -148,9 +150,10 @@ void Exchange::deliver(Request& receive, const MessageHeader& header, const Payl
   }
 }
 
-// Collectives have compared fingerprints already (Inbox::agrees); point to point compares type and length here.
+// Collectives have compared fingerprints already (Inbox::agrees), except for the sizes of an all_to_all; point to point
+// compares type and length here.
 bool Exchange::fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept {
-  return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == fingerprint_;
+  return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == receive.header.fingerprint;
 }
 
 Status Exchange::misfit(const Request& receive, const MessageHeader& header, const Payload& payload) const {
@@ -159,10 +162,21 @@ Status Exchange::misfit(const Request& receive, const MessageHeader& header, con
     return "rank " + std::to_string(rank) + " has " + std::to_string(num_bytes / size_of(dtype)) + " elements of " +
            name_of(dtype) + " (" + std::to_string(num_bytes) + " bytes)";
   };
-  return {ErrorCode::kMismatch,
-          "mismatched " + name + ", slot or tag " + std::to_string(header.slot) + ": the sender, " +
-              side(header.source, payload.num_bytes, header.fingerprint.dtype) + "; the receiver, " +
-              side(header.destination, receive.buffer.num_bytes, fingerprint_.dtype)};
+  const auto mismatch = [&](const std::string& sender, const std::string& receiver) {
+    return Status(ErrorCode::kMismatch, "mismatched " + name + ", slot or tag " + std::to_string(header.slot) +
+                                            ": the sender, " + sender + "; the receiver, " + receiver);
+  };
+  const bool is_of_way_back = fingerprint_.operation == OperationKind::kAllToAll &&
+                              header.fingerprint.num_elements != receive.header.fingerprint.num_elements;
+  const auto num_bytes_of = [](const MessageHeader& each) {
+    return each.fingerprint.num_elements * size_of(each.fingerprint.dtype);
+  };
+  if (is_of_way_back) {
+    return mismatch(side(header.destination, num_bytes_of(receive.header), fingerprint_.dtype),
+                    side(header.source, num_bytes_of(header), header.fingerprint.dtype));
+  }
+  return mismatch(side(header.source, payload.num_bytes, header.fingerprint.dtype),
+                  side(header.destination, receive.buffer.num_bytes, fingerprint_.dtype));
 }
 
 bool Exchange::nobody_left() const noexcept {
@@ -185,11 +199,14 @@ Status Exchange::lost(int rank) const {
   return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: its process ended or cannot be reached"};
 }
 
-// Of a process that has just ended, a transport may know before anybody watches it end.
+// Of a process that has just ended, a transport may know before anybody watches it end. A receiver that refuses a
+// message (transport/refusal.hpp) can be reached; of a mismatch its text names both ranks.
 Status Exchange::unreachable(PeerId peer, const Status& why) const {
+  if (why.code() == ErrorCode::kMismatch) return why.clone();
   const std::vector<PeerId>& peers = inbox_.team().peers;
   const auto rank = std::find(peers.begin(), peers.end(), peer) - peers.begin();
-  return {why.code(), "rank " + std::to_string(rank) + " cannot be reached: " + why.message()};
+  const char* const what = why.code() == ErrorCode::kAborted ? " has refused a message: " : " cannot be reached: ";
+  return {why.code(), "rank " + std::to_string(rank) + what + why.message()};
 }
 
 void Exchange::on_done(Completion& completion, Status status) noexcept {

@@ -30,6 +30,9 @@ namespace axon {
 struct Message {
   int peer;  // rank in the group; kAnyRank receives a point-to-point message from anyone
   uint32_t slot = 0;
+  // all_to_all: how many elements go the other way between the two, as this rank has it. The ranks compare that, so
+  // that a sender learns of a mismatch from what it receives; what it has sent eagerly ends without an answer.
+  uint64_t num_back = 0;
 };
 
 inline constexpr int kAnyRank = -1;
@@ -80,7 +83,7 @@ class Exchange {
 
   void send(Batch& batch, Message message, ConstBuffer buffer) noexcept;
   void receive(Batch& batch, Message message, Buffer buffer) noexcept;
-  Request& make_request(Batch& batch, PeerId peer, Buffer buffer) noexcept;
+  Request& make_request(Batch& batch, PeerId peer, const Message& message, Buffer buffer) noexcept;
   bool fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept;
   Status misfit(const Request& receive, const MessageHeader& header, const Payload& payload) const;
   Status lost(int rank) const;

@@ -27,9 +27,10 @@ Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListe
       departures_(team.peers.size()) {}
 
 Inbox::~Inbox() {
-  const auto discard_all = [this](IntrusiveList<Unexpected>& list) {
+  const Status left(ErrorCode::kAborted, "it has left the group without receiving it");
+  const auto discard_all = [&](IntrusiveList<Unexpected>& list) {
     while (Unexpected* message = list.front()) {
-      drop(message->payload);
+      drop(message->payload, left);
       release_copy(pool_, *message);
     }
   };
@@ -42,9 +43,9 @@ void Inbox::enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept {
   entered_[sequence % kNumEntered] = {sequence, fingerprint};
   if (is_later(sequence, latest_entered_)) latest_entered_ = sequence;
   Unexpected* differing = unexpected_[bucket_of(sequence)].find([&](const Unexpected& message) {
-    return message.header.sequence == sequence && message.header.fingerprint != fingerprint;
+    return message.header.sequence == sequence && !is_same_call(message.header.fingerprint, fingerprint);
   });
-  if (differing != nullptr) listener_.on_mismatch(differing->header, fingerprint);
+  if (differing != nullptr) (void)listener_.on_mismatch(differing->header, fingerprint);
 }
 
 void Inbox::leave(uint32_t sequence) noexcept {
@@ -74,7 +75,7 @@ void Inbox::on_message(const MessageHeader& header, const Payload& payload) noex
 }
 
 void Inbox::on_collective(const MessageHeader& header, const Payload& payload) noexcept {
-  if (!agrees(header)) return drop(payload);
+  if (const Status mismatch = compare(header); !mismatch.ok()) return drop(payload, mismatch);
   const size_t bucket = bucket_of(header.sequence);
   Request* receive = posted_[bucket].find([&](const Request& posted) { return is_for(posted, header); });
   const bool entered = !is_later(header.sequence, latest_entered_);
@@ -86,14 +87,13 @@ void Inbox::on_collective(const MessageHeader& header, const Payload& payload) n
 }
 
 // Compares the message with what this rank entered at its sequence; what has not been entered yet is compared then.
-bool Inbox::agrees(const MessageHeader& header) noexcept {
-  if (is_later(header.sequence, latest_entered_)) return true;
+Status Inbox::compare(const MessageHeader& header) noexcept {
+  if (is_later(header.sequence, latest_entered_)) return Status();
   const Entered& ours = entered_[header.sequence % kNumEntered];
   const bool known = ours.sequence == header.sequence && ours.fingerprint.operation != OperationKind{};
-  if (!known || ours.fingerprint == header.fingerprint)
-    return true;  // forgotten: its receive compares, if there is one
-  listener_.on_mismatch(header, ours.fingerprint);
-  return false;
+  if (!known || is_same_call(ours.fingerprint, header.fingerprint))
+    return Status();  // forgotten: its receive compares, if there is one
+  return listener_.on_mismatch(header, ours.fingerprint);
 }
 
 void Inbox::on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
@@ -154,12 +154,11 @@ void Inbox::serve_early(uint32_t source) noexcept {
 
 void Inbox::hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept {
   if (num_unexpected_bytes_ > kMostUnexpectedBytes) {
-    drop(payload);
-    overflow(
-        Status(ErrorCode::kResourceExhausted, "more than " + std::to_string(kMostUnexpectedBytes >> 20) +
+    Status why(ErrorCode::kResourceExhausted, "more than " + std::to_string(kMostUnexpectedBytes >> 20) +
                                                   " MiB have come without a receive for them, the latest from rank " +
-                                                  std::to_string(header.source)));
-    return;
+                                                  std::to_string(header.source));
+    drop(payload, why);
+    return overflow(std::move(why));
   }
   Unexpected& message = hold_copy(pool_, header, payload);
   list.push_back(message);
@@ -178,11 +177,11 @@ bool Inbox::serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexce
 
 void Inbox::refuse(const Payload& payload) noexcept {
   ++num_refused_;
-  drop(payload);
+  drop(payload, Status(ErrorCode::kAborted, "it has come twice, or for a collective that has ended"));
 }
 
-void Inbox::drop(const Payload& payload) noexcept {
-  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+void Inbox::drop(const Payload& payload, const Status& why) noexcept {
+  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, why);
 }
 
 }  // namespace axon

@@ -35,8 +35,8 @@ void release_copy(BlockPool& pool, Unexpected& message) noexcept;
 // Told what matching found wrong.
 class InboxListener {
  public:
-  // Another rank's operation differs from ours at the same sequence number.
-  virtual void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept = 0;
+  // Another rank's operation differs from ours at the same sequence number. Returns the mismatch, for its sender.
+  virtual Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept = 0;
   // More has come, without anybody waiting for it, than may be kept: messages are lost.
   virtual void on_overflow(Status reason) noexcept = 0;
   // Whether a collective that has been entered came to a good end, so that nobody sends for it any more.
@@ -118,12 +118,12 @@ class Inbox {
   void serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
   void serve_early(uint32_t source) noexcept;
   void fail_hopeless() noexcept;
-  bool agrees(const MessageHeader& header) noexcept;
+  Status compare(const MessageHeader& header) noexcept;
   bool is_repeated(const MessageHeader& header) noexcept;
   void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
   bool serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept;
   void refuse(const Payload& payload) noexcept;
-  void drop(const Payload& payload) noexcept;
+  void drop(const Payload& payload, const Status& why) noexcept;
 
   Transport& transport_;
   BlockPool& pool_;

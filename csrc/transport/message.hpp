@@ -12,7 +12,7 @@
 namespace axon {
 
 // Bumped by any change to this file; compared when peers meet.
-inline constexpr uint32_t kWireVersion = 11;
+inline constexpr uint32_t kWireVersion = 12;
 
 enum class OperationKind : uint8_t {
   kBroadcast = 1,
@@ -61,11 +61,22 @@ struct Fingerprint {
   DataType dtype{};
   Reduction reduction{};
   uint8_t algorithm = 0;
-  int32_t root = -1;          // −1 where the operation has none
-  uint64_t num_elements = 0;  // what must agree between ranks: the whole for collectives, 0 where sizes may differ
+  int32_t root = -1;  // −1 where the operation has none
+  // What must agree between ranks: the whole for collectives, 0 where sizes may differ. Of each message of an
+  // all_to_all: what its sender expects from its receiver.
+  uint64_t num_elements = 0;
 
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
+
+// Whether these are of the same call, whatever the ranks of an all_to_all send to each other.
+inline bool is_same_call(const Fingerprint& left, const Fingerprint& right) noexcept {
+  if (left == right) [[likely]]
+    return true;
+  Fingerprint alike = right;
+  alike.num_elements = left.num_elements;
+  return left.operation == OperationKind::kAllToAll && left == alike;
+}
 
 struct MessageHeader {
   uint64_t key = 0;          // the destination's in that group: from its peer card, which only members read

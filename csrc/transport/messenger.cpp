@@ -186,7 +186,8 @@ void Messenger::refuse(const MessageHeader& header, const Payload& payload) noex
     log::warn("refused a message from no member of a group, as rank " + std::to_string(header.source) + " to rank " +
               std::to_string(header.destination) + "; more of them will be refused silently");
   }
-  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+  if (payload.rendezvous == nullptr) return;
+  transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "nobody there knows whom it is for"});
 }
 
 void Messenger::on_refused(const char* what) noexcept {
@@ -203,7 +204,8 @@ uint64_t Messenger::num_refused() const noexcept {
 
 void Messenger::drop(const Payload& payload) noexcept {
   ++num_dropped_;
-  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+  if (payload.rendezvous == nullptr) return;
+  transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "it has left, or never formed, the group"});
 }
 
 }  // namespace axon

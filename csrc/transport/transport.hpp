@@ -96,10 +96,11 @@ class Transport {
   virtual std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                       Completion& completion) noexcept = 0;
 
-  // Takes a waiting payload into `into` (exactly its length), or refuses it. A refusal from within on_message fails the
-  // sender's transfer; a later one ends it, maybe with success.
+  // Takes a waiting payload into `into` (exactly its length), or refuses it. A refusal with a reason fails the sender's
+  // transfer with that (transport/refusal.hpp). One without (a success) says that the payload is not needed any more:
+  // the transfer ends, some with success.
   virtual std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept = 0;
-  virtual void refuse(void* rendezvous) noexcept = 0;
+  virtual void refuse(void* rendezvous, const Status& why) noexcept = 0;
 
   // Nothing is sent to or expected from this peer any more. Pending transfers with it fail, or are never told done.
   virtual void drop_peer(PeerId peer) noexcept = 0;

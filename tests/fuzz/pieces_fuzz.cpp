@@ -63,7 +63,7 @@ class FuzzNetwork final : public Transport {
     return send(peer, header, payload, completion);
   }
   std::optional<Status> fetch(void*, Buffer, Completion&) noexcept override { return failure(); }
-  void refuse(void*) noexcept override {}
+  void refuse(void*, const Status&) noexcept override {}
   void drop_peer(PeerId) noexcept override {}
   unsigned progress() noexcept override { return 0; }
   int event_fd() const noexcept override { return -1; }
@@ -159,7 +159,8 @@ class Player final : Receiver {
     const auto [rendezvous, num_bytes] = held_.front();
     held_.pop_front();
     const auto chosen = input_.take<uint8_t>() % 8;
-    if (chosen == 0 || num_bytes > kMostBytes) return transport_->refuse(rendezvous);
+    if (chosen == 0 || num_bytes > kMostBytes)
+      return transport_->refuse(rendezvous, {ErrorCode::kMismatch, std::string(num_bytes % 1000, 'x')});
     Transfer& transfer = transfers_.emplace_back(num_bytes - (chosen == 1 ? 1 : 0));
     transfer.tell(transport_->fetch(rendezvous, {transfer.bytes.data(), transfer.num_bytes}, transfer));
   }

@@ -45,7 +45,7 @@ class FuzzTransport final : public Transport {
     fetches_.push_back({into, &completion});
     return std::nullopt;
   }
-  void refuse(void* rendezvous) noexcept override { CHECK(waiting_.erase(rendezvous) == 1); }
+  void refuse(void* rendezvous, const Status&) noexcept override { CHECK(waiting_.erase(rendezvous) == 1); }
   void drop_peer(PeerId) noexcept override {}
   unsigned progress() noexcept override {
     const auto ended = std::exchange(fetches_, {});
@@ -184,14 +184,15 @@ class Rank final : ControlHandler, InboxListener {
   void on_control(const MessageHeader& header, const Payload& payload) noexcept override {
     CHECK(header.fingerprint.operation >= OperationKind::kFailureNotice);
     CHECK(header.fingerprint.operation <= OperationKind::kDeparture && header.source < kNumRanks);
-    if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous);
+    if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, Status());
     if (header.fingerprint.operation != OperationKind::kDeparture) return;
     inbox_.depart(header.source, static_cast<uint32_t>(header.fingerprint.num_elements), {ErrorCode::kAborted, "left"});
   }
   void on_peer_lost(PeerId, Status) noexcept override {}
-  void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
+  Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
     CHECK(theirs.fingerprint != ours && ours == kReduce);
     CHECK(name_of(theirs.fingerprint.dtype) != nullptr && name_of(theirs.fingerprint.reduction) != nullptr);
+    return {ErrorCode::kMismatch, "mismatch"};
   }
   void on_overflow(Status) noexcept override { CHECK(false); }
   bool has_ended(uint32_t sequence) noexcept override { return ended_.contains(sequence); }

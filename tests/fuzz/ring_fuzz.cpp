@@ -263,7 +263,7 @@ class Offers final : Receiver {
     if (payload.rendezvous == nullptr) {
       CHECK(payload.num_bytes <= RingMemory::kMostBytes);
     } else if (payload.num_bytes % 2 != 0 || payload.num_bytes > into_.size()) {
-      transport_.refuse(payload.rendezvous);
+      transport_.refuse(payload.rendezvous, {ErrorCode::kMismatch, std::string(payload.num_bytes % 1000, 'x')});
     } else {
       const auto fetched = transport_.fetch(payload.rendezvous, {into_.data(), payload.num_bytes}, fetched_);
       CHECK(!fetched || !fetched->ok() || payload.num_bytes != 0);

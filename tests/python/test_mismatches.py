@@ -99,22 +99,69 @@ def test_a_disagreement_raises_on_every_rank(name: str, ranks: RankPool) -> None
             assert part in message
 
 
-def _messages_disagree(size: int) -> str:
-    """The receiver learns; the group is unharmed."""
-    message = ""
+def _messages_disagree(size: int, when: str) -> list[str]:
+    """What this rank hears of each of three messages that do not fit. The group is unharmed."""
+    told, heard = [], torch.zeros(1)
     for tag, wrong in enumerate((torch.ones(size + 1), torch.ones(size - 1), torch.ones(size, dtype=torch.int32))):
         if dist.get_rank() == 0:
-            failure_or_nothing(lambda tag=tag: dist.send(torch.ones(size), 1, tag=tag))
+            if when == "expected":
+                dist.recv(heard, 1, tag=100)
+            work = dist.isend(torch.ones(size), 1, tag=tag)
+            dist.send(heard, 1, tag=200)  # comes behind
+            told.append(failure_or_nothing(work.wait))
+            continue
+        if when == "expected":
+            work = dist.irecv(wrong, 0, tag=tag)
+            dist.send(heard, 0, tag=100)
+            dist.recv(heard, 0, tag=200)
+            told.append(failure(work.wait))
         else:
-            message = failure(lambda tag=tag, wrong=wrong: dist.recv(wrong, 0, tag=tag))
-            assert "mismatch" in message, message
-            assert re.search(rf"float32.*{size}|{size}.*float32", message), message
+            dist.recv(heard, 0, tag=200)
+            told.append(failure(lambda tag=tag, wrong=wrong: dist.recv(wrong, 0, tag=tag)))
     data = torch.ones(3)
     dist.all_reduce(data)
     same_bits(data, torch.full((3,), 2.0))
+    return told
+
+
+@pytest.mark.parametrize("when", ["expected", "unexpected"])
+@pytest.mark.parametrize("size", [SMALL, 16_384, 16_385, 1_000_003])
+def test_a_message_that_does_not_fit_raises_at_both_ends(size: int, when: str, two_ranks: RankPool) -> None:
+    """At its sender, too, unless it is sent at once, however it is received: up to 64 KiB."""
+    sent, received = two_ranks.run(_messages_disagree, size, when)
+    is_awaited = size * 4 > 65_536
+    for i, (count, dtype) in enumerate(((size + 1, "float32"), (size - 1, "float32"), (size, "int32"))):
+        for message in [received[i], *([sent[i]] if is_awaited else [])]:
+            assert "mismatched" in message
+            assert f"the sender, rank 0 has {size} elements of float32" in message
+            assert f"the receiver, rank 1 has {count} elements of {dtype}" in message
+            assert "cannot be reached" not in message
+        assert is_awaited or sent[i] == ""
+
+
+def _splits_disagree(size: int, wrong: int) -> str:
+    """Rank 0 sends `size` elements to rank 1, which expects another number; all other pairs agree."""
+    num_ranks = dist.get_world_size()
+    group = dist.new_group(timeout=timedelta(seconds=20))
+    sent, received = [size] * num_ranks, [size] * num_ranks
+    if dist.get_rank() == 1:
+        received[0] = wrong
+    output, data = torch.empty(sum(received)), torch.ones(sum(sent))
+    dist.barrier()
+    message = failure_or_nothing(lambda: dist.all_to_all_single(output, data, received, sent, group=group))
+    dist.barrier()
+    dist.destroy_process_group(group)
     return message
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_a_message_that_does_not_fit_raises_at_the_receiver(size: int, two_ranks: RankPool) -> None:
-    two_ranks.run(_messages_disagree, size)
+@pytest.mark.parametrize(("size", "wrong"), [(12, 13), (12, 0), (16_384, 16_385), (20_000, 16), (1_000_003, 1_048_583)])
+def test_both_ranks_of_mismatched_splits_name_both_sizes(size: int, wrong: int, ranks: RankPool) -> None:
+    """Others may be through by then; but what they raise is that."""
+    for _ in range(4):
+        messages = ranks.run(_splits_disagree, size, wrong)
+        for rank, message in enumerate(messages):
+            if rank > 1 and not message:
+                continue
+            assert "mismatched all_to_all" in message
+            assert f"the sender, rank 0 has {size} elements" in message
+            assert f"the receiver, rank 1 has {wrong} elements" in message

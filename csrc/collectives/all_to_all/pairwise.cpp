@@ -13,6 +13,7 @@ Task<Status> all_to_all::pairwise(Exchange& exchange, const CollectiveArguments&
   constexpr size_t kDepth = 8;
   const int size = exchange.size();
   const int rank = exchange.rank();
+  const size_t element_num_bytes = size_of(arguments.dtype);
 
   BatchRing<kDepth> steps(exchange);
   for (int distance = 1; distance < size; ++distance) {
@@ -20,8 +21,10 @@ Task<Status> all_to_all::pairwise(Exchange& exchange, const CollectiveArguments&
     const int destination = ring_neighbour(rank, distance, size);
     Batch& step = steps[static_cast<size_t>(distance)];
     AXON_CO_TRY(co_await step);
-    step.receive({.peer = source}, arguments.outputs[source]);
-    step.send({.peer = destination}, arguments.inputs[destination]);
+    step.receive({.peer = source, .num_back = arguments.inputs[source].num_bytes / element_num_bytes},
+                 arguments.outputs[source]);
+    step.send({.peer = destination, .num_back = arguments.outputs[destination].num_bytes / element_num_bytes},
+              arguments.inputs[destination]);
   }
   copy_block(arguments.outputs[rank], arguments.inputs[rank]);
   for (size_t i = 0; i < kDepth; ++i) AXON_CO_TRY(co_await steps[i]);

@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "transport/refusal.hpp"
+
 namespace axon {
 
 static constexpr size_t kMostParcelsARound = 64;
@@ -148,11 +150,11 @@ void LoopbackTransport::end(const WaitingSend& waiting, Status status) {
   source.put({.content = EndedTransfer{waiting.completion, std::move(status)}}, fabric_.plan_);
 }
 
-void LoopbackTransport::refuse(void* rendezvous) noexcept {
+void LoopbackTransport::refuse(void* rendezvous, const Status& why) noexcept {
   const std::lock_guard lock(fabric_.mutex_);
   if (!step()) return;
   auto held = mailbox_.held.extract(rendezvous);
-  if (!held.empty()) end(*held.mapped(), {ErrorCode::kTransport, name_of(process_) + " refused the message"});
+  if (!held.empty()) end(*held.mapped(), refusal::decode(refusal::Encoded(why).bytes()));
 }
 
 unsigned LoopbackTransport::progress() noexcept {

@@ -25,7 +25,7 @@ class LoopbackTransport final : public Transport {
     return send_by(Protocol::kRendezvous, peer, header, payload, completion);
   }
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
-  void refuse(void* rendezvous) noexcept override;
+  void refuse(void* rendezvous, const Status& why) noexcept override;
   void drop_peer(PeerId peer) noexcept override { peers_[peer].dropped = true; }
   unsigned progress() noexcept override;
   bool hears(std::chrono::milliseconds at_most) noexcept override;

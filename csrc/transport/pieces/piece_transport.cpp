@@ -8,6 +8,7 @@
 
 #include "base/random.hpp"
 #include "transport/flush_layer.hpp"
+#include "transport/refusal.hpp"
 
 namespace axon {
 
@@ -67,6 +68,21 @@ struct PieceTransport::Incoming : ListNode<Incoming> {
   uint8_t* seen = nullptr;  // a bit for each of them
 };
 
+// Its text stays until the network has sent it.
+struct PieceTransport::Refusal : Completion, ListNode<Refusal> {
+  Refusal(PieceTransport& transport, PeerId to, const Status& why) noexcept : owner(transport), peer(to), reason(why) {
+    done = [](Completion& self, Status status) noexcept {
+      auto& refusal = static_cast<Refusal&>(self);
+      if (!status.ok()) refusal.owner.distrust(refusal.owner.peers_[refusal.peer], status);
+      refusal.owner.release(refusal);
+    };
+  }
+
+  PieceTransport& owner;
+  const PeerId peer;
+  const refusal::Encoded reason;
+};
+
 std::unique_ptr<Transport> with_pieces(std::unique_ptr<Transport> network, PieceUse use) {
   return std::make_unique<PieceTransport>(std::move(network), use);
 }
@@ -98,6 +114,7 @@ PieceTransport::PieceTransport(std::unique_ptr<Transport> network, PieceUse use)
 PieceTransport::~PieceTransport() {
   network_.reset();  // it has what is released here
   while (Incoming* message = held_.front()) release(*message);
+  while (Refusal* refusal = refusals_.front()) release(*refusal);
   for (Peer& peer : peers_) {
     for (IntrusiveList<Outgoing>* list : {&peer.waiting, &peer.granted, &peer.leaving}) {
       while (Outgoing* message = list->front()) (void)release(*message);
@@ -316,11 +333,12 @@ bool PieceTransport::receive_grant(uint64_t number, uint64_t ticket) noexcept {
   return true;
 }
 
-bool PieceTransport::receive_refusal(uint64_t number) noexcept {
+bool PieceTransport::receive_refusal(uint64_t number, const Payload& payload) noexcept {
+  if (payload.num_bytes > refusal::Encoded::kMostBytes) return false;
   Outgoing* const message = numbers_.find(number);
   if (message == nullptr) return numbers_.was_here(number);
   if (message->state != Outgoing::State::kWaiting) return false;
-  conclude(*message, {ErrorCode::kTransport, "its receiver has refused it"});
+  conclude(*message, refusal::decode({payload.bytes, payload.num_bytes}));
   return true;
 }
 
@@ -330,7 +348,7 @@ void PieceTransport::on_message(const MessageHeader& header, const Payload& payl
   if (!is_of_pieces(header.fingerprint.operation)) [[likely]]
     return receiver_->on_message(header, payload);
   if (header.key == name_ && payload.rendezvous == nullptr && receive(header, payload)) return;
-  if (payload.rendezvous != nullptr) network_->refuse(payload.rendezvous);
+  if (payload.rendezvous != nullptr) network_->refuse(payload.rendezvous, Status());
   receiver_->on_refused("what belongs to no long message between this process and its peers");
 }
 
@@ -344,7 +362,7 @@ bool PieceTransport::receive(const MessageHeader& header, const Payload& payload
     case OperationKind::kGrant:
       return payload.num_bytes == 0 && receive_grant(number, value);
     case OperationKind::kRefusal:
-      return payload.num_bytes == 0 && receive_refusal(number);
+      return receive_refusal(number, payload);
     default:
       return receive_piece(number, value, payload);
   }
@@ -366,9 +384,10 @@ std::optional<Status> PieceTransport::fetch(void* rendezvous, Buffer into, Compl
   if (message == nullptr) return network_->fetch(rendezvous, into, completion);
   const std::optional<PeerId> peer = peer_named(message->sender);
   if (!peer || into.num_bytes != message->num_bytes || into.kind != MemoryKind::kHost) {
-    refuse(rendezvous);
-    if (!peer) return gone();
-    return Status(ErrorCode::kInternal, "fetch into memory of another length or kind than the message's");
+    Status why =
+        peer ? Status(ErrorCode::kInternal, "fetch into memory of another length or kind than the message's") : gone();
+    refuse(rendezvous, why);
+    return why;
   }
   message->into = into;
   message->completion = &completion;
@@ -387,12 +406,26 @@ void PieceTransport::answer(Peer& peer, const MessageHeader& header) noexcept {
 }
 
 // A sender that was never met, or is gone, cannot be told.
-void PieceTransport::refuse(void* rendezvous) noexcept {
+void PieceTransport::refuse(void* rendezvous, const Status& why) noexcept {
   Incoming* const message = Handle::find(rendezvous);
-  if (message == nullptr) return network_->refuse(rendezvous);
-  const MessageHeader refusal = header_of(OperationKind::kRefusal, message->sender, message->number);
-  if (const auto peer = peer_named(message->sender)) answer(peers_[*peer], refusal);
+  if (message == nullptr) return network_->refuse(rendezvous, why);
+  if (const auto peer = peer_named(message->sender)) refuse_to(peers_[*peer], message->number, why);
   release(*message);
+}
+
+void PieceTransport::refuse_to(Peer& peer, uint64_t number, const Status& why) noexcept {
+  auto& refusal = *new (pool_.allocate(sizeof(Refusal))) Refusal(*this, peer.id, why);
+  refusals_.push_back(refusal);
+  const auto text = refusal.reason.bytes();
+  auto sent = network_->send(peer.id, header_of(OperationKind::kRefusal, peer.name, number),
+                             {.data = text.data(), .num_bytes = text.size()}, refusal);
+  if (sent) refusal.done(refusal, std::move(*sent));
+}
+
+void PieceTransport::release(Refusal& refusal) noexcept {
+  refusal.unlink();
+  refusal.~Refusal();
+  pool_.release(&refusal, sizeof refusal);
 }
 
 bool PieceTransport::receive_piece(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept {

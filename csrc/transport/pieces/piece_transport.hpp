@@ -3,7 +3,7 @@
 //
 //   sender                          receiver
 //   announcement: header, length →  on_message
-//                                 ← grant: ticket            (or refusal)
+//                                 ← grant: ticket            (or refusal: why, transport/refusal.hpp)
 //   pieces: ticket, offset, bytes →
 //
 // The sender's transfer ends when the last piece is sent, the receiver's when the last missing one is here. What the
@@ -57,7 +57,7 @@ class PieceTransport final : public Transport, private Receiver {
   std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                               Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
-  void refuse(void* rendezvous) noexcept override;
+  void refuse(void* rendezvous, const Status& why) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
   bool holds_back() const noexcept override { return has_work() || network_->holds_back(); }
   unsigned progress() noexcept override;
@@ -70,6 +70,7 @@ class PieceTransport final : public Transport, private Receiver {
  private:
   struct Outgoing;
   struct Incoming;
+  struct Refusal;
   using Handle = Tagged<Incoming, 61>;
   // The network tells it of grants and refusals.
   struct Peer : Completion {
@@ -117,9 +118,11 @@ class PieceTransport final : public Transport, private Receiver {
   static bool is_over(const Outgoing& message) noexcept;
   Status release(Outgoing& message) noexcept;
   bool receive_grant(uint64_t number, uint64_t ticket) noexcept;
-  bool receive_refusal(uint64_t number) noexcept;
+  bool receive_refusal(uint64_t number, const Payload& payload) noexcept;
 
   void answer(Peer& peer, const MessageHeader& header) noexcept;
+  void refuse_to(Peer& peer, uint64_t number, const Status& why) noexcept;
+  void release(Refusal& refusal) noexcept;
   bool receive(const MessageHeader& header, const Payload& payload) noexcept;
   bool receive_announcement(const Payload& payload) noexcept;
   bool receive_piece(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept;
@@ -133,8 +136,9 @@ class PieceTransport final : public Transport, private Receiver {
   std::deque<Peer> peers_;  // by PeerId, which is the network's
   Numbered<Outgoing> numbers_;
   Numbered<Incoming> tickets_;
-  IntrusiveList<Incoming> held_;   // until fetched or refused
-  std::vector<Parting> partings_;  // since the last progress()
+  IntrusiveList<Incoming> held_;     // until fetched or refused
+  IntrusiveList<Refusal> refusals_;  // that the network still has
+  std::vector<Parting> partings_;    // since the last progress()
   size_t num_granted_ = 0;
   std::unique_ptr<Transport> network_;
 };

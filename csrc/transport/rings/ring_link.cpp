@@ -12,6 +12,7 @@
 
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "transport/refusal.hpp"
 
 namespace axon {
 
@@ -30,6 +31,7 @@ struct RingLink::Waiting : ListNode<Waiting> {
   MessageHeader header;
   ConstBuffer payload;
   RemoteBytes offered;               // of an offer, whose payload this is
+  Status why;                        // of a refusal, whose payload this becomes
   Completion* completion = nullptr;  // of a message
 };
 
@@ -182,6 +184,7 @@ RingLink::Waiting& RingLink::enqueue(RingHead::Kind kind, const MessageHeader& h
 void RingLink::release(Waiting& waiting) noexcept {
   --num_waiting_;
   waiting.unlink();
+  waiting.~Waiting();
   shared_.pool.release(&waiting, sizeof waiting);
 }
 
@@ -212,19 +215,24 @@ std::optional<Status> RingLink::offer(const MessageHeader& header, ConstBuffer p
   return std::nullopt;
 }
 
-void RingLink::answer(RingHead::Kind kind, uint64_t number) noexcept {
+static ConstBuffer payload_of(const refusal::Encoded& reason) noexcept {
+  return {.data = reason.bytes().data(), .num_bytes = reason.bytes().size()};
+}
+
+void RingLink::answer(RingHead::Kind kind, uint64_t number, const Status& why) noexcept {
   if (state_ == State::kLost) return;
   connect();
   const MessageHeader header = header_of(number);
-  if (state_ == State::kOpen && queue_.empty() && write(kind, header, {})) return;
-  enqueue(kind, header, {});
+  if (state_ == State::kOpen && queue_.empty() && write(kind, header, payload_of(refusal::Encoded(why)))) return;
+  enqueue(kind, header, {}).why = why.clone();
   if (num_waiting_ > kMostWaiting) find_harm("it does not read the answers to what it writes");
 }
 
 unsigned RingLink::write_waiting() noexcept {
   unsigned num_written = 0;
   for (Waiting* first = queue_.front(); first != nullptr && state_ == State::kOpen; first = queue_.front()) {
-    if (!write(first->kind, first->header, first->payload)) break;
+    const refusal::Encoded reason(first->why);
+    if (!write(first->kind, first->header, first->why.ok() ? first->payload : payload_of(reason))) break;
     ++num_written;
     Completion* const completion = first->completion;
     release(*first);
@@ -310,7 +318,8 @@ bool RingLink::receive(RingHead::Kind kind, const MessageHeader& header, const P
   if (kind == RingHead::Kind::kOffer) return receive_offer(header, payload);
   if (kind == RingHead::Kind::kPiece) return receive_piece(header.key, payload);
   Kept* const kept = numbers_.find(header.key);
-  if (kept == nullptr || payload.num_bytes != 0) return false;
+  const bool is_refused = kind == RingHead::Kind::kRefused;
+  if (kept == nullptr || payload.num_bytes > (is_refused ? refusal::Encoded::kMostBytes : 0)) return false;
   if (kind == RingHead::Kind::kPull) {
     if (std::exchange(kept->is_pulled, true)) return false;
     kept->unlink();
@@ -318,8 +327,7 @@ bool RingLink::receive(RingHead::Kind kind, const MessageHeader& header, const P
     return true;
   }
   Completion& completion = let_go(*kept);
-  const bool is_refused = kind == RingHead::Kind::kRefused;
-  completion.done(completion, is_refused ? Status(ErrorCode::kTransport, "its receiver has refused it") : Status());
+  completion.done(completion, is_refused ? refusal::decode({payload.bytes, payload.num_bytes}) : Status());
   return true;
 }
 
@@ -334,8 +342,8 @@ bool RingLink::receive_offer(const MessageHeader& header, const Payload& payload
   return true;
 }
 
-void RingLink::refuse(Arrival& arrival) noexcept {
-  arrival.link.answer(RingHead::Kind::kRefused, arrival.remote.number);
+void RingLink::refuse(Arrival& arrival, const Status& why) noexcept {
+  arrival.link.answer(RingHead::Kind::kRefused, arrival.remote.number, why);
   arrival.release();
 }
 

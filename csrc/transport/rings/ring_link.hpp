@@ -3,7 +3,7 @@
 //
 //   kMessage   a message, whole
 //   kOffer     a message whose payload (RemoteBytes) its receiver is to fetch or refuse
-//   kFetched   by the receiver: it has the payload; kRefused: it does not want it
+//   kFetched   by the receiver: it has the payload; kRefused: it does not want it, and why (transport/refusal.hpp)
 //   kPull      by a receiver that may not read the sender's memory: send it, in …
 //   kPiece     … of these, in order
 //
@@ -101,7 +101,7 @@ class RingLink {
   class Arrival;
   using Handle = Tagged<Arrival, 62>;
   static std::optional<Status> fetch(Arrival& arrival, Buffer into, Completion& completion) noexcept;
-  static void refuse(Arrival& arrival) noexcept;
+  static void refuse(Arrival& arrival, const Status& why) noexcept;
 
  private:
   struct Waiting;
@@ -114,7 +114,7 @@ class RingLink {
   void look_for_fault() noexcept;
   void find_harm(const char* what) noexcept;  // which no process of ours does
   bool write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
-  void answer(RingHead::Kind kind, uint64_t number) noexcept;
+  void answer(RingHead::Kind kind, uint64_t number, const Status& why = Status()) noexcept;
   Waiting& enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
   void release(Waiting& waiting) noexcept;
   unsigned write_waiting() noexcept;

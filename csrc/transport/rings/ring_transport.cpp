@@ -148,9 +148,9 @@ std::optional<Status> RingTransport::fetch(void* rendezvous, Buffer into, Comple
                             : network_->fetch(rendezvous, into, completion);
 }
 
-void RingTransport::refuse(void* rendezvous) noexcept {
+void RingTransport::refuse(void* rendezvous, const Status& why) noexcept {
   RingLink::Arrival* const arrival = RingLink::Handle::find(rendezvous);
-  arrival != nullptr ? RingLink::refuse(*arrival) : network_->refuse(rendezvous);
+  arrival != nullptr ? RingLink::refuse(*arrival, why) : network_->refuse(rendezvous, why);
 }
 
 // Who receives may meet others meanwhile.

@@ -41,7 +41,7 @@ class RingTransport final : public Transport, private Receiver {
   std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                               Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
-  void refuse(void* rendezvous) noexcept override;
+  void refuse(void* rendezvous, const Status& why) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
   bool holds_back() const noexcept override {
     return std::ranges::any_of(live_, &RingLink::has_work) || network_->holds_back();

@@ -12,6 +12,8 @@ static ErrorCode code_of(ucs_status_t status) noexcept {
     case UCS_ERR_UNREACHABLE:
     case UCS_ERR_CANCELED:  // its endpoint was closed under it
       return ErrorCode::kPeerLost;
+    case UCS_ERR_REJECTED:  // by a receiver that does not know this process, and so cannot say why
+      return ErrorCode::kAborted;
     case UCS_ERR_NO_MEMORY:
     case UCS_ERR_EXCEEDS_LIMIT:
       return ErrorCode::kResourceExhausted;

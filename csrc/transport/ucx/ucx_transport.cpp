@@ -14,14 +14,8 @@
 
 namespace axon {
 
-static constexpr unsigned kMessageId = 1;
-static constexpr unsigned kProbeId = 2;
 static constexpr std::chrono::milliseconds kDrainTimeout{200};
 static constexpr size_t kMostLanes = 16;  // that UCX 1.22 can give an endpoint
-
-static ucs_memory_type_t memory_type_of(MemoryKind kind) noexcept {
-  return kind == MemoryKind::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_CUDA;
-}
 
 Result<std::unique_ptr<Transport>> open_ucx_transport(const UcxOptions& options) {
   Result<UcxWorker> worker = UcxWorker::open(options, UcxTransport::request_extension());
@@ -36,13 +30,21 @@ RequestExtension UcxTransport::request_extension() noexcept {
 Result<std::unique_ptr<Transport>> UcxTransport::make(UcxWorker worker) {
   auto transport = std::make_unique<UcxTransport>(std::move(worker));
   transport->probe_ = random_number();
+  transport->name_ = random_number();
+  const auto below = transport->worker_.address();
+  const auto name = bytes_of(transport->name_);
+  transport->address_.assign(below.begin(), below.end());
+  transport->address_.insert(transport->address_.end(), name.begin(), name.end());
   AXON_TRY(transport->register_handler(kMessageId, &UcxTransport::on_arrival));
   AXON_TRY(transport->register_handler(kProbeId, &UcxTransport::on_probe));
+  AXON_TRY(transport->register_handler(kOfferId, &UcxTransport::on_offer));
+  AXON_TRY(transport->register_handler(kRefusalId, &UcxTransport::on_refusal));
   return std::unique_ptr<Transport>(std::move(transport));
 }
 
 UcxTransport::UcxTransport(UcxWorker worker) noexcept
-    : worker_(std::move(worker)), itself_{.transport = this, .id = 0, .same_host = true, .address = {}, .loss = {}} {}
+    : worker_(std::move(worker)),
+      itself_{.transport = this, .id = 0, .same_host = true, .address = {}, .name = 0, .loss = {}} {}
 
 // Closing by force leaves callbacks in the worker's queue; a worker destroyed with those of a broken connection frees
 // them twice (UCX 1.22).
@@ -62,7 +64,10 @@ UcxTransport::~UcxTransport() {
   }
   close(itself_);
   drain(worker_.get());
-  const UcxWorker ended_quietly = std::move(worker_);
+  {
+    const UcxWorker ended_quietly = std::move(worker_);
+  }
+  release_all();
 }
 
 Status UcxTransport::register_handler(unsigned id, ucp_am_recv_callback_t handler) {
@@ -75,12 +80,19 @@ Status UcxTransport::register_handler(unsigned id, ucp_am_recv_callback_t handle
 }
 
 Result<PeerId> UcxTransport::add_peer(std::span<const std::byte> address, bool same_host) {
-  Result<UcxAddresses> addresses = UcxAddresses::unpack(address);
+  uint64_t name = 0;
+  if (address.size() < sizeof name) return Status(ErrorCode::kTransport, "a UCX address without its transport's name");
+  std::memcpy(&name, address.last(sizeof name).data(), sizeof name);
+  Result<UcxAddresses> addresses = UcxAddresses::unpack(address.first(address.size() - sizeof name));
   if (!addresses.ok()) return std::move(addresses.status());
   const auto used = same_host ? addresses.value().all : addresses.value().network;
   const auto id = static_cast<PeerId>(peers_.size());
-  Peer& peer = peers_.emplace_back(
-      Peer{.transport = this, .id = id, .same_host = same_host, .address = {used.begin(), used.end()}, .loss = {}});
+  Peer& peer = peers_.emplace_back(Peer{.transport = this,
+                                        .id = id,
+                                        .same_host = same_host,
+                                        .address = {used.begin(), used.end()},
+                                        .name = name,
+                                        .loss = {}});
   if (same_host) return id;
   if (Status connected = connect(peer); !connected.ok()) {
     peers_.pop_back();
@@ -130,18 +142,14 @@ Result<std::vector<Lane>> UcxTransport::lanes_of(const Peer& peer) {
 
 std::optional<Status> UcxTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                          Completion& completion) noexcept {
-  const auto protocol = payload.num_bytes <= kLargestEager ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
-  return send_by(protocol, peer, header, payload, completion);
+  if (payload.num_bytes > kLargestEager) return offer(peer, header, payload, completion);
+  return send_as(kMessageId, peer, bytes_of(header), payload, completion);
 }
 
-std::optional<Status> UcxTransport::offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                          Completion& completion) noexcept {
-  return send_by(UCP_AM_SEND_FLAG_RNDV, peer, header, payload, completion);
-}
-
-std::optional<Status> UcxTransport::send_by(uint32_t protocol, PeerId id, const MessageHeader& header,
-                                            ConstBuffer payload, Completion& completion) noexcept {
-  Peer& peer = peers_[id];
+std::optional<Status> UcxTransport::send_as(Id id, PeerId to, std::span<const std::byte> header, ConstBuffer payload,
+                                            Completion& completion) noexcept {
+  Peer& peer = peers_[to];
+  const uint32_t protocol = id == kOfferId ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   if (!is_connected(peer)) [[unlikely]] {
     if (Status connected = connect(peer); !connected.ok()) return connected;
   }
@@ -154,7 +162,7 @@ std::optional<Status> UcxTransport::send_by(uint32_t protocol, PeerId id, const 
   param.user_data = this;
   param.memory_type = memory_type_of(payload.kind);
   void* request =
-      ucp_am_send_nbx(peer.endpoint, kMessageId, &header, sizeof header, payload.data, payload.num_bytes, &param);
+      ucp_am_send_nbx(peer.endpoint, id, header.data(), header.size(), payload.data, payload.num_bytes, &param);
   if (!UCS_PTR_IS_PTR(request)) return status_of(UCS_PTR_STATUS(request), "ucp_am_send_nbx");
   pending_of(request) = {&completion, &peer};
   ++peer.num_pending_sends;
@@ -163,25 +171,6 @@ std::optional<Status> UcxTransport::send_by(uint32_t protocol, PeerId id, const 
 
 void UcxTransport::on_sent(void* request, ucs_status_t status, void* self) noexcept {
   static_cast<UcxTransport*>(self)->finish(request, status, "ucp_am_send_nbx");
-}
-
-std::optional<Status> UcxTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
-  static constexpr const char* kCall = "ucp_am_recv_data_nbx";
-  ucp_request_param_t param;
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.cb.recv_am = &UcxTransport::on_fetched;
-  param.user_data = this;
-  param.memory_type = memory_type_of(into.kind);
-  void* request = ucp_am_recv_data_nbx(worker_.get(), rendezvous, into.data, into.num_bytes, &param);
-  if (!UCS_PTR_IS_PTR(request)) return status_of(UCS_PTR_STATUS(request), kCall);
-  const ucs_status_t ended = std::exchange(status_of_fetch_, UCS_INPROGRESS);
-  if (ended != UCS_INPROGRESS) return status_of(ended, kCall);
-  pending_of(request) = {&completion, nullptr};
-  return std::nullopt;
-}
-
-void UcxTransport::on_fetched(void* request, ucs_status_t status, size_t, void* self) noexcept {
-  static_cast<UcxTransport*>(self)->finish(request, status, "ucp_am_recv_data_nbx");
 }
 
 void UcxTransport::finish(void* request, ucs_status_t status, const char* call) noexcept {
@@ -199,37 +188,20 @@ ucs_status_t UcxTransport::on_arrival(void* self, const void* header, size_t hea
                                       size_t num_bytes, const ucp_am_recv_param_t* param) noexcept {
   auto& transport = *static_cast<UcxTransport*>(self);
   const bool waits_at_sender = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  if (header_num_bytes != sizeof(MessageHeader) || transport.closing_) [[unlikely]] {
-    if (!transport.closing_ && transport.num_malformed_++ == 0) {
-      log::warn("dropped a message with a header of " + std::to_string(header_num_bytes) + " bytes, not " +
-                std::to_string(sizeof(MessageHeader)) + "; more of them will be dropped silently");
-    }
-    return waits_at_sender ? UCS_ERR_REJECTED : UCS_OK;
-  }
+  if (header_num_bytes != sizeof(MessageHeader) || waits_at_sender || transport.closing_) [[unlikely]]
+    return transport.drop_malformed(header_num_bytes, waits_at_sender);
   MessageHeader aligned;
   std::memcpy(&aligned, header, sizeof aligned);
-  if (waits_at_sender) return transport.deliver_rendezvous(aligned, data, num_bytes);
   transport.receiver_->on_message(aligned, {.bytes = static_cast<const std::byte*>(data), .num_bytes = num_bytes});
   return UCS_OK;
 }
 
-ucs_status_t UcxTransport::deliver_rendezvous(const MessageHeader& header, void* descriptor,
-                                              size_t num_bytes) noexcept {
-  Delivery delivery{.rendezvous = descriptor, .refused = false, .outer = delivery_};
-  delivery_ = &delivery;
-  receiver_->on_message(header, {.num_bytes = num_bytes, .rendezvous = descriptor});
-  delivery_ = delivery.outer;
-  return delivery.refused ? UCS_ERR_REJECTED : UCS_INPROGRESS;
-}
-
-// Only the handler's own return value can tell the sender of a refusal; later, UCX just lets it go.
-void UcxTransport::refuse(void* rendezvous) noexcept {
-  for (Delivery* delivery = delivery_; delivery != nullptr; delivery = delivery->outer) {
-    if (delivery->rendezvous != rendezvous) continue;
-    delivery->refused = true;
-    return;
+ucs_status_t UcxTransport::drop_malformed(size_t header_num_bytes, bool waits_at_sender) noexcept {
+  if (!closing_ && num_malformed_++ == 0) {
+    log::warn("dropped a message of UCX, with a header of " + std::to_string(header_num_bytes) +
+              " bytes, that no transport of torch_axon sends; more of them will be dropped silently");
   }
-  ucp_am_data_release(worker_.get(), rendezvous);
+  return waits_at_sender ? UCS_ERR_REJECTED : UCS_OK;
 }
 
 // Runs within ucp_worker_progress, where neither progress nor much else is allowed.

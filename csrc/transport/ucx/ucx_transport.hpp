@@ -8,7 +8,9 @@
 //
 // Up to 64 KiB a message is eager: over shared memory inline, as long as header and payload fit into an element of its
 // queue (some 90 bytes as UCX has it, 216 in an engine: comm/instance.cpp), and in one piece up to some 8 KB. Above 64
-// KiB the receiver fetches it from the sender.
+// KiB the receiver fetches it from the sender, or refuses it: UCX tells the sender of that, but not why, and of a
+// refusal that comes late not even that. So the reason goes by a message of its own, over the same lane and before what
+// ends the sender's transfer.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -16,6 +18,9 @@
 #include <deque>
 #include <vector>
 
+#include "base/block_pool.hpp"
+#include "base/intrusive_list.hpp"
+#include "base/numbered.hpp"
 #include "transport/transport.hpp"
 #include "transport/ucx/ucx_worker.hpp"
 
@@ -34,7 +39,7 @@ class UcxTransport final : public Transport {
   UcxTransport& operator=(const UcxTransport&) = delete;
 
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
-  std::span<const std::byte> address() const noexcept override { return worker_.address(); }
+  std::span<const std::byte> address() const noexcept override { return address_; }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
@@ -43,7 +48,7 @@ class UcxTransport final : public Transport {
   std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                               Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
-  void refuse(void* rendezvous) noexcept override;
+  void refuse(void* rendezvous, const Status& why) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
   unsigned progress() noexcept override;
   bool hears(std::chrono::milliseconds at_most) noexcept override;
@@ -59,11 +64,15 @@ class UcxTransport final : public Transport {
   // memory by a descriptor that it closes again.
   static constexpr size_t kDescriptorsOfAnEndpoint = 3;
 
+  // Of UCX's active messages.
+  enum Id : unsigned { kMessageId = 1, kProbeId = 2, kOfferId = 3, kRefusalId = 4 };
+
   struct Peer {
     UcxTransport* transport;
     PeerId id;
     bool same_host;
     std::vector<std::byte> address;
+    uint64_t name;  // its transport's
     ucp_ep_h endpoint = nullptr;
     Status loss;  // why nothing can be sent any more
     bool dropped = false;
@@ -76,24 +85,59 @@ class UcxTransport final : public Transport {
     Peer* peer;  // of sends
   };
 
+  struct Offer;
+  struct Waiting;
+
+  // The header of a message whose payload waits at its sender.
+  struct OfferHeader {
+    MessageHeader message;
+    uint64_t sender;  // its transport's name
+    uint64_t number;  // of the offer, there
+  };
+  static_assert(sizeof(OfferHeader) == 56);
+
+  // The header of a refusal. The reason follows, in the same header.
+  struct RefusalHeader {
+    uint64_t addressee;  // the name of the transport that has made the offer
+    uint64_t number;
+  };
+  static_assert(sizeof(RefusalHeader) == 16);
+
   // A message in its receiver's hands; nested when a receiver sends to its own process.
   struct Delivery {
-    const void* rendezvous;
+    const void* descriptor;  // UCX's
     bool refused;
     Delivery* outer;
   };
 
+  template <typename Header>
+  static std::span<const std::byte> bytes_of(const Header& header) noexcept {
+    return std::as_bytes(std::span(&header, 1));
+  }
+  static ucs_memory_type_t memory_type_of(MemoryKind kind) noexcept {
+    return kind == MemoryKind::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_CUDA;
+  }
   static Pending& pending_of(void* request) noexcept { return *static_cast<Pending*>(request); }
   static ucs_status_t on_probe(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
                                const ucp_am_recv_param_t* param) noexcept;
   static ucs_status_t on_arrival(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
                                  const ucp_am_recv_param_t* param) noexcept;
+  static ucs_status_t on_offer(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
+                               const ucp_am_recv_param_t* param) noexcept;
+  static ucs_status_t on_refusal(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
+                                 const ucp_am_recv_param_t* param) noexcept;
   static void on_sent(void* request, ucs_status_t status, void* self) noexcept;
   static void on_fetched(void* request, ucs_status_t status, size_t num_bytes, void* self) noexcept;
   static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t status) noexcept;
 
-  std::optional<Status> send_by(uint32_t protocol, PeerId peer, const MessageHeader& header, ConstBuffer payload,
+  // As UCX's active message `id`, by the protocol that goes with it.
+  std::optional<Status> send_as(Id id, PeerId peer, std::span<const std::byte> header, ConstBuffer payload,
                                 Completion& completion) noexcept;
+  Status conclude(Offer& offer, Status ended) noexcept;
+  void* release(Waiting& waiting) noexcept;
+  void release_all() noexcept;
+  void tell_refusal(uint64_t sender, uint64_t number, const Status& why) noexcept;
+  ucs_status_t drop_malformed(size_t header_num_bytes, bool waits_at_sender) noexcept;
   Status register_handler(unsigned id, ucp_am_recv_callback_t handler);
   Status connect(Peer& peer);
   static bool is_connected(const Peer& peer) noexcept { return peer.endpoint != nullptr && peer.loss.ok(); }
@@ -101,9 +145,15 @@ class UcxTransport final : public Transport {
   void close(Peer& peer) noexcept;
   void look_after_peers() noexcept;
   void finish(void* request, ucs_status_t status, const char* call) noexcept;
-  ucs_status_t deliver_rendezvous(const MessageHeader& header, void* descriptor, size_t num_bytes) noexcept;
+  ucs_status_t deliver_rendezvous(const OfferHeader& header, void* descriptor, size_t num_bytes) noexcept;
 
   UcxWorker worker_;
+  uint64_t name_ = 0;               // random: whoever knows it has been given the address
+  std::vector<std::byte> address_;  // the worker's, and the name
+  BlockPool pool_;
+  Numbered<Offer> numbers_;
+  IntrusiveList<Offer> offers_;     // until their transfers end
+  IntrusiveList<Waiting> waiting_;  // at their senders, until they are fetched or refused
   Receiver* receiver_ = nullptr;
   std::deque<Peer> peers_;       // UCX holds their addresses
   std::vector<Peer*> departed_;  // failed or dropped since the last progress()
@@ -113,7 +163,7 @@ class UcxTransport final : public Transport {
   uint64_t probe_ = 0;  // the latest that has been sent; counted from a number that nobody guesses
   uint64_t heard_ = 0;  // the latest that has come
   uint64_t num_malformed_ = 0;
-  bool closing_ = false;  // nobody is told anything any more
+  bool closing_ = false;                               // nobody is told anything any more
 };
 
 }  // namespace axon

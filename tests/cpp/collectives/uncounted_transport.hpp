@@ -36,9 +36,9 @@ class UncountedTransport final : public Transport, private Receiver {
     const AllocationCounter::Pause pause;
     return inner_->fetch(rendezvous, into, completion);
   }
-  void refuse(void* rendezvous) noexcept override {
+  void refuse(void* rendezvous, const Status& why) noexcept override {
     const AllocationCounter::Pause pause;
-    inner_->refuse(rendezvous);
+    inner_->refuse(rendezvous, why);
   }
   void drop_peer(PeerId peer) noexcept override { inner_->drop_peer(peer); }
   unsigned progress() noexcept override {

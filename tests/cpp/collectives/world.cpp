@@ -47,9 +47,11 @@ struct World::Rank final : ControlHandler, InboxListener {
     messenger.mark_lost(peer);
     if (exchange && exchange->awaits(peer)) exchange->fail(std::move(reason));
   }
-  void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
+  Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
     world.mismatches_.push_back({team.rank, theirs.fingerprint.operation, ours.operation});
-    if (exchange) exchange->fail({ErrorCode::kMismatch, "mismatch"});
+    Status mismatch(ErrorCode::kMismatch, "mismatch");
+    if (exchange) exchange->fail(mismatch.clone());
+    return mismatch;
   }
 
   bool has_ended(uint32_t) noexcept override { return is_done() && exchange->failure().ok(); }

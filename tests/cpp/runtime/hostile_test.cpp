@@ -34,7 +34,7 @@ class Recorder final : public Transport {
     return send(peer, header, payload, completion);
   }
   std::optional<Status> fetch(void*, Buffer, Completion&) noexcept override { return Status(); }
-  void refuse(void*) noexcept override {}
+  void refuse(void*, const Status&) noexcept override {}
   void drop_peer(PeerId) noexcept override {}
   unsigned progress() noexcept override { return 0; }
   int event_fd() const noexcept override { return -1; }

@@ -156,25 +156,45 @@ TEST_P(TransportConformance, messages_overtake_one_that_waits) {
   EXPECT_EQ(second.arrivals.front().bytes(), pattern(kLarge, 1));
 }
 
-TEST_P(TransportConformance, refusing_on_arrival_fails_the_send) {
+TEST_P(TransportConformance, refusing_on_arrival_fails_the_send_with_the_reason) {
   const PeerId peer = to_second();
   second.policy = Node::Policy::kRefuse;
   const Transfer& refused = first.send(peer, pattern(kLarge, 1));
   ASSERT_TRUE(run([&] { return refused.finished(); }));
-  EXPECT_FALSE(refused.status.ok());
+  EXPECT_EQ(refused.status.code(), ErrorCode::kMismatch);
+  EXPECT_EQ(refused.status.message(), second.reason.message());
   second.policy = Node::Policy::kFetch;
   const Transfer& fetched = first.send(peer, pattern(kLarge, 2));
   ASSERT_TRUE(run([&] { return fetched.finished() && second.num_complete() == 1; }));
   EXPECT_TRUE(fetched.status.ok());
 }
 
-TEST_P(TransportConformance, refusing_later_ends_the_send) {
+TEST_P(TransportConformance, refusing_later_fails_the_send_with_the_reason) {
+  const PeerId peer = to_second();
+  second.policy = Node::Policy::kHold;
+  const Status reasons[] = {{ErrorCode::kMismatch, "of another size"},
+                            {ErrorCode::kResourceExhausted, "no room"},
+                            {ErrorCode::kMismatch, std::string(510, 'x') + "\u00e9 and what does not fit"}};
+  for (const Status& reason : reasons) {
+    const Transfer& refused = first.send(peer, pattern(kLarge, 1));
+    ASSERT_TRUE(run([&] { return second.arrivals.size() == 1; }));
+    EXPECT_FALSE(refused.finished());
+    second.transport().refuse(second.arrivals.front().rendezvous, reason);
+    ASSERT_TRUE(run([&] { return refused.finished(); }));
+    const bool is_mismatch = reason.code() == ErrorCode::kMismatch;
+    EXPECT_EQ(refused.status.code(), is_mismatch ? ErrorCode::kMismatch : ErrorCode::kAborted);
+    EXPECT_EQ(refused.status.message(), reason.message().substr(0, 510));
+    second.arrivals.clear();
+    first.sends.clear();
+  }
+}
+
+TEST_P(TransportConformance, refusing_without_a_reason_ends_the_send) {
   const PeerId peer = to_second();
   second.policy = Node::Policy::kHold;
   const Transfer& refused = first.send(peer, pattern(kLarge, 1));
   ASSERT_TRUE(run([&] { return second.arrivals.size() == 1; }));
-  EXPECT_FALSE(refused.finished());
-  second.transport().refuse(second.arrivals.front().rendezvous);
+  second.transport().refuse(second.arrivals.front().rendezvous, Status());
   ASSERT_TRUE(run([&] { return refused.finished(); }));
 }
 
@@ -191,7 +211,7 @@ TEST_P(TransportConformance, what_is_offered_stays_with_its_sender_until_it_is_r
     ASSERT_NE(arrival, second.arrivals.end()) << num_bytes;
     EXPECT_EQ(arrival->num_bytes, num_bytes);
     EXPECT_FALSE(offered.finished());
-    second.transport().refuse(arrival->rendezvous);
+    second.transport().refuse(arrival->rendezvous, Status());
     ASSERT_TRUE(run([&] { return first.all_sends_finished(); })) << num_bytes;
     second.arrivals.clear();
     first.sends.clear();

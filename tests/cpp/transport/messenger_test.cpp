@@ -36,7 +36,10 @@ class SilentTransport final : public Transport {
     std::memcpy(into.data, rendezvous, into.num_bytes);
     return Status();
   }
-  void refuse(void*) noexcept override { ++num_refused; }
+  void refuse(void*, const Status& why) noexcept override {
+    ++num_refused;
+    reason = why.clone();
+  }
   void drop_peer(PeerId) noexcept override {}
   unsigned progress() noexcept override { return 0; }
   int event_fd() const noexcept override { return -1; }
@@ -45,6 +48,7 @@ class SilentTransport final : public Transport {
 
   std::vector<MessageHeader> sent;
   int num_refused = 0;
+  Status reason;  // of the latest refusal
   bool fails = false;
 };
 
@@ -59,8 +63,9 @@ class NoControl final : public ControlHandler {
 
 class RecordingListener final : public InboxListener {
  public:
-  void on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
+  Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
     mismatches.push_back({theirs.sequence, ours});
+    return {ErrorCode::kMismatch, "mismatch of " + std::to_string(theirs.sequence)};
   }
   void on_overflow(Status reason) noexcept override { overflows.push_back(reason.message()); }
   bool has_ended(uint32_t sequence) noexcept override { return std::ranges::count(ended, sequence) != 0; }
@@ -241,6 +246,7 @@ TEST_F(AttachedTest, point_to_point_of_another_type_fails_the_receive_and_refuse
   EXPECT_NE(status.message().find("float32"), std::string::npos) << status.message();
   EXPECT_EQ(receiving.value, -1);
   EXPECT_EQ(transport_.num_refused, 1);
+  EXPECT_EQ(transport_.reason.code(), ErrorCode::kMismatch) << "its sender is to hear why";
 }
 
 TEST_F(AttachedTest, rendezvous_is_fetched_when_its_receive_is_posted) {

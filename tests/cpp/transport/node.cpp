@@ -77,7 +77,7 @@ void Node::on_message(const MessageHeader& header, const Payload& payload) noexc
   } else if (policy == Policy::kFetch) {
     fetch(arrival);
   } else if (policy == Policy::kRefuse) {
-    transport_->refuse(std::exchange(arrival.rendezvous, nullptr));
+    transport_->refuse(std::exchange(arrival.rendezvous, nullptr), reason);
   }
   if (on_arrival) on_arrival(arrival);
 }

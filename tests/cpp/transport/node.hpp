@@ -63,6 +63,7 @@ class Node final : public Receiver {
   bool all_sends_finished() const noexcept;
 
   Policy policy = Policy::kFetch;
+  Status reason{ErrorCode::kMismatch, "the reason of a refusal"};
   std::function<void(const Arrival&)> on_arrival;
   std::deque<Arrival> arrivals;
   std::deque<Transfer> sends;

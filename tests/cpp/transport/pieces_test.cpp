@@ -288,7 +288,7 @@ TEST_F(Pieces, end_with_a_peer_that_is_dropped) {
   EXPECT_EQ(sent.status.code(), ErrorCode::kPeerLost);
   ASSERT_EQ(one.num_complete(), 1U);
   EXPECT_EQ(one.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
-  one.transport().refuse(one.arrivals.back().rendezvous);
+  one.transport().refuse(one.arrivals.back().rendezvous, Status());
   say_piece(ticket, 0);
   EXPECT_EQ(one.arrivals.front().bytes(), Bytes(kLong)) << "it was written to after its end";
   EXPECT_EQ(one.num_refused, 0U);

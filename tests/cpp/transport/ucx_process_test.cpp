@@ -71,7 +71,7 @@ TEST(UcxProcesses, survivors_of_a_killed_peer_work_on_and_end_at_once) {
     for (const size_t num_bytes : {size_t{8}, size_t{5000}, kLarge}) node->send(peers[other], pattern(num_bytes, 4));
     EXPECT_TRUE(drive({node.get()}, [&] { return node->num_complete() == 3; }));
     for (Arrival& arrival : node->arrivals) {
-      if (arrival.rendezvous != nullptr) node->transport().refuse(std::exchange(arrival.rendezvous, nullptr));
+      if (arrival.rendezvous != nullptr) node->transport().refuse(std::exchange(arrival.rendezvous, nullptr), Status());
     }
     group.barrier(rank, *node);
     const auto start = Clock::now();

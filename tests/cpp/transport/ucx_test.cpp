@@ -47,7 +47,8 @@ TEST(UcxTransport, no_usable_transport_is_an_error) {
 
 TEST(UcxAddresses, a_length_that_cannot_be_is_refused) {
   Node node(std::move(open_ucx_transport()).value());
-  const std::span<const std::byte> own = node.transport().address();
+  const std::span<const std::byte> whole = node.transport().address();
+  const std::span<const std::byte> own = whole.first(whole.size() - sizeof(uint64_t));  // the name stands last
   Result<UcxAddresses> unpacked = UcxAddresses::unpack(own);
   ASSERT_TRUE(unpacked.ok());
   EXPECT_EQ(unpacked.value().all.size() + unpacked.value().network.size() + sizeof(uint32_t), own.size());
@@ -56,7 +57,9 @@ TEST(UcxAddresses, a_length_that_cannot_be_is_refused) {
   Bytes lying(own.begin(), own.end());
   lying[lying.size() - 3] = std::byte{0xFF};  // 65280 more than there are
   EXPECT_FALSE(UcxAddresses::unpack(lying).ok());
+  lying.resize(lying.size() + sizeof(uint64_t));
   EXPECT_FALSE(node.transport().add_peer(lying, true).ok());
+  EXPECT_FALSE(node.transport().add_peer(own.first(7), true).ok());
 }
 
 // Speaks UCP to a transport, but not our protocol.
