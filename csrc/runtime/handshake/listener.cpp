@@ -130,7 +130,7 @@ void Listener::wait() {
 
 FileDescriptor Listener::accept_one() noexcept {
   const auto accept = [this] {
-    return FileDescriptor(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    return withheld(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   };
   if (!spare_.valid()) spare_ = FileDescriptor(fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0));
   FileDescriptor socket = accept();
@@ -202,7 +202,7 @@ bool Listener::tell(Guest& guest) {
 
 // The door keeps the socket from here on; what the peer is told goes through a copy of ours.
 void Listener::welcome(Guest& guest) {
-  FileDescriptor kept(fcntl(guest.socket.get(), F_DUPFD_CLOEXEC, 0));
+  FileDescriptor kept = withheld(fcntl(guest.socket.get(), F_DUPFD_CLOEXEC, 0));
   if (!kept.valid()) return guest.handshake.refuse(out_of("it cannot serve another connection", errno));
   watch_for_silence(kept);
   Result<Introduction> own = welcome_({.peer = *guest.handshake.peer(), .socket = std::move(kept)});

@@ -41,8 +41,8 @@ void enable(const FileDescriptor& socket, int level, int option, int value = 1) 
   setsockopt(socket.get(), level, option, &value, sizeof value);
 }
 
-FileDescriptor open_socket(const addrinfo& address) noexcept {
-  return FileDescriptor(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+FileDescriptor open_socket(const addrinfo& address) {
+  return withheld(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 bool is_loopback(const sockaddr& address) noexcept {
@@ -66,6 +66,12 @@ int connect_one(const FileDescriptor& socket, const addrinfo& address, sync::Clo
 }
 
 }  // namespace
+
+FileDescriptor withheld(int socket) {
+  FileDescriptor owned(socket);
+  if (owned.valid()) owned.withhold_from_forks();
+  return owned;
+}
 
 std::string last_error() {
   return std::generic_category().message(errno);

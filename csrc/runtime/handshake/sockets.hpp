@@ -18,6 +18,10 @@ struct Place {
   std::string text() const;  // "host:port"
 };
 
+// Owns a socket that the system has just opened, and keeps it from forked children: a copy would hold the connection,
+// or the port, after this process has ended. Of -1 an invalid one; errno stays.
+FileDescriptor withheld(int socket);
+
 // Names are asked for at the system's resolver, which has its own idea of time.
 Result<bool> is_loopback(const std::string& host);
 

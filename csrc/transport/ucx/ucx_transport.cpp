@@ -15,6 +15,7 @@
 namespace axon {
 
 static constexpr std::chrono::milliseconds kDrainTimeout{200};
+static constexpr std::chrono::seconds kLookInterval{1};
 static constexpr size_t kMostLanes = 16;  // that UCX 1.22 can give an endpoint
 
 Result<std::unique_ptr<Transport>> open_ucx_transport(const UcxOptions& options) {
@@ -283,7 +284,17 @@ void UcxTransport::close(Peer& peer) noexcept {
   if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
 }
 
+// Nobody says when UCX's own thread has accepted a connection. What comes over it is answered before this process
+// sleeps: that is when to look.
+void UcxTransport::look_after_descriptors() noexcept {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  worker_.close_on_exec();
+}
+
 bool UcxTransport::arm() noexcept {
+  look_after_descriptors();
   return departed_.empty() && ucp_worker_arm(worker_.get()) == UCS_OK;
 }
 

@@ -15,6 +15,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <chrono>
 #include <deque>
 #include <vector>
 
@@ -145,6 +146,7 @@ class UcxTransport final : public Transport {
   void close(Peer& peer) noexcept;
   void look_after_peers() noexcept;
   void finish(void* request, ucs_status_t status, const char* call) noexcept;
+  void look_after_descriptors() noexcept;
   ucs_status_t deliver_rendezvous(const OfferHeader& header, void* descriptor, size_t num_bytes) noexcept;
 
   UcxWorker worker_;
@@ -163,6 +165,7 @@ class UcxTransport final : public Transport {
   uint64_t probe_ = 0;  // the latest that has been sent; counted from a number that nobody guesses
   uint64_t heard_ = 0;  // the latest that has come
   uint64_t num_malformed_ = 0;
+  std::chrono::steady_clock::time_point next_look_{};  // for descriptors that programs to come are not to inherit
   bool closing_ = false;                               // nobody is told anything any more
 };
 

@@ -1,5 +1,6 @@
 #include "transport/ucx/ucx_worker.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -67,8 +68,10 @@ static Result<Config> read_config(const UcxOptions& options) {
 Result<UcxWorker> UcxWorker::open(const UcxOptions& options, RequestExtension extension) {
   UcxWorker worker;
   AXON_TRY(worker.create_context(options, extension));
+  const std::vector<int> sets_before = epoll_sets();
   AXON_TRY(worker.create_worker());
   AXON_TRY(worker.query());
+  worker.withhold_sockets(sets_before);
   return worker;
 }
 
@@ -117,6 +120,27 @@ Status UcxWorker::query() {
   const auto* length = reinterpret_cast<const std::byte*>(&num_bytes);
   address_.insert(address_.end(), length, length + sizeof num_bytes);
   return status_of(ucp_worker_get_efd(worker_.get(), &event_fd_), "ucp_worker_get_efd");
+}
+
+// UCX does not tell its sockets' descriptors, but each interface over TCP keeps its connections in an epoll set, and
+// UCX's thread watches these sets and the interfaces' listeners by another one. That one is found by what is new in it.
+void UcxWorker::withhold_sockets(std::span<const int> sets_before) {
+  const auto is_new = [&](int set) { return !std::ranges::binary_search(sets_before, set); };
+  std::vector<int> sets = epoll_sets();
+  std::erase(sets, event_fd_);
+  const auto watches_new = [&](int set) {
+    return std::ranges::any_of(sets, [&](int each) { return is_new(each) && watches(set, each); });
+  };
+  const auto found = std::ranges::find_if(sets, watches_new);
+  if (found == sets.end()) return;
+  watched_set_ = *found;
+  sockets_ = WithheldFromForks(watched_set_, WithheldFromForks::What::kSocketsOfSet);
+  close_on_exec();
+}
+
+void UcxWorker::close_on_exec() const noexcept {
+  axon::close_on_exec(event_fd_);
+  if (watched_set_ >= 0) axon::close_on_exec(watched_set_);
 }
 
 Result<UcxAddresses> UcxAddresses::unpack(std::span<const std::byte> packed) {

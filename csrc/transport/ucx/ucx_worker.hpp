@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/inheritance.hpp"
 #include "base/status.hpp"
 #include "transport/ucx/ucx.hpp"
 
@@ -37,6 +38,8 @@ class UcxWorker {
   std::span<const std::byte> address() const noexcept { return address_; }
   // Becomes readable after ucp_worker_arm(); owned by the worker.
   int event_fd() const noexcept { return event_fd_; }
+  // UCX opens its descriptors without close-on-exec. For those of connections that have been made or accepted since.
+  void close_on_exec() const noexcept;
 
  private:
   struct CleanUp {
@@ -50,11 +53,14 @@ class UcxWorker {
   Status create_worker();
   Status append_address(uint32_t flags);
   Status query();
+  void withhold_sockets(std::span<const int> sets_before);
 
   std::unique_ptr<ucp_context, CleanUp> context_;
   std::unique_ptr<ucp_worker, Destroy> worker_;
   std::vector<std::byte> address_;
   int event_fd_ = -1;
+  int watched_set_ = -1;  // UCX's epoll set of all that its own thread watches; none without such a thread
+  WithheldFromForks sockets_;
 };
 
 }  // namespace axon
