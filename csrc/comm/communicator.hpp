@@ -67,6 +67,9 @@ class Communicator final : public InboxListener {
   // (null): no longer; returns when it is not being asked any more.
   void accompany(Companion* companion) noexcept;
 
+  // Whether the rank's process has proven to be on this host. Any thread.
+  bool shares_host(int rank) const noexcept { return team_.shares_host[static_cast<size_t>(rank)]; }
+
   // For people: connects to the rank if nothing has been sent to it yet.
   Result<PeerPath> path_to(int rank);
 

@@ -60,6 +60,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOve
       doorbell_(transport_->event_fd()) {
   const std::span<const std::byte> address = transport_->address();
   card_.address.assign(address.begin(), address.end());
+  light_beacon();
   try {
     progress_.emplace(static_cast<Driver&>(*this), doorbell_);
   } catch (const std::system_error& failure) {
@@ -69,6 +70,15 @@ Engine::Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOve
 
 Engine::~Engine() {
   shut_down();
+}
+
+void Engine::light_beacon() {
+  Result<HostBeacon> beacon = HostBeacon::light(card_.process);
+  if (beacon.ok()) {
+    beacon_.emplace(std::move(beacon).value());
+  } else {
+    log::warn("messages between processes of this host take the network: " + beacon.status().message());
+  }
 }
 
 OwnCard Engine::make_card() {
@@ -102,6 +112,7 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
       if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
       team.peers.push_back(peer.value());
       team.keys.push_back(card.key);
+      team.shares_host.push_back(shares_host(peer.value()));
       team.on_one_host &= card.host == specification.cards.front().host;
     }
     auto communicator = std::make_unique<Communicator>(*this, std::move(specification.name), std::move(team));
@@ -128,10 +139,24 @@ Status Engine::check_room_for_group(size_t num_ranks) {
   });
 }
 
+// The card's word for it is not enough: hosts that were cloned from one snapshot have the same identity. What is not
+// proven is of another host, and reached by the network, which tells by itself when it is gone.
+bool Engine::is_here(const PeerCard& card) const {
+  if (card.process == card_.process) return true;
+  if (card.host != card_.host || !beacon_) return false;
+  const Result<bool> seen = HostBeacon::look_for(card.process);
+  if (!seen.ok()) {
+    log::warn("messages to process " + std::to_string(card.pid) + " take the network: " + seen.status().message());
+  } else if (!seen.value()) {
+    log::info("process " + std::to_string(card.pid) + " claims to be of this host, but is not here");
+  }
+  return seen.ok() && seen.value();
+}
+
 // The peer of this process, met now or in an earlier group.
 Result<PeerId> Engine::meet(const PeerCard& card) {
   if (const auto known = peer_of_.find(card.process); known != peer_of_.end()) return known->second;
-  const bool same_host = card.host == card_.host;
+  const bool same_host = is_here(card);
   if (same_host && !deafness_.ok()) return deafness_.clone();
   AXON_TRY(check_room(1));
   Result<PeerId> added = transport_->add_peer(card.address, same_host);
@@ -140,7 +165,8 @@ Result<PeerId> Engine::meet(const PeerCard& card) {
   peer_of_.emplace(card.process, peer);
   peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
   peers_[peer].card = card;
-  if (is_neighbour(card)) {
+  peers_[peer].shares_host = same_host;
+  if (is_neighbour(peer)) {
     if (++num_neighbours_ >= num_cores()) progress_->crowd();
     if (Status watched = doorbell_.watch(card.pid, peer); !watched.ok()) lose(peer, watched.message());
   }
@@ -382,7 +408,7 @@ void Engine::go_deaf(PeerId killed) noexcept {
   const Clock::time_point deadline = Clock::now() + kFarewell;
   while (Clock::now() < deadline) drive();
   for (PeerId peer = 0; peer < peers_.size(); ++peer) {
-    if (is_neighbour(peers_[peer].card)) lose(peer, deafness_.message());
+    if (is_neighbour(peer)) lose(peer, deafness_.message());
   }
   settle();
   is_deaf_.store(true, std::memory_order_release);
@@ -392,7 +418,7 @@ void Engine::lose(PeerId peer, std::string reason) noexcept {
   if (messenger_.is_lost(peer)) return;
   messenger_.mark_lost(peer);
   peers_[peer].loss = std::move(reason);
-  if (is_neighbour(peers_[peer].card) && --num_neighbours_ < num_cores()) progress_->thin_out();
+  if (is_neighbour(peer) && --num_neighbours_ < num_cores()) progress_->thin_out();
   for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
   for (Door* door : doors_) door->on_peer_lost(peer, peers_[peer].loss);
 }

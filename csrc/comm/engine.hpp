@@ -21,6 +21,7 @@
 #include "comm/communicator.hpp"
 #include "comm/door.hpp"
 #include "comm/doorbell.hpp"
+#include "comm/host_beacon.hpp"
 #include "comm/operation.hpp"
 #include "comm/own_card.hpp"
 #include "comm/peer_card.hpp"
@@ -98,8 +99,11 @@ class Engine final : private ControlHandler, private Driver {
   // Once the word is not 0, which a device writes.
   void watch(Gated& item, const std::atomic<uint32_t>& word) noexcept;
   void wake() noexcept { progress_->wake(); }
+  // Whether the peer has proven that it is on this host: it shares the kernel and the namespaces of processes, network
+  // and shared memory, and its pid means something here.
+  bool shares_host(PeerId peer) const noexcept { return peers_[peer].shares_host; }
   // Another process of this host.
-  bool is_neighbour(const PeerCard& card) const noexcept { return card.host == card_.host && card.pid != card_.pid; }
+  bool is_neighbour(PeerId peer) const noexcept { return shares_host(peer) && peers_[peer].card.pid != card_.pid; }
   // Other processes of this host that have been met and are there.
   int num_neighbours() const noexcept { return num_neighbours_; }
 
@@ -130,6 +134,7 @@ class Engine final : private ControlHandler, private Driver {
 
   struct Peer {
     PeerCard card;
+    bool shares_host = false;
     std::string loss;  // why it is gone; empty while it is not
   };
   using ProcessId = std::array<uint64_t, 2>;
@@ -139,6 +144,8 @@ class Engine final : private ControlHandler, private Driver {
   void settle() noexcept;
   void lose(PeerId peer, std::string reason) noexcept;
   void go_deaf(PeerId killed) noexcept;
+  void light_beacon();
+  bool is_here(const PeerCard& card) const;
 
   // Driver
   unsigned drive() noexcept override;
@@ -167,6 +174,7 @@ class Engine final : private ControlHandler, private Driver {
   std::unique_ptr<Transport> transport_;  // none once shut down
   PeerCard card_;                         // this process's, but for the key
   const AlgorithmOverrides overrides_;
+  std::optional<HostBeacon> beacon_;  // none: nobody can tell that this process is on their host
   const uint32_t born_after_ = num_forks();
   Messenger messenger_;
   Doorbell doorbell_;

@@ -20,9 +20,10 @@ Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, Pee
       socket_(std::move(identity.socket)),
       identity_(std::move(identity)),
       peer_(peer),
+      is_neighbour_(engine.is_neighbour(peer)),
       places_(kWindow),
       peers_places_(kWindow) {
-  watches_socket_ = socket_.valid() && identity_.card.host != engine.card().host;
+  watches_socket_ = socket_.valid() && !engine.shares_host(peer);
   free_places_.reserve(kWindow);
   for (uint32_t place = kWindow; place-- > 0;) {
     places_[place].number = place;

@@ -65,7 +65,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   // Nothing goes on any more.
   bool has_ended() noexcept;
   // The peer's process is another one of this host.
-  bool is_neighbour() const noexcept { return engine_.is_neighbour(identity_.card); }
+  bool is_neighbour() const noexcept { return is_neighbour_; }
 
   // What a door that lends and borrows notes here.
   struct Lending {
@@ -150,6 +150,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   FileDescriptor socket_;  // of the meeting, until it fails; taken out of:
   const Identity identity_;
   const PeerId peer_;
+  const bool is_neighbour_;
   Status failure_;
   std::optional<Clock::time_point> closes_at_;  // at the latest
   std::optional<uint64_t> ends_behind_;         // so many answers of the peer's, which has closed

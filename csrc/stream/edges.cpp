@@ -76,9 +76,13 @@ void Edges::answer(int peer, const Letter& card) {
   start(letter);
 }
 
+// A card's pid means something only on this host, which the engine has had proven; the card only claims it.
 Result<Reach> Edges::meet(int peer, const Letter& letter) {
   Result<DeviceCard> card = DeviceCard::decode(letter.content());
   if (!card.ok()) return std::move(card.status());
+  if (!communicator_.shares_host(peer)) {
+    return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
+  }
   const Reach reach = std::min(reach_of(block_), reach_of(card.value().block));
   if (reach == Reach::kNone) {
     return Status(ErrorCode::kResourceExhausted, "one of the two has no block of an arena for this group");

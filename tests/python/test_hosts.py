@@ -112,6 +112,31 @@ def test_containers_of_a_host_are_hosts_of_their_own(tmp_path: Path, device: str
             assert path["kernels"] is (None if device == "cpu" else False)
 
 
+def test_hosts_that_look_alike_are_told_apart(hosts: Hosts, tmp_path: Path) -> None:
+    """As machines that were cloned from one snapshot, whose boot ids and namespaces have the same numbers."""
+    numbers = tmp_path / "numbers"
+    numbers.mkdir()
+    for name in ("pid", "net", "ipc"):
+        (numbers / name).touch()
+    isolation = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    ranks = run_ranks(
+        "meets_a_lookalike",
+        2,
+        tmp_path / "store",
+        str(numbers),
+        prefixes=[[*hosts.prefix(rank), *isolation] for rank in range(2)],
+    )
+    survivor, victim = ranks
+    assert survivor.code == 0, survivor.errors
+    paths = [json.loads(rank.output.splitlines()[-2 if rank is survivor else -1]) for rank in ranks]
+    assert paths[0]["numbers"] == paths[1]["numbers"]
+    for path in paths:
+        assert not path["same_host"]
+        assert {device for _, device in path["lanes"]} == {"eth0"}
+    assert re.search("rank 1 (is gone|cannot be reached)", survivor.output.splitlines()[-1])
+    assert victim.code != 0
+
+
 def _form(store: str, rank: int) -> str:
     return failure(lambda: dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2))
 

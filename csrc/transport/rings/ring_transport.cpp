@@ -78,10 +78,11 @@ Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool 
   if (!added.ok()) return added;
   peers_.resize(std::max<size_t>(peers_.size(), added.value() + 1));
   peers_[added.value()].is_of_host = same_host;
-  if (!same_host || !bell_ || end.key == 0 || end.key == shared_.own.key) return added;
+  if (!bell_ || end.key == 0 || end.key == shared_.own.key) return added;
   Peer& peer = peers_[added.value()];
   peer.address = end;
-  peer.link = known != nullptr ? known : make_link(end);
+  // A process whose ring is read here is on this host, though only that one may have been able to prove it.
+  if (known != nullptr || same_host) peer.link = known != nullptr ? known : make_link(end);
   return added;
 }
 
@@ -201,6 +202,13 @@ bool RingTransport::hears(std::chrono::milliseconds at_most) noexcept {
   return std::ranges::none_of(peers_, takes_network) || network_->hears(at_most);
 }
 
+// What it had written before still counts. A ring holds no more than that.
+void RingTransport::on_peer_lost(PeerId peer, Status reason) noexcept {
+  RingLink* const link = peers_[peer].link;
+  for (uint32_t i = 0; link != nullptr && i <= RingMemory::kNumLines / kMostAtOnce; ++i) link->read(kMostAtOnce);
+  shared_.receiver->on_peer_lost(peer, std::move(reason));
+}
+
 void RingTransport::flush(int timeout_ms) noexcept {
   const auto is_at_rest = [](const RingLink* link) { return link->is_at_rest(); };
   flush_layer(*this, *network_, timeout_ms, [&] { return std::ranges::all_of(live_, is_at_rest); });
@@ -268,7 +276,7 @@ void RingTransport::look_after(RingLink& link) noexcept {
   const std::optional<PeerId> peer = peer_of(link);
   const bool is_gone = !peer && link.is_gone();
   if (link.fault() != nullptr && peer && !peers_[*peer].is_dropped) {
-    on_peer_lost(*peer, {ErrorCode::kPeerLost, link.fault()});
+    shared_.receiver->on_peer_lost(*peer, {ErrorCode::kPeerLost, link.fault()});
   }
   if (link.fault() != nullptr || is_gone) {
     link.lose();

@@ -65,9 +65,7 @@ class RingTransport final : public Transport, private Receiver {
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override {
     shared_.receiver->on_message(header, payload);
   }
-  void on_peer_lost(PeerId peer, Status reason) noexcept override {
-    shared_.receiver->on_peer_lost(peer, std::move(reason));
-  }
+  void on_peer_lost(PeerId peer, Status reason) noexcept override;
   void on_refused(const char* what) noexcept override { shared_.receiver->on_refused(what); }
 
   Status open_bell();

@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "base/resources.hpp"
+#include "transport/ucx/loopback_devices.hpp"
 #include "transport/ucx/quiet_ucx.hpp"
 #include "transport/ucx/ucx_status.hpp"
 
@@ -36,6 +37,7 @@ Result<std::unique_ptr<Transport>> UcxTransport::make(UcxWorker worker) {
   const auto name = bytes_of(transport->name_);
   transport->address_.assign(below.begin(), below.end());
   transport->address_.insert(transport->address_.end(), name.begin(), name.end());
+  transport->has_other_than_loopback_ = names_another_interface(transport->worker_.address());
   AXON_TRY(transport->register_handler(kMessageId, &UcxTransport::on_arrival));
   AXON_TRY(transport->register_handler(kProbeId, &UcxTransport::on_probe));
   AXON_TRY(transport->register_handler(kOfferId, &UcxTransport::on_offer));
@@ -95,6 +97,7 @@ Result<PeerId> UcxTransport::add_peer(std::span<const std::byte> address, bool s
                                         .name = name,
                                         .loss = {}});
   if (same_host) return id;
+  if (has_other_than_loopback_) hide_loopback(peer.address);
   if (Status connected = connect(peer); !connected.ok()) {
     peers_.pop_back();
     return connected;

@@ -116,6 +116,32 @@ TEST_P(RingTransports, keep_the_order_from_the_first_message_on) {
   }
 }
 
+// As where this process could prove that the other one is on its host, and that one could not.
+TEST_P(RingTransports, work_where_one_side_takes_the_other_for_another_host) {
+  Node here(with_rings(below->make_transport(), GetParam()));
+  Node unsure(with_rings(below->make_transport(), GetParam()));
+  const PeerId to_unsure = here.meet(unsure, true);
+  const PeerId to_here = unsure.meet(here, false);
+  const auto both = [&](const std::function<bool()>& condition) { return drive({&here, &unsure}, condition); };
+  EXPECT_FALSE(has_ring(unsure, to_here));
+  for (const size_t num_bytes : {size_t{8}, size_t{5000}, kLong}) {
+    here.send(to_unsure, pattern(num_bytes, 1));
+    unsure.send(to_here, pattern(num_bytes, 2));
+    ASSERT_TRUE(both([&] { return here.num_complete() == 1 && unsure.num_complete() == 1; })) << num_bytes;
+    ASSERT_TRUE(both([&] { return here.all_sends_finished() && unsure.all_sends_finished(); })) << num_bytes;
+    EXPECT_EQ(unsure.arrivals.front().bytes(), pattern(num_bytes, 1));
+    EXPECT_EQ(here.arrivals.front().bytes(), pattern(num_bytes, 2));
+    for (Node* node : {&here, &unsure}) {
+      node->arrivals.clear();
+      node->sends.clear();
+    }
+  }
+  EXPECT_TRUE(has_ring(unsure, to_here)) << "it reads the other one's ring, which is proof";
+  unsure.transport().drop_peer(to_here);
+  here.transport().drop_peer(to_unsure);
+  EXPECT_TRUE(both([&] { return here.transport().arm() && unsure.transport().arm(); }));
+}
+
 TEST_P(RingTransports, wake_who_sleeps) {
   warm_up();
   const auto is_readable = [&](int timeout_ms) {

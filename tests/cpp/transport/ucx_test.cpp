@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 #include <ucp/api/ucp.h>
 
+#include <algorithm>
+
 #include "base/scoped_variable.hpp"
 #include "transport/node.hpp"
+#include "transport/ucx/loopback_devices.hpp"
 #include "transport/ucx/ucx.hpp"
 #include "transport/ucx/ucx_status.hpp"
 #include "transport/ucx/ucx_worker.hpp"
@@ -43,6 +46,19 @@ TEST(UcxTransport, no_usable_transport_is_an_error) {
   auto transport = open_ucx_transport({.settings = {{"TLS", "nonexistent"}}});
   ASSERT_FALSE(transport.ok());
   EXPECT_NE(transport.status().message().find("ucp_init"), std::string::npos) << transport.status().message();
+}
+
+// UCX itself believes that whoever has this host's boot id is here: it takes the loopback interface if it is let.
+TEST(UcxTransport, reaches_peers_of_other_hosts_by_no_loopback_interface) {
+  Node first(std::move(open_ucx_transport({.settings = {{"TLS", "tcp"}}})).value());
+  Node second(std::move(open_ucx_transport({.settings = {{"TLS", "tcp"}}})).value());
+  const auto has_loopback = [&](bool same_host) {
+    const std::vector<Lane> lanes = first.transport().lanes(first.meet(second, same_host)).value();
+    return std::ranges::any_of(lanes, [](const Lane& lane) { return lane.device == "lo"; });
+  };
+  if (!names_another_interface(first.transport().address())) GTEST_SKIP() << "no interface but the loopback's";
+  EXPECT_TRUE(has_loopback(true));
+  EXPECT_FALSE(has_loopback(false));
 }
 
 TEST(UcxAddresses, a_length_that_cannot_be_is_refused) {
