@@ -134,6 +134,7 @@ class Communicator final : public InboxListener {
   void time_out(Operation& operation, Clock::time_point asked_at) noexcept;
   Status give_up_waiting(Operation& operation, Clock::time_point asked_at);
   std::string findings(Operation& operation, Clock::time_point asked_at);
+  std::string held_back(Exchange& exchange);
 
   void trace_begin(const Operation& operation, std::string_view algorithm) const;
   void trace_end(const Operation& operation, const Status& status) const;

@@ -141,6 +141,18 @@ Status Communicator::give_up_waiting(Operation& operation, Clock::time_point ask
                             std::to_string(operation.timeout.count()) + " ms."));
 }
 
+// " Held back here until rank 1 receives earlier messages …"; empty where nothing is.
+std::string Communicator::held_back(Exchange& exchange) {
+  std::string ranks;
+  for (const int other : exchange.ranks_behind())
+    ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(other);
+  if (ranks.empty()) return ranks;
+  const Allowance& allowance = inbox_->flow().allowance();
+  return " Flow control holds messages back here: earlier ones of this group have not been received by " + ranks +
+         " (limit: " + std::to_string(allowance.num_bytes >> 10) + " KiB or " + std::to_string(allowance.num_messages) +
+         " messages for each rank).";
+}
+
 // Who is to blame, as far as the answers tell.
 std::string Communicator::findings(Operation& operation, Clock::time_point asked_at) {
   if (!is_running(operation)) return "It has ended, but a callback of another one holds up its report.";
@@ -154,6 +166,7 @@ std::string Communicator::findings(Operation& operation, Clock::time_point asked
     awaited += (awaited.empty() ? "Still awaited here: rank " : ", rank ") + std::to_string(other);
   }
   text += awaited.empty() ? "No message has come." : awaited + ".";
+  text += held_back(*operation.exchange_);
   const bool goes_to_companion = companion_ != nullptr && operation.tag == 0 && operation.done_word == nullptr;
   if (operation.direction != Direction::kCollective && goes_to_companion) text += kMeetingUnderTags;
   return text;

@@ -42,10 +42,20 @@ void Exchange::fail(Status reason) noexcept {
 
 // Nobody waits for this request any more; if the transport has it, it goes on moving.
 void Exchange::abandon(Request& request) noexcept {
-  if (Batch* batch = std::exchange(request.batch, nullptr)) batch->one_less();
-  if (request.state == Request::State::kPosted) {
-    static_cast<InboxNode&>(request).unlink();
-    release(request);
+  Batch* const batch = std::exchange(request.batch, nullptr);
+  if (batch == nullptr) return;  // given up before
+  batch->one_less();
+  switch (request.state) {
+    case Request::State::kPosted:
+    case Request::State::kQueued:
+      static_cast<InboxNode&>(request).unlink();
+      release(request);
+      break;
+    case Request::State::kOffered:  // later the inbox may be gone
+      inbox_.flow().regain(request.header.destination);
+      break;
+    case Request::State::kMoving:
+      break;
   }
 }
 
@@ -56,6 +66,18 @@ std::vector<int> Exchange::ranks_awaited() {
     const bool sends = header.source == static_cast<uint32_t>(rank());
     const uint32_t other = sends ? header.destination : header.source;
     if (other != kAnySource) ranks.insert(static_cast<int>(other));
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+std::vector<int> Exchange::ranks_behind() {
+  std::set<int> ranks;
+  for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
+    const bool lacks_credit =
+        request->state == Request::State::kOffered && inbox_.flow().is_short_of_credit(request->buffer.num_bytes);
+    if (lacks_credit || request->state == Request::State::kQueued) {
+      ranks.insert(static_cast<int>(request->header.destination));
+    }
   }
   return {ranks.begin(), ranks.end()};
 }
@@ -88,17 +110,30 @@ void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept 
   request.header.key = inbox_.team().keys[message.peer];
   request.header.source = static_cast<uint32_t>(rank());
   request.header.destination = static_cast<uint32_t>(message.peer);
-  if (fingerprint_.operation == OperationKind::kPointToPoint) {
-    request.header.sequence = inbox_.next_point_to_point(request.header.destination);
-  }
   if (messenger_.is_lost(peer)) return finish(request, lost(message.peer));
   if (const Status& departure = inbox_.departure_of(message.peer); !departure.ok()) {
     return finish(request, departure.clone());
   }
-  ++num_moving_;
-  if (auto sent = messenger_.transport().send(peer, request.header, buffer, request)) {
-    on_done(request, std::move(*sent));
+  if (inbox_.flow().may_send(request.header.destination)) [[likely]]
+    return transmit(request);
+  request.state = Request::State::kQueued;
+  inbox_.flow().enqueue(request);
+}
+
+// Messages between two ranks are numbered as they leave: those that never do leave no gap.
+void Exchange::transmit(Request& send) noexcept {
+  const uint32_t destination = send.header.destination;
+  if (fingerprint_.operation == OperationKind::kPointToPoint) {
+    send.header.sequence = inbox_.next_point_to_point(destination);
   }
+  ++num_moving_;
+  const ConstBuffer payload{send.buffer.data, send.buffer.num_bytes, send.buffer.kind};
+  const bool is_eager = inbox_.flow().take(destination, payload.num_bytes) == FlowControl::Protocol::kEager;
+  send.state = is_eager ? Request::State::kMoving : Request::State::kOffered;
+  Transport& transport = messenger_.transport();
+  auto sent = is_eager ? transport.send(send.peer, send.header, payload, send)
+                       : transport.offer(send.peer, send.header, payload, send);
+  if (sent) on_done(send, std::move(*sent));
 }
 
 void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
@@ -214,6 +249,9 @@ void Exchange::on_done(Completion& completion, Status status) noexcept {
   if (request.exchange == nullptr) return;
   Exchange& exchange = *request.exchange;
   --exchange.num_moving_;
+  if (request.state == Request::State::kOffered && request.batch != nullptr) {
+    exchange.inbox_.flow().regain(request.header.destination);
+  }
   // Given up by its operation: nobody asks why it failed, and the group that knows its ranks may be gone.
   if (!status.ok() && request.batch != nullptr) status = exchange.unreachable(request.peer, status);
   exchange.finish(request, std::move(status));

@@ -75,8 +75,14 @@ class Exchange {
   // Why a posted receive will get nothing: whom it awaits is gone, or has left and sent no more. Ok while it may.
   Status hopelessness_of(const Request& receive) const;
 
+  // The ranks to which messages wait here only since they have not received what was sent to them before, each once,
+  // ascending.
+  std::vector<int> ranks_behind();
+
   // For Inbox: the message for a posted receive is here.
   void deliver(Request& receive, const MessageHeader& header, const Payload& payload) noexcept;
+  // For FlowControl: there is credit for a send.
+  void transmit(Request& send) noexcept;
 
  private:
   friend class Batch;

@@ -1,5 +1,7 @@
 #include "transport/inbox.hpp"
 
+#include <algorithm>
+
 #include "transport/exchange.hpp"
 
 namespace axon {
@@ -16,21 +18,30 @@ static bool is_for(const Request& receive, const MessageHeader& header) noexcept
          (header.fingerprint.operation == OperationKind::kPointToPoint || expected.sequence == header.sequence);
 }
 
+static size_t most_unexpected_bytes(const Allowance& of_each, size_t num_ranks) noexcept {
+  const size_t most_of_each = of_each.num_bytes + of_each.num_messages * sizeof(Unexpected);
+  return std::max(Inbox::kMostUnexpectedBytes, 2 * most_of_each * num_ranks);
+}
+
 Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener)
+    : Inbox(transport, pool, team, listener, Allowance::in_group_of(team.size())) {}
+
+Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener, Allowance allowance)
     : transport_(transport),
       pool_(pool),
       team_(team),
       listener_(listener),
+      flow_(transport, team, allowance),
+      most_unexpected_bytes_(most_unexpected_bytes(allowance, team.peers.size())),
       sent_(team.peers.size()),
       arrived_(team.peers.size()),
-      latest_(team.peers.size()),
       departures_(team.peers.size()) {}
 
 Inbox::~Inbox() {
   const Status left(ErrorCode::kAborted, "it has left the group without receiving it");
   const auto discard_all = [&](IntrusiveList<Unexpected>& list) {
     while (Unexpected* message = list.front()) {
-      drop(message->payload, left);
+      if (message->payload.rendezvous != nullptr) transport_.refuse(message->payload.rendezvous, left);
       release_copy(pool_, *message);
     }
   };
@@ -52,8 +63,8 @@ void Inbox::leave(uint32_t sequence) noexcept {
   IntrusiveList<Unexpected>& list = unexpected_[bucket_of(sequence)];
   const auto is_left = [&](const Unexpected& message) { return message.header.sequence == sequence; };
   while (Unexpected* message = list.find(is_left)) {
-    num_unexpected_bytes_ -= message->num_bytes_held();
-    refuse(message->payload);
+    let_go(*message);
+    refuse(message->header, message->payload);
     release_copy(pool_, *message);
   }
 }
@@ -63,6 +74,8 @@ bool Inbox::post(Request& receive) noexcept {
   const size_t bucket = bucket_of(receive.header.sequence);
   if (serve_from(point_to_point ? unexpected_point_to_point_ : unexpected_[bucket], receive)) return false;
   (point_to_point ? posted_point_to_point_ : posted_[bucket]).push_back(receive);
+  if (num_unexpected_bytes_ != 0) [[unlikely]]
+    relieve(receive.header.source);
   return true;
 }
 
@@ -75,15 +88,14 @@ void Inbox::on_message(const MessageHeader& header, const Payload& payload) noex
 }
 
 void Inbox::on_collective(const MessageHeader& header, const Payload& payload) noexcept {
-  if (const Status mismatch = compare(header); !mismatch.ok()) return drop(payload, mismatch);
+  if (const Status mismatch = compare(header); !mismatch.ok()) return drop(header, payload, mismatch);
   const size_t bucket = bucket_of(header.sequence);
   Request* receive = posted_[bucket].find([&](const Request& posted) { return is_for(posted, header); });
   const bool entered = !is_later(header.sequence, latest_entered_);
-  if (receive == nullptr && entered && listener_.has_ended(header.sequence)) return refuse(payload);
-  latest_[header.source] = header;
+  if (receive == nullptr && entered && listener_.has_ended(header.sequence)) return refuse(header, payload);
+  flow_.note_latest(header);
   if (receive == nullptr) return hold(unexpected_[bucket], header, payload);
-  static_cast<InboxNode*>(receive)->unlink();
-  receive->exchange->deliver(*receive, header, payload);
+  hand_over(*receive, header, payload);
 }
 
 // Compares the message with what this rank entered at its sequence; what has not been entered yet is compared then.
@@ -98,8 +110,8 @@ Status Inbox::compare(const MessageHeader& header) noexcept {
 
 void Inbox::on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
   uint32_t& next = arrived_[header.source];
-  if (header.sequence != next && is_repeated(header)) return refuse(payload);
-  latest_[header.source] = header;
+  if (header.sequence != next && is_repeated(header)) return refuse_repeated(payload);
+  flow_.note_latest(header);
   if (header.sequence != next) return hold(early_, header, payload);
   ++next;
   serve_point_to_point(header, payload);
@@ -134,8 +146,7 @@ void Inbox::serve_point_to_point(const MessageHeader& header, const Payload& pay
     hold(unexpected_point_to_point_, header, payload);
     return;
   }
-  static_cast<InboxNode*>(receive)->unlink();
-  receive->exchange->deliver(*receive, header, payload);
+  hand_over(*receive, header, payload);
 }
 
 // The gap before some overtaking messages of this source may just have been filled.
@@ -145,43 +156,84 @@ void Inbox::serve_early(uint32_t source) noexcept {
   };
   while (Unexpected* message = early_.find(is_next)) {
     ++arrived_[source];
-    message->unlink();
-    num_unexpected_bytes_ -= message->num_bytes_held();
+    let_go(*message);
     serve_point_to_point(message->header, message->payload);
     release_copy(pool_, *message);
   }
 }
 
 void Inbox::hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept {
-  if (num_unexpected_bytes_ > kMostUnexpectedBytes) {
-    Status why(ErrorCode::kResourceExhausted, "more than " + std::to_string(kMostUnexpectedBytes >> 20) +
+  if (num_unexpected_bytes_ > most_unexpected_bytes_) {
+    Status why(ErrorCode::kResourceExhausted, "more than " + std::to_string(most_unexpected_bytes_ >> 20) +
                                                   " MiB have come without a receive for them, the latest from rank " +
                                                   std::to_string(header.source));
-    drop(payload, why);
+    drop(header, payload, why);
     return overflow(std::move(why));
   }
   Unexpected& message = hold_copy(pool_, header, payload);
   list.push_back(message);
   num_unexpected_bytes_ += message.num_bytes_held();
+  flow_.note_held(header.source);
+  if (flow_.has_spent_all(header.source) && has_receive_from(header.source)) relieve(header.source);
+}
+
+void Inbox::let_go(Unexpected& message) noexcept {
+  message.unlink();
+  num_unexpected_bytes_ -= message.num_bytes_held();
+  flow_.note_released(message.header.source);
+}
+
+// The rendezvous of a payload that waits at its sender returns its own credit.
+void Inbox::hand_over(Request& receive, const MessageHeader& header, const Payload& payload) noexcept {
+  static_cast<InboxNode&>(receive).unlink();
+  if (payload.rendezvous == nullptr) flow_.note_consumed(header.source, payload.num_bytes);
+  receive.exchange->deliver(receive, header, payload);
+}
+
+// For a receive that no held message matches: what it waits for may wait at its sender for credit that only receives
+// of the held ones would return. Not once they take so much memory that the group is at risk: then the senders wait
+// until their operations time out.
+void Inbox::relieve(uint32_t source) noexcept {
+  if (num_unexpected_bytes_ > most_unexpected_bytes_ / 2) return;
+  if (source != kAnySource) return flow_.has_spent_all(source) ? flow_.advance(source) : void();
+  for (uint32_t each = 0; each < team_.peers.size(); ++each) relieve(each);
+}
+
+bool Inbox::has_receive_from(uint32_t source) noexcept {
+  const auto takes = [&](const Request& posted) {
+    return posted.header.source == source || posted.header.source == kAnySource;
+  };
+  return posted_point_to_point_.find(takes) != nullptr ||
+         std::ranges::any_of(posted_, [&](auto& bucket) { return bucket.find(takes) != nullptr; });
 }
 
 bool Inbox::serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept {
   Unexpected* message = list.find([&](const Unexpected& held) { return is_for(receive, held.header); });
   if (message == nullptr) return false;
-  message->unlink();
-  num_unexpected_bytes_ -= message->num_bytes_held();
-  receive.exchange->deliver(receive, message->header, message->payload);
+  let_go(*message);
+  hand_over(receive, message->header, message->payload);
   release_copy(pool_, *message);
   return true;
 }
 
-void Inbox::refuse(const Payload& payload) noexcept {
-  ++num_refused_;
-  drop(payload, Status(ErrorCode::kAborted, "it has come twice, or for a collective that has ended"));
+static Status repeated_or_late() {
+  return {ErrorCode::kAborted, "it has come twice, or for a collective that has ended"};
 }
 
-void Inbox::drop(const Payload& payload, const Status& why) noexcept {
-  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, why);
+void Inbox::refuse(const MessageHeader& header, const Payload& payload) noexcept {
+  ++num_refused_;
+  drop(header, payload, repeated_or_late());
+}
+
+// Has its credit back already, if it is a repetition indeed.
+void Inbox::refuse_repeated(const Payload& payload) noexcept {
+  ++num_refused_;
+  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, repeated_or_late());
+}
+
+void Inbox::drop(const MessageHeader& header, const Payload& payload, const Status& why) noexcept {
+  if (payload.rendezvous != nullptr) return transport_.refuse(payload.rendezvous, why);
+  flow_.note_consumed(header.source, payload.num_bytes);
 }
 
 }  // namespace axon

@@ -14,6 +14,7 @@
 
 #include "base/block_pool.hpp"
 #include "base/intrusive_list.hpp"
+#include "transport/flow_control.hpp"
 #include "transport/request.hpp"
 #include "transport/team.hpp"
 
@@ -48,15 +49,20 @@ class InboxListener {
 
 class Inbox {
  public:
-  // Memory that messages may take before anybody waits for them; past it the group fails rather than grow.
+  // Memory that messages may take before anybody waits for them. Senders wait before they reach it (flow_control.hpp):
+  // past it, a rank sends what it has no credit for, and the group fails rather than grow. In groups so large that the
+  // least allowances add up to more, twice as much as these.
   static constexpr size_t kMostUnexpectedBytes = size_t{256} << 20;
 
   Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener);
+  // Tests choose the allowance: the same in all inboxes of a group.
+  Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener, Allowance allowance);
   ~Inbox();
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
 
   const Team& team() const noexcept { return team_; }
+  FlowControl& flow() noexcept { return flow_; }
 
   // This rank starts the collective `sequence`: compared with what other ranks have already sent for it.
   void enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept;
@@ -89,7 +95,7 @@ class Inbox {
 
   // Of the latest message from a rank, the one that has come last; null: none has. For diagnosis.
   const MessageHeader* latest_from(int rank) const noexcept {
-    const MessageHeader& latest = latest_[static_cast<size_t>(rank)];
+    const MessageHeader& latest = flow_.latest_from(static_cast<uint32_t>(rank));
     return latest.fingerprint.operation == OperationKind{} ? nullptr : &latest;
   }
 
@@ -121,19 +127,26 @@ class Inbox {
   Status compare(const MessageHeader& header) noexcept;
   bool is_repeated(const MessageHeader& header) noexcept;
   void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
+  void let_go(Unexpected& message) noexcept;
+  void hand_over(Request& receive, const MessageHeader& header, const Payload& payload) noexcept;
+  void relieve(uint32_t source) noexcept;
+  bool has_receive_from(uint32_t source) noexcept;
   bool serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept;
-  void refuse(const Payload& payload) noexcept;
-  void drop(const Payload& payload, const Status& why) noexcept;
+  void refuse(const MessageHeader& header, const Payload& payload) noexcept;
+  void refuse_repeated(const Payload& payload) noexcept;
+  void drop(const MessageHeader& header, const Payload& payload, const Status& why) noexcept;
 
   Transport& transport_;
   BlockPool& pool_;
   const Team& team_;
   InboxListener& listener_;
+  FlowControl flow_;
 
   std::array<IntrusiveList<Request, InInbox>, kNumBuckets> posted_;  // collectives, by sequence
   std::array<IntrusiveList<Unexpected>, kNumBuckets> unexpected_;
   std::array<Entered, kNumEntered> entered_;  // the latest, by sequence
   uint32_t latest_entered_ = 0;
+  const size_t most_unexpected_bytes_;
   size_t num_unexpected_bytes_ = 0;
   uint64_t num_refused_ = 0;
 
@@ -142,7 +155,6 @@ class Inbox {
   IntrusiveList<Unexpected> early_;    // overtook an earlier message of the same source
   std::vector<uint32_t> sent_;         // by destination
   std::vector<uint32_t> arrived_;      // by source
-  std::vector<MessageHeader> latest_;  // by source; of no operation: none
   std::vector<Departure> departures_;  // by rank
 };
 

@@ -56,6 +56,8 @@ const char* name_of(OperationKind kind) noexcept {
       return "progress reply";
     case OperationKind::kDeparture:
       return "departure";
+    case OperationKind::kCredit:
+      return "credit";
   }
   return "unknown operation";
 }

@@ -44,6 +44,7 @@ enum class OperationKind : uint8_t {
   kProgressQuery = 65,
   kProgressReply = 66,
   kDeparture = 67,
+  kCredit = 68,  // between inboxes: flow_control.hpp
 };
 
 const char* name_of(OperationKind kind) noexcept;

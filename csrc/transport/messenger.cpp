@@ -52,7 +52,7 @@ void Messenger::discard_strangers() noexcept {
 void Messenger::discard(Early& early) noexcept {
   while (Unexpected* message = early.messages.front()) {
     drop(message->payload);
-    --num_strangers_;
+    num_stranger_bytes_ -= message->num_bytes_held();
     release_copy(block_pool_, *message);
   }
 }
@@ -72,7 +72,7 @@ bool Messenger::hand_out_early(uint64_t key, Deliver deliver) {
   Early& early = found->second;
   while (Unexpected* message = early.messages.front()) {
     deliver(*message);
-    --num_strangers_;
+    num_stranger_bytes_ -= message->num_bytes_held();
     release_copy(block_pool_, *message);
   }
   const bool overflowed = early.overflowed;
@@ -83,17 +83,19 @@ bool Messenger::hand_out_early(uint64_t key, Deliver deliver) {
 void Messenger::attach(Inbox& inbox) {
   const uint64_t key = inbox.team().own_key();
   inboxes_.emplace(key, &inbox);
+  inbox.flow().settle_by(&due_);
   const auto deliver_to = [&](const Unexpected& message) { deliver(inbox, message.header, message.payload); };
   if (hand_out_early(key, deliver_to)) {
     inbox.overflow(Status(ErrorCode::kResourceExhausted,
                           "messages that came before this rank had formed the group have been dropped: it kept " +
-                              std::to_string(kMostStrangers) + " for groups to come, and more came"));
+                              std::to_string(kMostStrangerBytes >> 20) + " MiB for groups to come, and more came"));
   }
 }
 
 void Messenger::detach(Inbox& inbox) noexcept {
   const uint64_t key = inbox.team().own_key();
   if (inboxes_.erase(key) == 0) return;
+  inbox.flow().settle_by(nullptr);
   retired_.add(key);
   num_refused_ += inbox.num_refused();
 }
@@ -119,7 +121,10 @@ unsigned Messenger::progress() noexcept {
 }
 
 void Messenger::run_ready() noexcept {
-  while (Wakeable* wakeable = ready_.pop_front()) wakeable->wake();
+  do {
+    while (Wakeable* wakeable = ready_.pop_front()) wakeable->wake();
+    while (FlowControl* flow = due_.pop_front()) flow->settle();
+  } while (!ready_.empty());
 }
 
 void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
@@ -144,6 +149,8 @@ void Messenger::deliver(Inbox& inbox, const MessageHeader& header, const Payload
       header.destination == static_cast<uint32_t>(team.rank) && header.source < team.peers.size();
   if (!between_members) return refuse(header, payload);
   if (!is_control(header)) return inbox.on_message(header, payload);
+  const bool is_credit = header.fingerprint.operation == OperationKind::kCredit && payload.rendezvous == nullptr;
+  if (is_credit) return inbox.flow().on_credit(header);
   const bool is_known = header.fingerprint.operation <= OperationKind::kDeparture;  // behind: none, or of transports
   is_known ? control_.on_control(header, payload) : refuse(header, payload);
 }
@@ -168,17 +175,19 @@ void Messenger::hold_stranger(const MessageHeader& header, const Payload& payloa
   const OperationKind kind = header.fingerprint.operation;
   const bool is_question = kind == OperationKind::kProgressQuery || kind == OperationKind::kProgressReply;
   if (is_question) return drop(payload);
-  if (num_strangers_ < kMostStrangers) {
-    early.messages.push_back(hold_copy(block_pool_, header, payload));
-    ++num_strangers_;
+  if (num_stranger_bytes_ < kMostStrangerBytes) {
+    Unexpected& message = hold_copy(block_pool_, header, payload);
+    early.messages.push_back(message);
+    num_stranger_bytes_ += message.num_bytes_held();
     return;
   }
   drop(payload);
   if (std::exchange(early.overflowed, true)) return;
-  log::warn("more than " + std::to_string(kMostStrangers) +
-            " messages have come for groups that this process has not formed yet. The latest are dropped, and their "
-            "group, in which this process is rank " +
-            std::to_string(header.destination) + ", will fail here when it is formed");
+  log::warn(
+      "more than " + std::to_string(kMostStrangerBytes >> 20) +
+      " MiB of messages have come for groups that this process has not formed yet. The latest are dropped, and their "
+      "group, in which this process is rank " +
+      std::to_string(header.destination) + ", will fail here when it is formed");
 }
 
 void Messenger::refuse(const MessageHeader& header, const Payload& payload) noexcept {

@@ -114,7 +114,8 @@ class Messenger final : public Receiver {
     std::array<uint64_t, 1024> ring_{};
     size_t num_added_ = 0;
   };
-  static constexpr size_t kMostStrangers = 4096;
+  // Senders wait before they reach it, as those to an inbox do.
+  static constexpr size_t kMostStrangerBytes = Inbox::kMostUnexpectedBytes;
 
   // What has come for a key that is given out and has no inbox yet.
   struct Early {
@@ -136,13 +137,14 @@ class Messenger final : public Receiver {
   BlockPool block_pool_;
   ScratchPool scratch_pool_;
   IntrusiveList<Wakeable> ready_;
+  IntrusiveList<FlowControl> due_;  // that have credit to return, or messages that may go now
   IntrusiveList<Request, InExchange> orphans_;
   std::unordered_map<uint64_t, Inbox*> inboxes_;         // by key
   std::unordered_map<uint64_t, Addressee*> addressees_;  // by key
   Addressee* latest_addressee_ = nullptr;                // of these: the next message is often for the same
   uint64_t latest_key_ = 0;
   std::unordered_map<uint64_t, Early> expected_;  // by key
-  size_t num_strangers_ = 0;                      // in expected_
+  size_t num_stranger_bytes_ = 0;                 // in expected_
   Recent retired_;                                // gone, formed or not
   std::vector<bool> lost_;                        // by peer
   uint64_t num_dropped_ = 0;

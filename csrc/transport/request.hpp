@@ -14,8 +14,10 @@ inline constexpr uint32_t kAnySource = UINT32_MAX;
 
 struct Request : ListNode<Request, struct InInbox>, ListNode<Request, struct InExchange>, Completion {
   enum class State : uint8_t {
-    kPosted,  // a receive whose message has not come
-    kMoving,  // in the transport's hands; its memory must stay
+    kPosted,   // a receive whose message has not come
+    kQueued,   // a send that waits for credit
+    kMoving,   // in the transport's hands; its memory must stay
+    kOffered,  // the same: a send whose payload waits here until its receiver fetches it
   };
 
   Exchange* exchange = nullptr;

@@ -69,6 +69,8 @@ class Receiver {
 
 class Transport {
  public:
+  static constexpr size_t kLargestEager = size_t{64} << 10;
+
   virtual ~Transport() = default;
 
   // Set once, before the first progress().
@@ -87,6 +89,9 @@ class Transport {
 
   // What messages to this peer take, each once; connects if nothing has been sent yet. For people.
   virtual Result<std::vector<Lane>> lanes(PeerId peer) = 0;
+
+  // Payloads of up to this size are sent eagerly by send(): none of them waits for its receiver. Larger ones all do.
+  virtual size_t largest_eager() const noexcept { return kLargestEager; }
 
   // Payload and completion stay alive until done; the header is copied.
   virtual std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,

@@ -129,6 +129,9 @@ class Rank final : ControlHandler, InboxListener {
         if (!receives_.empty()) receives_.back().exchange.fail({ErrorCode::kAborted, "given up"});
         messenger_.run_ready();
         break;
+      case 8:
+        send(input_.take<uint8_t>() % kNumRanks);
+        break;
       default:
         get_message();
     }
@@ -145,6 +148,7 @@ class Rank final : ControlHandler, InboxListener {
     if (plausible & 8) header.slot %= 4;
     if (plausible & 16) header.fingerprint = plausible & 32 ? kReduce : kMessage;
     if (plausible & 64) header.fingerprint = {.operation = OperationKind::kDeparture, .num_elements = header.slot};
+    if (plausible & 128) header.fingerprint = {.operation = OperationKind::kCredit, .num_elements = header.slot};
     return header;
   }
 
@@ -162,6 +166,14 @@ class Rank final : ControlHandler, InboxListener {
     auto& memory = memory_.emplace_back(input_.take<uint8_t>() % 64);  // outlives transfers of receives given up
     receive.batch.receive({.peer = peer, .slot = input_.take<uint8_t>() % 4u}, {memory.data(), memory.size()});
     receive.task.resume();
+    messenger_.run_ready();
+  }
+
+  void send(int peer) {
+    Receive& sending = receives_.emplace_back(messenger_, inbox_, 0, kMessage);
+    auto& memory = memory_.emplace_back(input_.take<uint8_t>() % 64);
+    sending.batch.send({.peer = peer}, {memory.data(), memory.size()});
+    sending.task.resume();
     messenger_.run_ready();
   }
 
@@ -201,7 +213,8 @@ class Rank final : ControlHandler, InboxListener {
   FuzzTransport transport_;
   Messenger messenger_{transport_, *this};
   const Team team_{.rank = 0, .peers = {0, 1, 2}, .keys = {kKey, 2, 3}};
-  Inbox inbox_{transport_, messenger_.block_pool(), team_, *this};
+  static constexpr Allowance kAllowance{.num_messages = 4, .num_bytes = 100};
+  Inbox inbox_{transport_, messenger_.block_pool(), team_, *this, kAllowance};
   std::list<std::vector<std::byte>> memory_;
   std::list<Receive> receives_;
   std::set<uint32_t> ended_;

@@ -18,6 +18,7 @@ class LoopbackTransport final : public Transport {
   std::span<const std::byte> address() const noexcept override { return std::as_bytes(std::span(&process_, 1)); }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
   Result<std::vector<Lane>> lanes(PeerId) override { return std::vector{Lane{.name = "loopback", .device = ""}}; }
+  size_t largest_eager() const noexcept override { return fabric_.plan_.largest_eager_num_bytes; }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
   std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,

@@ -11,6 +11,7 @@
 // for it, and once.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -37,7 +38,7 @@ static_assert(sizeof(LongMessage) == 64 && std::is_trivially_copyable_v<LongMess
 class PieceTransport final : public Transport, private Receiver {
  public:
   // Longer messages go in pieces: those that the network, too, would have wait at their sender.
-  static constexpr size_t kLongestWhole = size_t{64} << 10;
+  static constexpr size_t kLongestWhole = kLargestEager;
   // With all headers one segment of TCP.
   static constexpr size_t kPiece = size_t{60} << 10;
   static_assert(kPiece <= kLongestWhole);
@@ -52,6 +53,7 @@ class PieceTransport final : public Transport, private Receiver {
     return network_->num_descriptors_to_come(peer);
   }
   Result<std::vector<Lane>> lanes(PeerId peer) override { return network_->lanes(peer); }
+  size_t largest_eager() const noexcept override { return std::min(kLargestEager, network_->largest_eager()); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
   std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,

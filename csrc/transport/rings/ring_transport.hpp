@@ -36,6 +36,8 @@ class RingTransport final : public Transport, private Receiver {
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
+  // Rings send 64 KiB eagerly; a peer without one gets what the network sends so.
+  size_t largest_eager() const noexcept override { return std::min(RingMemory::kMostBytes, network_->largest_eager()); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
   std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,

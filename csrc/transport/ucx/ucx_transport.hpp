@@ -58,9 +58,6 @@ class UcxTransport final : public Transport {
   void flush(int timeout_ms) noexcept override;
 
  private:
-  // Copying through shared memory outruns CMA (docs/adr/ucx-eager-up-to-64-kib.md): the kernel's look at each page
-  // costs more. The bound keeps what comes unasked small.
-  static constexpr size_t kLargestEager = size_t{64} << 10;
   // Over TCP an endpoint has a socket for each direction; UCX opens a timer with the first one, and looks for shared
   // memory by a descriptor that it closes again.
   static constexpr size_t kDescriptorsOfAnEndpoint = 3;

@@ -22,6 +22,7 @@ class UncountedTransport final : public Transport, private Receiver {
     return inner_->add_peer(address, same_host);
   }
   Result<std::vector<Lane>> lanes(PeerId peer) override { return inner_->lanes(peer); }
+  size_t largest_eager() const noexcept override { return inner_->largest_eager(); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override {
     const AllocationCounter::Pause pause;

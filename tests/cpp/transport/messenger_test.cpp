@@ -423,15 +423,18 @@ TEST_F(MessengerTest, message_with_a_key_never_given_out_is_not_kept) {
 
 TEST_F(MessengerTest, strangers_are_bounded_and_the_group_that_lost_some_is_told) {
   testing::internal::CaptureStderr();
-  for (uint32_t i = 0; i < 5000; ++i) arrive(header(kMessage, 1, i, 0), 0);
+  const std::vector<std::byte> block(1 << 20);
+  for (uint32_t i = 0; i < 300; ++i) {
+    messenger_.on_message(header(kMessage, 1, i, 0), {.bytes = block.data(), .num_bytes = block.size()});
+  }
   const std::string logged = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(messenger_.num_dropped(), 5000u - 4096u);
-  EXPECT_NE(logged.find("more than 4096 messages"), std::string::npos) << logged;
+  EXPECT_EQ(messenger_.num_dropped(), 300u - 256u);
+  EXPECT_NE(logged.find("more than 256 MiB of messages"), std::string::npos) << logged;
   EXPECT_EQ(std::ranges::count(logged, '\n'), 1) << logged;
   EXPECT_TRUE(listener_.overflows.empty());
   messenger_.attach(inbox_);
   ASSERT_EQ(listener_.overflows.size(), 1u);
-  EXPECT_NE(listener_.overflows[0].find("4096"), std::string::npos) << listener_.overflows[0];
+  EXPECT_NE(listener_.overflows[0].find("256 MiB"), std::string::npos) << listener_.overflows[0];
   messenger_.detach(inbox_);
 }
 

@@ -27,7 +27,7 @@ TEST(Wire, message_header_bytes) {
                                        15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   2,    12,  1,  0x1C,
                                        0xFF, 0xFF, 0xFF, 0xFF, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::memcmp(&header, golden.data(), golden.size()), 0);
-  EXPECT_EQ(kWireVersion, 11u);
+  EXPECT_EQ(kWireVersion, 12u);
 }
 
 TEST(Wire, enumerations_keep_their_values) {
@@ -40,6 +40,7 @@ TEST(Wire, enumerations_keep_their_values) {
   EXPECT_EQ(static_cast<int>(OperationKind::kFailureNotice), 64);
   EXPECT_EQ(static_cast<int>(OperationKind::kProgressReply), 66);
   EXPECT_EQ(static_cast<int>(OperationKind::kDeparture), 67);
+  EXPECT_EQ(static_cast<int>(OperationKind::kCredit), 68);
   EXPECT_EQ(static_cast<int>(DataType::kComplex128), 15);
   EXPECT_EQ(static_cast<int>(Reduction::kPremulSum), 9);
 }
