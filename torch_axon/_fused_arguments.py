@@ -90,6 +90,22 @@ def fit(x: Tensor, depth: int, weights: Sequence[Tensor], biases: Sequence[Tenso
     return True
 
 
+def check_forms(operator: str, tensors: dict[str, Tensor | None]) -> None:
+    """Of what is no matrix of elements in this process's memory, such as a DTensor, which says where its shard is."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            form = f"is a {type(tensor).__name__}"
+        elif hasattr(tensor, "to_local"):
+            form = f"is a {type(tensor).__name__}, of which every rank has its own part"
+        elif tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized:
+            form = f"is nested, quantized or has layout {tensor.layout}"
+        else:
+            continue
+        raise TypeError(f"{operator}: argument '{name}' {form}; allowed: strided tensors; of a DTensor its to_local()")
+
+
 def check_factors(
     operator: str, x: Tensor, depth: int, weights: dict[str, Tensor], biases: dict[str, Tensor | None]
 ) -> None:

@@ -26,6 +26,7 @@ from torch_axon._fused_arguments import (
     as_lists,
     by_name,
     check_factors,
+    check_forms,
     check_scales,
     check_types,
     dimension,
@@ -91,12 +92,13 @@ def all_gather_matmul(
         done = _C.all_gather_matmul(x_shard, several, addends, group.group_name, return_gathered)
         if done is not None:
             return done[0] if return_gathered else None, done[1][0] if isinstance(weights, Tensor) else done[1]
+    named, named_addends = by_name("weights", weights, several), by_name("biases", weights, addends)
+    check_forms("all_gather_matmul", {"x_shard": x_shard, **named, **named_addends})
     dim = dimension("all_gather_matmul: gather_dim", gather_dim, x_shard)
     shares = shares_of_shards("all_gather_matmul", x_shard.shape[dim], sizes, group)
     columns = dim == x_shard.ndim - 1
     depth = sum(shares) if columns else x_shard.shape[-1]
     if not fit(x_shard, depth, several, addends):
-        named, named_addends = by_name("weights", weights, several), by_name("biases", weights, addends)
         check_factors("all_gather_matmul", x_shard, depth, named, named_addends)
         check_types("all_gather_matmul", x_shard, {**named, **named_addends})
     if columns:
@@ -135,6 +137,7 @@ def matmul_reduce_scatter(
         done: Tensor | None = _C.matmul_reduce_scatter(x, weight, bias, reduce_op, group.group_name)
         if done is not None:
             return done
+    check_forms("matmul_reduce_scatter", {"x": x, "weight": weight, "bias": bias})
     dim = dimension("matmul_reduce_scatter: scatter_dim", scatter_dim, x)
     if not fit(x, x.shape[-1], [weight], [bias]):
         check_factors("matmul_reduce_scatter", x, x.shape[-1], {"weight": weight}, {"bias": bias})
@@ -177,12 +180,17 @@ def scaled_all_gather_matmul(
     each row of x_shard, be it a single one, which is gathered along with it, with scales of [1, n] each.
     """
     group = group or dist.distributed_c10d._get_default_group()
+    several, addends = as_lists("scaled_all_gather_matmul", weights, biases)
+    named, named_addends = by_name("weights", weights, several), by_name("biases", weights, addends)
+    named_scales = by_name("scales", scales, list(scales))
+    check_forms(
+        "scaled_all_gather_matmul",
+        {"x_shard": x_shard, "scale_x": scale_x, **named, **named_scales, **named_addends},
+    )
     dim = rows_dimension("scaled_all_gather_matmul: gather_dim", gather_dim, x_shard)
     shares = shares_of_shards("scaled_all_gather_matmul", x_shard.shape[dim], sizes, group)
-    several, addends = as_lists("scaled_all_gather_matmul", weights, biases)
-    named = by_name("weights", weights, several)
-    check_factors("scaled_all_gather_matmul", x_shard, x_shard.shape[-1], named, by_name("biases", weights, addends))
-    check_scales("scaled_all_gather_matmul", x_shard, scale_x, named, by_name("scales", scales, list(scales)))
+    check_factors("scaled_all_gather_matmul", x_shard, x_shard.shape[-1], named, named_addends)
+    check_scales("scaled_all_gather_matmul", x_shard, scale_x, named, named_scales)
     rows = Rows(x_shard, dim)
     gathered, products = torch.ops.axon.scaled_all_gather_matmul(
         rows.matrix,
@@ -219,6 +227,10 @@ def scaled_matmul_reduce_scatter(
     What the ranks exchange, and the result, are of `out_dtype`.
     """
     group = group or dist.distributed_c10d._get_default_group()
+    check_forms(
+        "scaled_matmul_reduce_scatter",
+        {"x": x, "scale_x": scale_x, "weight": weight, "scale": scale, "bias": bias},
+    )
     dim = rows_dimension("scaled_matmul_reduce_scatter: scatter_dim", scatter_dim, x)
     shares = shares_of_whole("scaled_matmul_reduce_scatter", x.shape[dim], sizes, group)
     check_factors("scaled_matmul_reduce_scatter", x, x.shape[-1], {"weight": weight}, {"bias": bias})

@@ -64,6 +64,7 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   if (C10_UNLIKELY(coalesced_ != nullptr)) return nullptr;
   if (C10_UNLIKELY(estimate_.has_value())) return estimate(std::move(work), mode);
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
+  if (mode.asynchronous) work->keep_memory();
   work->set_timeout(unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
   if (C10_UNLIKELY(wants_sites())) work->set_site(interned_call_site());
   if (C10_UNLIKELY(is_timed_.load(std::memory_order_relaxed))) work->take_times();

@@ -37,10 +37,13 @@ AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c1
   static constexpr Call kCall{c10d::OpType::_ALLREDUCE_SPARSE, "axon:sparse_all_reduce"};
   check_length({"all_reduce", "tensors"}, tensors.size(), 1);
   const at::Tensor& tensor = tensors.front();
+  static constexpr Argument kTensors{"all_reduce", "tensors"};
   if (!tensor.is_sparse() || !(tensor.is_cpu() || tensor.is_cuda())) {
     throw_value_error("all_reduce: argument 'tensors' is on " + tensor.device().str() +
                       "; allowed: sparse COO tensors on the CPU or on CUDA devices");
   }
+  check_tensor(kTensors, tensor._indices());
+  check_tensor(kTensors, tensor._values());
   if (options.reduceOp.op_ != c10d::ReduceOp::SUM) {
     throw_value_error("all_reduce: argument 'op' is ReduceOp " + std::to_string(options.reduceOp.op_) +
                       "; allowed for sparse tensors: SUM");

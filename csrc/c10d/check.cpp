@@ -9,6 +9,7 @@
 
 #include "c10d/errors.hpp"
 #include "collectives/arithmetic/arithmetic.hpp"
+#include "python/tensor_memory.hpp"
 
 namespace axon {
 
@@ -21,20 +22,9 @@ static std::string name_of(at::ScalarType type) {
   return std::string("dtype ") + c10::toString(type);
 }
 
-[[noreturn]] static void reject(Argument argument, const at::Tensor& tensor) {
-  static const std::string allowed = "strided tensors on the CPU or on CUDA devices";
-  if (!tensor.defined()) throw_type_error(complaint(argument, "is an undefined tensor", allowed));
-  if (tensor.layout() != at::kStrided) {
-    std::ostringstream layout;
-    layout << tensor.layout();
-    throw_value_error(complaint(argument, "has layout " + layout.str(), allowed));
-  }
-  throw_value_error(complaint(argument, "is on " + tensor.device().str(), allowed));
-}
-
 void check_tensor(Argument argument, const at::Tensor& tensor) {
-  const bool fits = tensor.defined() && tensor.layout() == at::kStrided && (tensor.is_cpu() || tensor.is_cuda());
-  if (C10_UNLIKELY(!fits)) reject(argument, tensor);
+  if (C10_LIKELY(has_memory(tensor))) return;
+  throw_type_error(complaint(argument, lack_of_memory(tensor).value_or(""), kAllowedTensors));
 }
 
 void check_type(Argument argument, const at::Tensor& tensor, at::ScalarType type) {
@@ -97,7 +87,7 @@ void check_reduction(Argument argument, const at::Tensor& tensor, const Reductio
                               std::string("dtypes for which ") + name_of(reduction.reduction) + " is defined"));
 }
 
-static int64_t num_rows(const at::Tensor& tensor) noexcept {
+static int64_t num_rows(const at::Tensor& tensor) {
   return tensor.dim() == 0 ? tensor.numel() : tensor.size(0);
 }
 

@@ -19,7 +19,7 @@ struct Argument {
 
 using TensorList = std::vector<at::Tensor>;
 
-// Defined, strided, on the CPU or a CUDA device.
+// Strided, on the CPU or a CUDA device, with memory of its own.
 void check_tensor(Argument argument, const at::Tensor& tensor);
 // The same for each, and all of one type.
 void check_tensors(Argument argument, const TensorList& tensors, at::ScalarType type);

@@ -44,12 +44,12 @@ DataType to_data_type(at::ScalarType type) noexcept {
   }
 }
 
-size_t count_elements(const at::Tensor& tensor, DataType type) noexcept {
+size_t count_elements(const at::Tensor& tensor, DataType type) {
   const auto num_elements = static_cast<size_t>(tensor.numel());
   return type == DataType::kByte ? num_elements * tensor.element_size() : num_elements;
 }
 
-Shape to_shape(const at::Tensor& tensor) noexcept {
+Shape to_shape(const at::Tensor& tensor) {
   Shape shape;
   const at::IntArrayRef sizes = tensor.sizes();
   shape.num_dimensions = static_cast<uint8_t>(std::min(sizes.size(), Shape::kMostDimensions));
@@ -91,7 +91,7 @@ ReductionSpecification to_reduction(const c10d::ReduceOp& op, const char* operat
   }
 }
 
-Buffer to_buffer(const at::Tensor& tensor) noexcept {
+Buffer to_buffer(const at::Tensor& tensor) {
   return {.data = static_cast<std::byte*>(tensor.data_ptr()),
           .num_bytes = tensor.nbytes(),
           .kind = tensor.is_cpu() ? MemoryKind::kHost : MemoryKind::kCuda};

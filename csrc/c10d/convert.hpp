@@ -11,13 +11,13 @@
 
 namespace axon {
 
-// Types that the engine does not calculate with (float8, quantized, …) move as bytes.
+// Types that the engine does not calculate with (float8, …) move as bytes.
 DataType to_data_type(at::ScalarType type) noexcept;
 
 // How many elements of `type` a tensor is to the engine: bytes, where it is moved as bytes.
-size_t count_elements(const at::Tensor& tensor, DataType type) noexcept;
+size_t count_elements(const at::Tensor& tensor, DataType type);
 
-Shape to_shape(const at::Tensor& tensor) noexcept;
+Shape to_shape(const at::Tensor& tensor);
 
 struct ReductionSpecification {
   Reduction reduction = Reduction::kNone;
@@ -28,6 +28,6 @@ struct ReductionSpecification {
 ReductionSpecification to_reduction(const c10d::ReduceOp& op, const char* operation);
 
 // The memory of a tensor that is laid out without gaps.
-Buffer to_buffer(const at::Tensor& tensor) noexcept;
+Buffer to_buffer(const at::Tensor& tensor);
 
 }  // namespace axon

@@ -1,12 +1,16 @@
 // The memory of a Work's operations.
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "c10d/convert.hpp"
+#include "c10d/errors.hpp"
 #include "c10d/shelf.hpp"
 #include "c10d/work.hpp"
+#include "python/tensor_memory.hpp"
 
 namespace axon {
 
@@ -14,11 +18,22 @@ static bool needs_staging(const at::Tensor& tensor) {
   return !tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg();
 }
 
+// Elements that lie in one place would overwrite each other; torch refuses such outputs, too, but at the copy back.
+static void check_apart(const char* operation, const at::Tensor& tensor) {
+  if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
+  std::ostringstream text;
+  text << operation << ": an output of shape " << tensor.sizes() << " has strides " << tensor.strides()
+       << ", so that several of its elements share their memory; allowed: a contiguous() copy";
+  throw_value_error(text.str());
+}
+
 // Where the engine finds the tensor's elements in order.
 Buffer Part::claim(const at::Tensor& tensor, Access access) {
   work_.claim_device(tensor.device(), name_of(arguments.kind));
   if (C10_LIKELY(!needs_staging(tensor))) return to_buffer(tensor);
+  if (access != Access::kRead) check_apart(name_of(arguments.kind), tensor);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const BelowPython no_subclass;
   at::Tensor staged = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   if (access != Access::kWrite) staged.copy_(tensor);
   if (access == Access::kRead) {
@@ -31,7 +46,13 @@ Buffer Part::claim(const at::Tensor& tensor, Access access) {
 
 void Part::copy_back() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (const CopyBack& copy : copies_back_) copy.target.copy_(copy.staged);
+  const BelowPython no_subclass;
+  for (const CopyBack& copy : copies_back_) {
+    if (const auto lack = lack_of_memory(copy.target)) {
+      throw_value_error(describe() + ": its output " + *lack + " now; allowed: to keep it as it is until wait()");
+    }
+    copy.target.copy_(copy.staged);
+  }
   if (work_.device().is_cpu()) copies_back_.clear();  // a device may not have come to the copy yet
 }
 
@@ -106,6 +127,7 @@ void Part::separate_inputs() {
   if (inputs_.empty() || outputs_.empty() || !overlap(hull(inputs_), hull(outputs_))) return;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (!is_disturbed(i)) continue;
+    const BelowPython no_modes;
     const at::Tensor copy =
         at::from_blob(const_cast<std::byte*>(inputs_[i].data), {static_cast<int64_t>(inputs_[i].num_bytes)},
                       at::device(work_.device()).dtype(at::kByte))

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/log.hpp"
 #include "c10d/callbacks.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/signals.hpp"
@@ -52,6 +53,14 @@ void AxonWork::start(Communicator& communicator) {
   if (num_parts_ == 0) return complete();
   num_unfinished_.store(num_parts_, std::memory_order_relaxed);  // the submission publishes it
   for_each_part([&](Part& part) { part.start(communicator); });
+}
+
+void AxonWork::keep_memory() {
+  for (const auto* tensors : {&inputs_, &outputs_}) {
+    for (const at::Tensor& tensor : *tensors) {
+      if (tensor.has_storage()) memory_.push_back(tensor.storage());
+    }
+  }
 }
 
 void AxonWork::take_times() {
@@ -117,10 +126,10 @@ void AxonWork::mark(c10::ivalue::Future& future) const {
 // Runs the callbacks that wait for the future.
 void AxonWork::mark(c10::ivalue::Future& future, const std::exception_ptr& failure,
                     const std::vector<at::Tensor>& outputs) {
-  if (failure) {
-    future.setError(failure);
-  } else {
-    future.markCompleted(c10::IValue(outputs));
+  try {
+    failure ? future.setError(failure) : future.markCompleted(c10::IValue(outputs));
+  } catch (const std::exception& error) {  // no caller of ours can take it
+    log::warn(std::string("a callback of a future has thrown: ") + error.what());
   }
 }
 

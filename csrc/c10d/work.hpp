@@ -141,6 +141,10 @@ class AxonWork final : public c10d::Work {
   };
   void run_on(const Place& place);
 
+  // Keeps the memory of its tensors while they may be given other memory (`parameter.data = ...`, as Module.to() does):
+  // for calls that return before they are over. Once all parts are there.
+  void keep_memory();
+
   // Before it is started, in a group whose calls are timed.
   void take_times();
   void begin_times_on(const Place& place);
@@ -193,6 +197,7 @@ class AxonWork final : public c10d::Work {
   size_t num_parts_ = 0;
   c10::SmallVector<at::Tensor, 2> inputs_;
   c10::SmallVector<at::Tensor, 2> outputs_;
+  c10::SmallVector<c10::Storage, 4> memory_;
   at::Device device_ = at::kCPU;
 
   struct Enqueued {

@@ -8,6 +8,7 @@
 
 #include "c10d/fused/below_autograd.hpp"
 #include "c10d/fused/schedules.hpp"
+#include "python/tensor_memory.hpp"
 
 namespace axon {
 
@@ -28,7 +29,7 @@ bool goes_to_the_kernel(const at::Tensor& tensor) {
 bool fits(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   const auto is_alike = [&](const at::Tensor& tensor, int64_t num_dimensions) {
     return tensor.dim() == num_dimensions && tensor.scalar_type() == x.scalar_type() && tensor.device() == x.device() &&
-           goes_to_the_kernel(tensor);
+           goes_to_the_kernel(tensor) && has_memory(tensor);
   };
   return is_alike(weight, 2) && weight.size(0) == x.size(1) &&
          (!bias || (is_alike(*bias, 1) && bias->size(0) == weight.size(1)));
@@ -41,7 +42,7 @@ c10::intrusive_ptr<AxonBackend> backend_of(const std::string& group, const at::T
 }
 
 bool is_ready(const at::Tensor& x) {
-  return x.dim() == 2 && x.is_contiguous() && x.layout() == at::kStrided && goes_to_the_kernel(x);
+  return x.dim() == 2 && x.is_contiguous() && has_memory(x) && goes_to_the_kernel(x);
 }
 
 Weight weight_of(const at::Tensor& values, const std::optional<at::Tensor>& bias) {

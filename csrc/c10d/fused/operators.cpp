@@ -84,6 +84,7 @@ void check_factors(const char* operation, const Rows& x, const Weight& weight) {
   }
   if (!weight.bias) return;
   const Argument bias{operation, "bias"};
+  check_tensor(bias, *weight.bias);
   check_device(bias, *weight.bias, x.values);
   check_type(bias, *weight.bias, weight.output_type);
   if (weight.bias->dim() == 1 && weight.bias->size(0) == weight.num_columns()) return;
