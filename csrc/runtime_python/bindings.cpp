@@ -1,9 +1,12 @@
 #include "runtime_python/bindings.hpp"
 
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/config.hpp"
 #include "python/gil.hpp"
+#include "python/tensor_memory.hpp"
+#include "runtime_python/buffers.hpp"
 #include "runtime_python/lending.hpp"
 #include "runtime_python/python_runtime.hpp"
 
@@ -281,6 +284,9 @@ void bind_connection(py::module_& module) {
 
 void bind_runtime(py::module_& module) {
   bind_connection(module);
+  module.def("tensor_of_buffer", &tensor_of_buffer);
+  module.def("check_capsule", &check_capsule);
+  module.def("lack_of_memory", &lack_of_memory);
   py::class_<PythonInvocation>(module, "RuntimeInvocation")
       .def_property_readonly("name", &PythonInvocation::name)
       .def_property_readonly("serial", &PythonInvocation::serial)
