@@ -12,6 +12,7 @@
 
 #include "base/data_type.hpp"
 #include "python/gil.hpp"
+#include "python/tensor_memory.hpp"
 #include "runtime_python/lending.hpp"
 
 namespace axon {
@@ -58,6 +59,7 @@ std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept {
 // before is what is sent.
 static at::Tensor from_device(const at::Tensor& source) {
   const GilReleased no_gil;
+  const BelowPython no_modes;
   const at::NoGradGuard no_gradient;
   at::Tensor host = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
   host.copy_(source, /*non_blocking=*/true);
@@ -67,14 +69,16 @@ static at::Tensor from_device(const at::Tensor& source) {
 
 // With all its elements in a row, where it lies.
 static at::Tensor plain(const at::Tensor& tensor) {
-  const bool is_plain = tensor.layout() == at::kStrided && !tensor.is_quantized();
-  if (!is_plain || !(tensor.is_cpu() || tensor.is_cuda())) {
-    throw pybind11::type_error("a tensor of layout " + c10::str(tensor.layout()) + " on " + tensor.device().str() +
-                               " cannot be sent; allowed: strided, not quantized, on the CPU or on CUDA");
-  }
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
   const GilReleased no_gil;
+  const BelowPython no_subclass;
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
+// Keeps the memory even if the tensor is given other memory meanwhile (`parameter.data = ...`, as Module.to() does).
+static Owner owner_of_memory(const at::Tensor& tensor) {
+  return {c10::Storage(tensor.storage()).unsafeReleaseStorageImpl(),
+          [](void* held) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(held)); }};
 }
 
 static std::optional<Whereabouts> lend_if_allowed(const at::Tensor& tensor, uint64_t lendable) {
@@ -92,12 +96,13 @@ size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendabl
   if (tensor.is_cuda()) check_not_captured(tensor.device());
   const std::optional<Whereabouts> whereabouts = lend_if_allowed(sent, lendable);
   if (!whereabouts && sent.is_cuda()) sent = from_device(sent);
+  // The mutable pointer, because a lazily cloned tensor moves away from the memory of its const one when it is written.
   const TensorView view{.dtype = dtype_of(sent.scalar_type()),
                         .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
                         .shape = {sent.sizes().data(), sent.sizes().size()},
-                        .data = {static_cast<const std::byte*>(sent.const_data_ptr()), sent.nbytes()}};
-  if (whereabouts) return outbound.lend(view, *whereabouts, owner_of(std::move(sent)));
-  return outbound.add(view, owner_of(std::move(sent)));
+                        .data = {static_cast<const std::byte*>(sent.mutable_data_ptr()), sent.nbytes()}};
+  if (whereabouts) return outbound.lend(view, *whereabouts, owner_of_memory(sent));
+  return outbound.add(view, owner_of_memory(sent));
 }
 
 Owner owner_of(at::Tensor tensor) noexcept {

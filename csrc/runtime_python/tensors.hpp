@@ -13,8 +13,7 @@ namespace axon {
 class Connection;
 
 // Adds it to a message, which keeps it alive. Makes a copy where it is not contiguous, or neither on the host nor on
-// one of the `lendable` GPUs (a bit each). Throws TypeError for what has no elements of its own in a row: sparse,
-// quantized, meta tensors.
+// one of the `lendable` GPUs (a bit each). Only for tensors that have memory (python/tensor_memory.hpp).
 size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendable);
 
 // Keeps a tensor, which comes back as the same object of Python's.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "python/gil.hpp"
+#include "python/tensor_memory.hpp"
 #include "runtime/values.hpp"
 #include "runtime_python/lending.hpp"
 #include "runtime_python/tensors.hpp"
@@ -60,9 +61,9 @@ class Unpacker {
     }
     Arguments arguments{py::tuple(positional.count), {}};
     for (uint64_t i = 0; i < positional.count; ++i) {
-      PyTuple_SET_ITEM(arguments.positional.ptr(), static_cast<Py_ssize_t>(i), unpack(1).release().ptr());
+      PyTuple_SET_ITEM(arguments.positional.ptr(), static_cast<Py_ssize_t>(i), unpack(0).release().ptr());
     }
-    py::object named = unpack(1);
+    py::object named = unpack(-1);
     if (named.is_none()) return arguments;
     if (PyDict_Check(named.ptr()) == 0) throw py::type_error("a function has been called with odd named arguments");
     arguments.named = std::move(named);
@@ -93,6 +94,9 @@ class Unpacker {
       const py::object key = unpack(depth);
       const py::object item = unpack(depth);
       if (PyDict_SetItem(made.ptr(), key.ptr(), item.ptr()) != 0) throw py::error_already_set();
+    }
+    if (static_cast<uint64_t>(PyDict_GET_SIZE(made.ptr())) != count) {
+      throw py::value_error("a dict has come with keys that are equal once they are plain values");
     }
     return made;
   }
@@ -146,6 +150,7 @@ class Unpacker {
 // All values of a message, or an exception: then nobody will read what it lends.
 template <typename Read>
 static auto read_all(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer, Read read) {
+  const BelowPython no_modes;  // of the thread that takes an answer, such as FakeTensorMode
   Unpacker unpacker(inbound, placement, peer);
   try {
     auto values = read(unpacker);

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from torch_axon import _native
+
 Description = tuple[torch.dtype, tuple[int, ...], bool]
 Where = Callable[[list[Description]], list[torch.Tensor | None]]
 
@@ -94,8 +96,8 @@ def _check(tensor: object, incoming: Incoming, number: int, strict: bool) -> Non
         return
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"memory: a {type(tensor).__name__} is handed out for tensor {number}; allowed: a tensor, None")
-    if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda"):
-        raise refuse(f"as {tensor.layout} on {tensor.device}", "strided, on the CPU or on CUDA")
+    if reason := _native.load().lack_of_memory(tensor):
+        raise refuse(f"as one that {reason}", "strided, with memory of its own, on the CPU or on CUDA")
     if tensor.dtype != incoming.dtype:
         raise refuse(f"as {tensor.dtype}", f"{incoming.dtype}, as it comes")
     if tensor.shape != incoming.shape:

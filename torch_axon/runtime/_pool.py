@@ -49,7 +49,7 @@ class Pool:
     def _take(self, incoming: Incoming) -> torch.Tensor | None:
         num_bytes = math.prod(incoming.shape) * incoming.dtype.itemsize
         if num_bytes == 0:
-            return torch.empty(incoming.shape, dtype=incoming.dtype)
+            return torch.empty(incoming.shape, dtype=incoming.dtype, device="cpu")
         block = self._block(-(-num_bytes // _GRANULE) * _GRANULE)
         if block is None:
             return None
@@ -70,4 +70,4 @@ class Pool:
         if self._num_bytes + num_bytes > self.max_bytes:
             return None
         self._num_bytes += num_bytes
-        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._pinned)
+        return torch.empty(num_bytes, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)

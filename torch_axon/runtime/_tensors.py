@@ -1,66 +1,102 @@
-"""What can be sent as a tensor although it is none."""
+"""What is sent of objects that are neither plain values nor tensors as torch makes them."""
 
 from __future__ import annotations
 
-import warnings
+import sys
+from typing import Any
 
 import torch
 import torch.utils.dlpack
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from torch_axon import _native
+
+_ALLOWED = (
+    "None, bool, int, float, str, bytes, lists, tuples and dicts of such, tensors, NumPy arrays, and what speaks the "
+    "buffer protocol or DLPack"
+)
 
 
-def as_tensor(value: object) -> torch.Tensor:
-    """A tensor over the memory of `value`, which speaks DLPack or the buffer protocol. Called by the extension."""
-    if hasattr(value, "__dlpack__"):
-        try:
-            return torch.utils.dlpack.from_dlpack(value)
-        except (BufferError, TypeError, RuntimeError):
-            if not _has_buffer(value):
-                raise
-    if not _has_buffer(value):
-        raise TypeError(
-            f"a value of {type(value).__qualname__} cannot be sent; allowed: None, bool, int, float, str, bytes, "
-            "lists, tuples and dicts of such, tensors, and what speaks DLPack or the buffer protocol"
-        )
-    return _of_buffer(memoryview(value))  # type: ignore[arg-type]
+def as_sendable(value: object) -> Tensor | bool | int | float:
+    """A tensor over the memory of `value`, or the number that it is. Called by the extension.
 
-
-def _has_buffer(value: object) -> bool:
+    Raises TypeError for what cannot be sent.
+    """
+    if isinstance(value, Tensor):
+        return _of_subclass(value)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return _of_array(value)
+    if numpy is not None and isinstance(value, numpy.generic):
+        return _of_scalar(value)
     try:
-        memoryview(value).release()  # type: ignore[arg-type]
-    except TypeError:
-        return False
-    return True
+        tensor: Tensor | None = _native.load().tensor_of_buffer(value)
+    except (TypeError, ValueError, BufferError):
+        if not hasattr(value, "__dlpack__"):  # which can have types that buffers have not
+            raise
+        tensor = None
+    if tensor is not None:
+        return tensor
+    if hasattr(value, "__dlpack__") and not isinstance(value, type):
+        return _by_dlpack(value)
+    raise TypeError(f"a value of type {type(value).__qualname__} cannot be sent; allowed: {_ALLOWED}")
 
 
-_DTYPES = {
-    "?": torch.bool,
-    "b": torch.int8,
-    "B": torch.uint8,
-    "c": torch.uint8,
-    "h": torch.int16,
-    "H": torch.uint16,
-    "i": torch.int32,
-    "I": torch.uint32,
-    "l": torch.int64,
-    "L": torch.uint64,
-    "q": torch.int64,
-    "Q": torch.uint64,
-    "e": torch.float16,
-    "f": torch.float32,
-    "d": torch.float64,
-    "Zf": torch.complex64,
-    "Zd": torch.complex128,
-}
+def _of_subclass(tensor: Tensor) -> Tensor:
+    if is_lazy(tensor):
+        raise TypeError(
+            f"a value of type {type(tensor).__qualname__} cannot be sent before its module's first forward pass has "
+            "given it a shape"
+        )
+    return tensor
 
 
-def _of_buffer(view: memoryview) -> torch.Tensor:
-    dtype = _DTYPES.get(view.format.lstrip("@=<"))
-    if dtype is None:
-        raise TypeError(f"a buffer of format {view.format!r} cannot be sent; allowed: {', '.join(_DTYPES)}")
-    shape = view.shape or ()
-    if view.nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
-    contiguous = view if view.c_contiguous else memoryview(view.tobytes())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is only read, so that it may be read-only
-        return torch.frombuffer(contiguous.cast("B"), dtype=torch.uint8).view(dtype).view(shape)
+def _of_array(array: Any) -> Tensor:
+    masked: Any = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(array, masked.MaskedArray):
+        raise TypeError(
+            f"a {type(array).__qualname__} cannot be sent: its mask would be lost; allowed: its filled(), or its data "
+            "and its mask (numpy.ma.getmaskarray)"
+        )
+    dtype = array.dtype
+    if dtype.kind not in "biufc" or not dtype.isnative or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+        raise TypeError(
+            f"a NumPy array of dtype {dtype.str if dtype.names is None else dtype} cannot be sent; allowed: bool, "
+            "integers, floats of up to 64 bits and complex numbers of up to 128, in native byte order (astype)"
+        )
+    tensor: Tensor | None = _native.load().tensor_of_buffer(array)
+    assert tensor is not None
+    return tensor
+
+
+def _of_scalar(scalar: Any) -> bool | int | float:
+    number: object = scalar.item() if scalar.dtype.kind in "biuf" else None  # others' may be text, bytes or tuples
+    if not isinstance(number, bool | int | float):
+        raise TypeError(
+            f"a NumPy scalar of type {type(scalar).__qualname__} cannot be sent; allowed: bool, integers and floats of "
+            "up to 64 bits, which arrive as bool, int and float"
+        )
+    return number
+
+
+class _CheckedProducer:
+    """Hands its array to torch after a look at what it exports."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def __dlpack__(self, **how: Any) -> Any:
+        capsule = self._array.__dlpack__(**how)
+        _native.load().check_capsule(capsule)
+        return capsule
+
+
+def _by_dlpack(array: Any) -> Tensor:
+    try:
+        return torch.utils.dlpack.from_dlpack(_CheckedProducer(array))
+    except Exception as error:
+        raise TypeError(f"a value of type {type(array).__qualname__} cannot be sent as a tensor: {error}") from error
