@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -41,10 +42,23 @@ static std::string too_many(const char* what, size_t count, size_t most) {
   return std::string(what) + " " + std::to_string(count) + "; allowed: up to " + std::to_string(most);
 }
 
+// Returns nothing for a shape that no tensor has.
+static std::optional<size_t> count_elements(std::span<const int64_t> shape) noexcept {
+  size_t num_elements = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(num_elements, static_cast<size_t>(size), &num_elements)) return {};
+  }
+  return num_elements;
+}
+
 // Of a tensor of so many bytes and this shape. Other doors' types are as long as they say.
 uint16_t Outbound::element_num_bytes_of(const TensorView& tensor) {
-  size_t num_elements = 1;
-  for (const int64_t size : tensor.shape) num_elements *= static_cast<size_t>(size);
+  const std::optional<size_t> counted = count_elements(tensor.shape);
+  if (!counted) refuse("a tensor's shape has a negative size, or more elements than 64 bits count");
+  const size_t num_elements = counted.value_or(0);
+  if (tensor.data.data == nullptr && tensor.data.num_bytes != 0) {
+    refuse("a tensor of " + std::to_string(tensor.data.num_bytes) + " bytes has no memory: its data is null");
+  }
   const bool is_known = tensor.dtype <= static_cast<uint8_t>(DataType::kComplex128);
   const size_t num_bytes = is_known            ? size_of(static_cast<DataType>(tensor.dtype))
                            : num_elements == 0 ? 0
@@ -69,7 +83,7 @@ size_t Outbound::add(const TensorView& tensor, Owner owner) {
                       .num_dimensions = static_cast<uint8_t>(tensor.shape.size()),
                       .element_num_bytes = element_num_bytes_of(tensor)};
   added.shape_offset = shapes_.size();
-  added.data = tensor.data;
+  if (fits_.ok()) added.data = tensor.data;  // else nothing is sent, and nothing may be where it says
   added.owner = std::move(owner);
   for (const int64_t size : tensor.shape) shapes_.push_back(size);
   return tensors_.size() - 1;

@@ -153,7 +153,7 @@ BAD: list[tuple[Callable[[list[Incoming]], list[object]], type[Exception], str]]
     ),
     (lambda coming: [torch.empty(21, dtype=torch.int64)] * 2, ValueError, r"with shape \[21\]; allowed: \[20\]"),
     (lambda coming: [torch.empty(40, dtype=torch.int64)[::2]] * 2, ValueError, "a view that is not contiguous"),
-    (lambda coming: [torch.empty(20, dtype=torch.int64, device="meta")] * 2, ValueError, "as torch.strided on meta"),
+    (lambda coming: [torch.empty(20, dtype=torch.int64, device="meta")] * 2, ValueError, "as one that is on meta"),
     (lambda coming: [bytearray(160)] * 2, TypeError, "a bytearray is handed out for tensor 0"),
     (lambda coming: [torch.empty(20, dtype=torch.int64)], ValueError, "1 tensors have been handed out; allowed: 2"),
     (overlapping, ValueError, "tensors that overlap are handed out"),

@@ -79,10 +79,14 @@ CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device
 
 CudaSide::~CudaSide() {
   drain();
-  const c10::DeviceGuard on_device(device_);
-  const std::weak_ptr<void> graphs = group_->graphs();
-  group_.reset();
-  Workspace::let_go(std::move(workspaces_), graphs);
+  try {
+    const c10::DeviceGuard on_device(device_);  // throws once CUDA has failed
+    const std::weak_ptr<void> graphs = group_->graphs();
+    group_.reset();
+    Workspace::let_go(std::move(workspaces_), graphs);
+  } catch (const std::exception&) {
+    log::info("CUDA has failed, or is gone since the process exits: a group's workspaces are left behind");
+  }
 }
 
 // Stream by stream: somebody may be capturing on the device's others. Kernels and operations end by their timeouts.

@@ -150,6 +150,27 @@ TEST(Envelope, a_tensor_of_another_length_than_its_shape_is_not_sent) {
   EXPECT_EQ(outbound.fits().message(), "a tensor of 3 elements is 13 bytes long; allowed: 12");
 }
 
+static std::string refusal_of(const std::vector<int64_t>& shape, ConstBuffer data) {
+  Nobody nobody;
+  Outbound outbound(nobody);
+  outbound.open("function");
+  outbound.add({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = shape, .data = data});
+  outbound.seal();
+  return outbound.fits().ok() ? "" : outbound.fits().message();
+}
+
+TEST(Envelope, a_tensor_of_an_impossible_shape_or_without_memory_is_not_sent) {
+  constexpr int64_t kHuge = int64_t{1} << 32;
+  const std::byte one{};
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{-1, -1}, {kHuge, kHuge}}) {
+    EXPECT_TRUE(refusal_of(shape, {&one, 1}).starts_with("a tensor's shape has a negative size"));
+  }
+  for (const size_t num_bytes : {size_t{8}, size_t{100'000}}) {
+    EXPECT_TRUE(refusal_of({static_cast<int64_t>(num_bytes)}, {nullptr, num_bytes}).ends_with("its data is null"));
+  }
+  EXPECT_EQ(refusal_of({0}, {}), "");
+}
+
 TEST(Envelope, changed_bytes_are_refused_or_stay_within_bounds) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
