@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/MaybeOwned.h>
 #include <pybind11/pybind11.h>
 
 #include <array>
@@ -67,12 +68,14 @@ static at::Tensor from_device(const at::Tensor& source) {
   return host;
 }
 
+using MaybeOwned = c10::MaybeOwned<at::Tensor>;
+
 // With all its elements in a row, where it lies.
-static at::Tensor plain(const at::Tensor& tensor) {
-  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
+static MaybeOwned plain(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return MaybeOwned::borrowed(tensor);
   const GilReleased no_gil;
   const BelowPython no_subclass;
-  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+  return MaybeOwned::owned(tensor.detach().resolve_conj().resolve_neg().contiguous());
 }
 
 // Keeps the memory even if the tensor is given other memory meanwhile (`parameter.data = ...`, as Module.to() does).
@@ -88,14 +91,15 @@ static std::optional<Whereabouts> lend_if_allowed(const at::Tensor& tensor, uint
 }
 
 size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendable) {
-  at::Tensor sent = plain(tensor);
-  if (sent.dim() > static_cast<int64_t>(kMostDimensions)) {
-    throw pybind11::value_error("a tensor of " + std::to_string(sent.dim()) +
+  MaybeOwned plain_tensor = plain(tensor);
+  if (tensor.dim() > static_cast<int64_t>(kMostDimensions)) {
+    throw pybind11::value_error("a tensor of " + std::to_string(tensor.dim()) +
                                 " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
   }
   if (tensor.is_cuda()) check_not_captured(tensor.device());
-  const std::optional<Whereabouts> whereabouts = lend_if_allowed(sent, lendable);
-  if (!whereabouts && sent.is_cuda()) sent = from_device(sent);
+  const std::optional<Whereabouts> whereabouts = lend_if_allowed(*plain_tensor, lendable);
+  if (!whereabouts && tensor.is_cuda()) plain_tensor = MaybeOwned::owned(from_device(*plain_tensor));
+  const at::Tensor& sent = *plain_tensor;
   // The mutable pointer, because a lazily cloned tensor moves away from the memory of its const one when it is written.
   const TensorView view{.dtype = dtype_of(sent.scalar_type()),
                         .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
