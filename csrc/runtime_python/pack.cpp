@@ -167,6 +167,8 @@ class Packer {
     writer_.binary({first, static_cast<size_t>(PyBytes_GET_SIZE(value))});
   }
 
+  // Values are held, as what is in them may run code of their own, or let other threads run, which change the
+  // container.
   void pack_sequence(PyObject* value, int depth) {
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
     check_room(size, "a sequence", depth);  // of values that take a byte at least, as below
@@ -175,8 +177,9 @@ class Packer {
       if (i >= PySequence_Fast_GET_SIZE(value)) {
         refuse(PyExc_ValueError, "a list has changed while it was being sent", depth);
       }
+      const auto item = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(value, i));
       step(depth) = {.key = nullptr, .index = i};
-      pack(PySequence_Fast_GET_ITEM(value, i), depth + 1);
+      pack(item.ptr(), depth + 1);
     }
   }
 
@@ -189,6 +192,7 @@ class Packer {
     Py_ssize_t position = 0;
     Py_ssize_t num_packed = 0;
     while (PyDict_Next(value, &position, &key, &item) != 0) {
+      const std::array held{py::reinterpret_borrow<py::object>(key), py::reinterpret_borrow<py::object>(item)};
       if (!PyUnicode_CheckExact(key)) check_key(key, depth);
       step(depth) = {.key = key, .index = 0};
       pack(key, depth);

@@ -162,6 +162,22 @@ def test_dlpack_is_looked_at_before_torch_takes_it(peer: Peer) -> None:
             peer.invoke("echo", exporter)
 
 
+def test_exporters_may_change_what_they_are_sent_in(peer: Peer) -> None:
+    class Changing(_Exporter):
+        def __dlpack__(self, **how: Any) -> Any:
+            values.clear()
+            names.clear()
+            return super().__dlpack__()
+
+    values: list[Any] = []
+    names: dict[str, Any] = {}
+    for container in (values, names):
+        values[:] = [Changing(torch.ones(3)), "x" * 10]
+        names |= {"a" * 10: Changing(torch.ones(3)), "b": 1}
+        with pytest.raises(ValueError, match="has changed while it was being sent"):
+            peer.invoke("echo", container)
+
+
 def test_answers_are_refused_as_arguments_are(runtime: Runtime) -> None:
     answers: dict[str, Any] = {"flipped": np.arange(3)[::-1], "masked": [np.ma.masked_less(np.arange(8.0), 5)]}
     with Runtime("answers") as server:
