@@ -12,8 +12,8 @@
 namespace axon {
 
 // Appends to an open message: None, bool, int, float, str, bytes, tuples, lists and dicts of such, and tensors and what
-// can be one without a copy (DLPack, buffers). Throws TypeError that says what it was, and OverflowError for integers
-// beyond 64 bits.
+// can be one (buffers, DLPack); docs/runtime.md has the whole list. Throws TypeError, ValueError, or OverflowError for
+// integers beyond 64 bits, which say where the value is and what it was.
 void pack(Outbound& outbound, PyObject* value, const Connection& peer);
 
 // What a function is called with: a tuple, and a dict or null.
