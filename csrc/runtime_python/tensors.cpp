@@ -109,14 +109,24 @@ size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendabl
   return outbound.add(view, owner_of_memory(sent));
 }
 
-Owner owner_of(at::Tensor tensor) noexcept {
-  return {tensor.unsafeReleaseTensorImpl(),
-          [](void* held) { c10::intrusive_ptr<c10::TensorImpl>::reclaim(static_cast<c10::TensorImpl*>(held)); }};
+namespace {
+
+// A tensor to be received into, and its memory, which it may lose meanwhile as one that is sent.
+struct HandedOut {
+  at::Tensor tensor;
+  c10::Storage memory;
+};
+
+}  // namespace
+
+Owner owner_of(at::Tensor tensor) {
+  c10::Storage memory = tensor.storage();
+  return {new HandedOut{.tensor = std::move(tensor), .memory = std::move(memory)},
+          [](void* held) { delete static_cast<HandedOut*>(held); }};
 }
 
-// What was handed out.
 static at::Tensor tensor_of(const Owner& owner) {
-  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(owner.get())));
+  return static_cast<const HandedOut*>(owner.get())->tensor;
 }
 
 // If it is not received into, what has come for it lies on the host.

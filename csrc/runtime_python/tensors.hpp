@@ -16,8 +16,8 @@ class Connection;
 // one of the `lendable` GPUs (a bit each). Only for tensors that have memory (python/tensor_memory.hpp).
 size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendable);
 
-// Keeps a tensor, which comes back as the same object of Python's.
-Owner owner_of(at::Tensor tensor) noexcept;
+// Keeps a tensor that is handed out, which comes back as the same object of Python's, and its present memory.
+Owner owner_of(at::Tensor tensor);
 
 // A tensor that has come: the one that was handed out for it; else one on the host, which takes the memory that it lies
 // in, or copies what lies in the envelope; or of one that is lent, a copy on `device`.

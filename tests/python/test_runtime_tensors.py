@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +141,29 @@ def test_a_parameter_may_be_given_other_memory_while_its_former_one_is_sent(runt
         future = peer.invoke("total", parameter)
         parameter.data = torch.empty(0)
         assert future.result() == 7.0 * (4 << 20)
+        peer.close()
+
+
+def test_what_is_received_into_may_be_given_other_memory_meanwhile(runtime: Runtime) -> None:
+    handed_out = torch.zeros(4 << 20)
+    with Runtime("server") as server:
+        server.register("ones")(lambda: torch.ones(4 << 20))
+        peer = runtime.connect(server.address)
+        is_asked = threading.Event()
+
+        def hand_out(coming: object) -> list[torch.Tensor]:
+            is_asked.set()
+            return [handed_out]
+
+        def take_away(coming: object) -> list[torch.Tensor]:  # on the same thread, once the former has been taken
+            handed_out.data = torch.zeros(3)
+            return [torch.empty(4 << 20)]
+
+        future = peer.invoke("ones", memory=hand_out)
+        assert is_asked.wait(30)
+        peer.invoke("ones", memory=take_away).result()
+        assert future.result() is handed_out
+        assert handed_out.tolist() == [0.0, 0.0, 0.0]
         peer.close()
 
 
