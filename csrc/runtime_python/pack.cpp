@@ -22,16 +22,19 @@ static constexpr int kDeepest = 64;
 
 namespace {
 
-// What error messages show of a key at most.
-constexpr size_t kLongestKey = 60;
+// Characters that error messages show of a key at most.
+constexpr Py_ssize_t kLongestKey = 60;
 
 std::string shown(PyObject* key) {
   const auto text = py::reinterpret_steal<py::object>(PyObject_Repr(key));
-  const char* const bytes = text ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
-  if (bytes == nullptr) PyErr_Clear();
-  std::string shown = bytes == nullptr ? "..." : bytes;
-  if (shown.size() > kLongestKey) shown.replace(kLongestKey, std::string::npos, "...");
-  return shown;
+  const auto start =
+      py::reinterpret_steal<py::object>(text ? PyUnicode_Substring(text.ptr(), 0, kLongestKey) : nullptr);
+  const char* const bytes = start ? PyUnicode_AsUTF8(start.ptr()) : nullptr;
+  if (bytes == nullptr) {
+    PyErr_Clear();
+    return "...";
+  }
+  return std::string(bytes) + (PyUnicode_GET_LENGTH(text.ptr()) > kLongestKey ? "..." : "");
 }
 
 std::string name_of(PyTypeObject* type) {
