@@ -114,7 +114,10 @@ class Side final : ControlHandler, InboxListener {
   }
   void on_control(const MessageHeader&, const Payload&) noexcept override { ADD_FAILURE() << "a control message"; }
   void on_peer_lost(PeerId, Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
-  void on_mismatch(const MessageHeader&, const Fingerprint&) noexcept override { ADD_FAILURE() << "a mismatch"; }
+  Status on_mismatch(const MessageHeader&, const Fingerprint&) noexcept override {
+    ADD_FAILURE() << "a mismatch";
+    return Status();
+  }
   void on_overflow(Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
   bool has_ended(uint32_t) noexcept override { return false; }
 
