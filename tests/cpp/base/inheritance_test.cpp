@@ -42,11 +42,21 @@ struct Connection {
   FileDescriptor far;
 };
 
-// A child that lives as long as this, and has what fork() left it.
+// A child that lives as long as this, and has what fork() left it: fork() returns here before it does there.
 class Child {
  public:
-  Child() : pid_(fork()) {
-    while (pid_ == 0) pause();
+  Child() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(pipe(ends.data()), 0);
+    const FileDescriptor read_end(ends[0]);
+    const FileDescriptor write_end(ends[1]);
+    pid_ = fork();
+    char ready = 0;
+    if (pid_ == 0) {
+      [[maybe_unused]] const ssize_t written = write(write_end.get(), &ready, sizeof ready);
+      for (;;) pause();
+    }
+    EXPECT_EQ(::read(read_end.get(), &ready, sizeof ready), 1);
   }
   ~Child() {
     kill(pid_, SIGKILL);
@@ -54,7 +64,7 @@ class Child {
   }
 
  private:
-  const pid_t pid_;
+  pid_t pid_ = -1;
 };
 
 FileDescriptor epoll_set_of(std::initializer_list<int> descriptors) {

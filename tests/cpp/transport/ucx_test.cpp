@@ -48,6 +48,12 @@ TEST(UcxTransport, no_usable_transport_is_an_error) {
   EXPECT_NE(transport.status().message().find("ucp_init"), std::string::npos) << transport.status().message();
 }
 
+// The transport's name stands behind it.
+std::span<const std::byte> worker_address_of(Node& node) {
+  const std::span<const std::byte> whole = node.transport().address();
+  return whole.first(whole.size() - sizeof(uint64_t));
+}
+
 // UCX itself believes that whoever has this host's boot id is here: it takes the loopback interface if it is let.
 TEST(UcxTransport, reaches_peers_of_other_hosts_by_no_loopback_interface) {
   Node first(std::move(open_ucx_transport({.settings = {{"TLS", "tcp"}}})).value());
@@ -63,8 +69,7 @@ TEST(UcxTransport, reaches_peers_of_other_hosts_by_no_loopback_interface) {
 
 TEST(UcxAddresses, a_length_that_cannot_be_is_refused) {
   Node node(std::move(open_ucx_transport()).value());
-  const std::span<const std::byte> whole = node.transport().address();
-  const std::span<const std::byte> own = whole.first(whole.size() - sizeof(uint64_t));  // the name stands last
+  const std::span<const std::byte> own = worker_address_of(node);
   Result<UcxAddresses> unpacked = UcxAddresses::unpack(own);
   ASSERT_TRUE(unpacked.ok());
   EXPECT_EQ(unpacked.value().all.size() + unpacked.value().network.size() + sizeof(uint32_t), own.size());
@@ -84,7 +89,7 @@ class Stranger {
   explicit Stranger(Node& node) : worker_(UcxWorker::open({}, {}).value()) {
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
-    const std::span<const std::byte> address = UcxAddresses::unpack(node.transport().address()).value().all;
+    const std::span<const std::byte> address = UcxAddresses::unpack(worker_address_of(node)).value().all;
     params.address = reinterpret_cast<const ucp_address_t*>(address.data());
     EXPECT_EQ(ucp_ep_create(worker_.get(), &params, &endpoint_), UCS_OK);
   }
