@@ -1,4 +1,4 @@
-"""Processes that are forked while a group lives, as a DataLoader's workers are."""
+"""Processes that are forked: while a group lives, as a DataLoader's workers are, or after the last one."""
 
 from __future__ import annotations
 
@@ -38,3 +38,8 @@ def test_a_process_with_a_group_tells_its_children_to_be_spawned(tmp_path: Path)
     told = output_of(program, timeout_s=90)
     assert "was forked from one that uses torch_axon" in told
     assert "while its parent has no process group and no runtime" in told
+
+
+def test_runtimes_are_opened_in_children_of_a_process_that_has_closed_its_own() -> None:
+    program = [sys.executable, "-W", "ignore", str(HERE / "runtime_servers.py"), "forks_when_closed"]
+    assert output_of(program, timeout_s=120) == "ready\n"

@@ -392,7 +392,6 @@ def test_arguments_are_checked() -> None:
         "ends_while_memory_is_found",
         "keeps_tensors",
         "forks",
-        "forks_when_closed",
     ],
 )
 def test_processes_end_whatever_is_under_way(program: str) -> None:
