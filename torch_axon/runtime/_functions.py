@@ -131,7 +131,11 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system starts no more threads
+            self.loop.close()
+            raise
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

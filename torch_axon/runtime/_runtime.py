@@ -101,10 +101,15 @@ class Runtime:
         self._lock = threading.Lock()  # guards the loops, and who closes
         self._closed = False
         self._pid = os.getpid()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._core.serve, args=(_PATIENCE_S[progress],), name=f"axon-runtime {name}", daemon=True
         )
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system starts no more threads
+            self._core.close()
+            raise
+        self._thread = thread
         _open.add(self)
         _close_all_at_exit()
 
