@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,39 +21,50 @@ MESSAGES = 600
 BOUND = (4 << 20) // (4 * SIZE)  # messages of this size that a rank holds before they are received
 TOKEN_TAG = 77
 
-RunOnTwo = Callable[..., list[Any]]
+
+class Pair:
+    """Two ranks, each in a process of its own that has used no group before."""
+
+    def __init__(self, pools: tuple[RankPool, RankPool], store: Path, transports: str) -> None:
+        self._pools = pools
+        self._store = store
+        self._transports = transports
+
+    def start(self, function: Callable[..., Any], *arguments: object) -> None:
+        for rank, pool in enumerate(self._pools):
+            pool.start(_in_group, str(self._store), rank, self._transports, function, *arguments)
+
+    def run(self, function: Callable[..., Any], *arguments: object) -> list[Any]:
+        self.start(function, *arguments)
+        return [pool.finish(timeout_s=100)[0] for pool in self._pools]
+
+    def run_until_the_second_dies(self, function: Callable[..., Any]) -> Any:
+        self.start(function)
+        self._pools[1].finish(dying=[0])
+        return self._pools[0].finish()[0]
 
 
 def _in_group(store: str, rank: int, transports: str, function: Callable[..., Any], *arguments: object) -> object:
     os.environ["AXON_TRANSPORTS"] = transports
-    dist.init_process_group(
-        "axon", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timeout)
     result = function(*arguments)
-    dist.barrier()
     dist.destroy_process_group()
     return result
 
 
 @pytest.fixture(params=["one host", "one host by ucx", "two hosts"])
-def run_on_two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunOnTwo]:
-    """Runs a function on two ranks, each in a process that has used no group before."""
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     transports = "ucx" if request.param == "one host by ucx" else "ucx,rings,cma,cuda"
-
-    def run(pools: list[RankPool], function: Callable[..., Any], *arguments: object) -> list[Any]:
-        for rank, pool in enumerate(pools):
-            pool.start(_in_group, str(tmp_path / "store"), rank, transports, function, *arguments)
-        return [pool.finish(timeout_s=100)[0] for pool in pools]
-
     with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
-        pools = [one, other]
+        made = Pair((one, other), tmp_path / "store", transports)
         if request.param != "two hosts":
-            yield lambda *arguments: run(pools, *arguments)
+            yield made
             return
         with two_hosts() as hosts:
-            for rank, pool in enumerate(pools):
+            for rank, pool in enumerate((one, other)):
                 pool.run(move_to, hosts.names[rank])
-            yield lambda *arguments: run(pools, *arguments)
+            yield made
 
 
 def _number(number: int, size: int = SIZE) -> torch.Tensor:
@@ -89,8 +101,8 @@ def _send_ahead() -> int | None:
     return None
 
 
-def test_sends_wait_for_their_receives(run_on_two: RunOnTwo) -> None:
-    completed, _ = run_on_two(_send_ahead)
+def test_sends_wait_for_their_receives(pair: Pair) -> None:
+    completed, _ = pair.run(_send_ahead)
     assert 0 < completed <= BOUND
 
 
@@ -110,8 +122,8 @@ def _block_ahead(folder: str) -> None:
         _expect_number(data, number)
 
 
-def test_blocking_sends_go_on_as_they_are_received(run_on_two: RunOnTwo, tmp_path: Path) -> None:
-    run_on_two(_block_ahead, str(tmp_path))
+def test_blocking_sends_go_on_as_they_are_received(pair: Pair, tmp_path: Path) -> None:
+    pair.run(_block_ahead, str(tmp_path))
 
 
 def _broadcast_ahead() -> int | None:
@@ -129,8 +141,8 @@ def _broadcast_ahead() -> int | None:
     return None
 
 
-def test_broadcasts_wait_for_who_is_behind(run_on_two: RunOnTwo) -> None:
-    completed, _ = run_on_two(_broadcast_ahead)
+def test_broadcasts_wait_for_who_is_behind(pair: Pair) -> None:
+    completed, _ = pair.run(_broadcast_ahead)
     assert 0 < completed <= BOUND
 
 
@@ -149,8 +161,8 @@ def _gather_ahead() -> int | None:
     return None
 
 
-def test_gathers_wait_for_their_root(run_on_two: RunOnTwo) -> None:
-    _, completed = run_on_two(_gather_ahead)
+def test_gathers_wait_for_their_root(pair: Pair) -> None:
+    _, completed = pair.run(_gather_ahead)
     assert 0 < completed <= BOUND
 
 
@@ -174,8 +186,8 @@ def _objects_ahead(folder: str) -> None:
         assert objects == [number, "y" * 30_000]
 
 
-def test_objects_wait_for_their_receives(run_on_two: RunOnTwo, tmp_path: Path) -> None:
-    run_on_two(_objects_ahead, str(tmp_path))
+def test_objects_wait_for_their_receives(pair: Pair, tmp_path: Path) -> None:
+    pair.run(_objects_ahead, str(tmp_path))
 
 
 def _batches() -> None:
@@ -188,8 +200,8 @@ def _batches() -> None:
         _expect_number(data, number)
 
 
-def test_batches_of_sends_and_receives_both_ways(run_on_two: RunOnTwo) -> None:
-    run_on_two(_batches)
+def test_batches_of_sends_and_receives_both_ways(pair: Pair) -> None:
+    pair.run(_batches)
 
 
 def _tags_in_reverse() -> None:
@@ -204,8 +216,22 @@ def _tags_in_reverse() -> None:
         _expect_number(data, number)
 
 
-def test_receives_in_another_order_than_the_sends(run_on_two: RunOnTwo) -> None:
-    run_on_two(_tags_in_reverse)
+def test_receives_in_another_order_than_the_sends(pair: Pair) -> None:
+    pair.run(_tags_in_reverse)
+
+
+def _die_behind() -> str:
+    if dist.get_rank() == 1:
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    works = [dist.isend(_number(number), 1) for number in range(MESSAGES)]
+    dist.barrier()
+    return failure(lambda: _wait(works))
+
+
+def test_sends_that_wait_end_with_the_process_that_they_wait_for(pair: Pair) -> None:
+    message = pair.run_until_the_second_dies(_die_behind)
+    assert "rank 1 is gone" in message or "rank 1 cannot be reached" in message
 
 
 def _time_out() -> str:
@@ -223,8 +249,8 @@ def _time_out() -> str:
     return text
 
 
-def test_a_send_that_is_held_back_too_long_says_why(run_on_two: RunOnTwo) -> None:
-    text, _ = run_on_two(_time_out)
+def test_a_send_that_is_held_back_too_long_says_why(pair: Pair) -> None:
+    text, _ = pair.run(_time_out)
     assert "Timed out" in text
     assert "Still awaited here: rank 1" in text
     assert "earlier ones of this group have not been received by rank 1" in text
