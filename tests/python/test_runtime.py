@@ -84,9 +84,9 @@ def test_what_is_like_a_tensor(peer: Peer) -> None:
 
 
 def test_what_cannot_be_sent_says_so(peer: Peer) -> None:
-    with pytest.raises(TypeError, match="a value of object cannot be sent; allowed: None, bool"):
+    with pytest.raises(TypeError, match="a value of type object cannot be sent; allowed: None, bool"):
         peer.invoke("echo", object())
-    with pytest.raises(TypeError, match="a value of object cannot be sent"):
+    with pytest.raises(TypeError, match="a value of type object cannot be sent"):
         peer.invoke("unsendable").result()
     with pytest.raises(TypeError, match="layout Sparse on cpu cannot be sent"):
         peer.invoke("echo", torch.eye(3).to_sparse())

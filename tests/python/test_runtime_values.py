@@ -73,7 +73,6 @@ _ARRIVES_AS: dict[str, tuple[Any, Any]] = {
         [-3, 2**64 - 1, 0.5, 2.5, 2.5, True],
     ),
     "NumPy text": ([np.str_("a"), np.bytes_(b"b")], ["a", b"b"]),
-    "64 levels": (_nested(64), _nested(64)),
 }
 
 
@@ -82,6 +81,15 @@ def test_plain_values_arrive_as_documented(peer: Peer, name: str) -> None:
     value, expected = _ARRIVES_AS[name]
     assert _same(peer.invoke("echo", value).result(), expected)
     assert _same(peer.invoke("echo", value=value).result(), {"value": expected})
+
+
+def test_values_are_nested_up_to_64_levels_deep(runtime: Runtime) -> None:
+    with Runtime("levels") as server:
+        server.register("same")(lambda value: value)
+        peer = runtime.connect(server.address)
+        assert _same(peer.invoke("same", _nested(64)).result(), _nested(64))
+        assert _same(peer.invoke("same", value=_nested(64)).result(), _nested(64))
+        peer.close()
 
 
 def _cycle() -> list[Any]:
