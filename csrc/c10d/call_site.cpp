@@ -6,8 +6,8 @@
 #include <unordered_set>
 
 #include "base/forks.hpp"
-#include "c10d/signals.hpp"
 #include "python/gil.hpp"
+#include "python/signals.hpp"
 
 namespace axon {
 

@@ -16,7 +16,7 @@
 #include "base/log.hpp"
 #include "base/resources.hpp"
 #include "c10d/errors.hpp"
-#include "c10d/signals.hpp"
+#include "python/signals.hpp"
 #include "python/gil.hpp"
 
 namespace axon {

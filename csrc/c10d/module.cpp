@@ -9,7 +9,7 @@
 #include "base/config.hpp"
 #include "c10d/backend.hpp"
 #include "c10d/fused/at_once.hpp"
-#include "c10d/signals.hpp"
+#include "python/signals.hpp"
 #include "comm/engine.hpp"
 #include "python/gil.hpp"
 #include "runtime_python/bindings.hpp"

@@ -8,7 +8,7 @@
 #include "base/log.hpp"
 #include "c10d/callbacks.hpp"
 #include "c10d/errors.hpp"
-#include "c10d/signals.hpp"
+#include "python/signals.hpp"
 
 namespace axon {
 

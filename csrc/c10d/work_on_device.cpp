@@ -8,7 +8,7 @@
 
 #include "c10d/errors.hpp"
 #include "c10d/shelf.hpp"
-#include "c10d/signals.hpp"
+#include "python/signals.hpp"
 #include "c10d/work.hpp"
 
 namespace axon {

@@ -1,4 +1,4 @@
-#include "c10d/signals.hpp"
+#include "python/signals.hpp"
 
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
