@@ -1,5 +1,7 @@
 #include "axon/call.hpp"
 
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -10,6 +12,11 @@
 #include "runtime/connection.hpp"
 
 namespace axon::library {
+
+static const Status& moved_from() noexcept {
+  static const Status status(ErrorCode::kInvalidArgument, "the call has been moved from");
+  return status;
+}
 
 struct Call::State final : axon::Call {
   std::shared_ptr<Connection> connection;  // owned with the runtime, which may be closed before
@@ -72,6 +79,12 @@ void Call::State::take_turn() {
   ValueWriter(bytes).nothing();
 }
 
+Call::State& Call::state() const noexcept {
+  if (state_ != nullptr) return *state_;
+  std::fprintf(stderr, "torch_axon: a Call that had been moved from was written or started\n");
+  std::abort();
+}
+
 void Call::let_go() noexcept {
   if (state_ != nullptr) std::exchange(state_, nullptr)->release();
 }
@@ -102,6 +115,7 @@ Call::Call(const Outbox& outbox) {
 }
 
 void Call::open(const Outbox& outbox) {
+  if (!outbox.sent_) return open(Peer(nullptr), "");  // it has been moved from
   open(outbox.sent_->peer(), outbox.sent_->function());
   report_to(outbox.sent_, 0, &Sent::on_end);
   state_->value_offset = state_->request.bytes().size();
@@ -114,21 +128,21 @@ void Call::report_to(std::shared_ptr<Sent> sent, int64_t number, void (Sent::*to
 }
 
 Message Call::request() noexcept {
-  return Message(state_->request);
+  return Message(state().request);
 }
 
 void Call::set_timeout(std::chrono::milliseconds timeout) noexcept {
-  state_->timeout = timeout;
+  state().timeout = timeout;
 }
 
 void Call::on_finished(std::function<void()> callback) {
-  state_->callback = std::move(callback);
+  state().callback = std::move(callback);
 }
 
 void Call::on_announced(Ask ask) {
   ask_ = std::move(ask);
   has_new_ask_ = true;
-  if (!is_started_) take_ask();
+  if (state_ != nullptr && !is_started_) take_ask();
 }
 
 // Nothing of the state is under way.
@@ -139,14 +153,14 @@ void Call::take_ask() {
 }
 
 void Call::start() noexcept {
-  if (state_->value_offset != 0) state_->take_turn();
+  if (state().value_offset != 0) state_->take_turn();
   state_->request.seal();
   state_->answer = axon::Call::Answer::kAwaited;
   launch();
 }
 
 void Call::tell() noexcept {
-  if (state_->value_offset != 0) return start();
+  if (state().value_offset != 0) return start();
   state_->request.seal();
   state_->answer = axon::Call::Answer::kNone;
   launch();
@@ -160,36 +174,40 @@ void Call::tell(const Outbound& sealed, Owner owner) {
 
 void Call::launch() noexcept {
   is_started_ = true;
-  state_->connection->start(*state_);
+  if (state_->connection) return state_->connection->start(*state_);
+  state_->fail_unstarted(Status(ErrorCode::kInvalidArgument, "the peer that was to be called has been moved from"));
 }
 
 bool Call::wait(std::chrono::milliseconds patience) noexcept {
-  return state_->connection->wait(*state_, deadline_in(patience));
+  if (state_ == nullptr || state_->finished()) return true;
+  return state_->connection && state_->connection->wait(*state_, deadline_in(patience));
 }
 
 bool Call::finished() const noexcept {
-  return state_->finished();
+  return state_ == nullptr || state_->finished();
 }
 
 bool Call::released() const noexcept {
-  return state_->released();
+  return state_ == nullptr || state_->released();
 }
 
 void Call::cancel() noexcept {
-  state_->connection->cancel(*state_);
+  if (state_ != nullptr && state_->connection) state_->connection->cancel(*state_);
 }
 
 const Status& Call::status() const noexcept {
-  return state_->status();
+  return state_ == nullptr ? moved_from() : state_->status();
 }
 
 Received Call::reply() noexcept {
-  return Received(state_->reply());
+  if (state_ != nullptr && state_->has_status()) return Received(state_->reply());
+  static Inbound nothing;
+  return Received(nothing);
 }
 
 // [message, traceback, …], see Invocation::fail.
 ValueReader Call::failure_values() const noexcept {
-  if (status().ok() || status().code() != ErrorCode::kRemote) return ValueReader({});
+  if (status().code() != ErrorCode::kRemote) return ValueReader({});
   ValueReader values(state_->reply().values());
   return values.next().kind == Value::Kind::kArray ? values : ValueReader({});
 }

@@ -12,6 +12,10 @@
 //
 // Written, started and read by one thread at a time. It may be destroyed at any time: a call that is under way goes on
 // without it, and what it has borrowed has to stay, unless it has an Owner, as has what its callbacks refer to.
+//
+// Accessors are defined in every state. Before it is finished the status is a success and the reply empty. A call that
+// has been moved from is finished and released, with a status of kInvalidArgument, until it is opened or assigned to;
+// to write, start or tell it ends the process with a message.
 #pragma once
 
 #include <chrono>
@@ -88,6 +92,8 @@ class Call {
   void take_ask();
   void launch() noexcept;
   void let_go() noexcept;
+  // Ends the process where it has been moved from.
+  State& state() const noexcept;
 
   State* state_ = nullptr;  // shared with the engine while it needs it
   bool is_started_ = false;

@@ -22,7 +22,7 @@ Next::~Next() {
 }
 
 bool Next::is_cancelled() const noexcept {
-  return generator_->is_given_up() || invocation_.is_cancelled();
+  return invocation_.is_cancelled() || generator_->is_given_up();
 }
 
 Message Next::value() {
@@ -34,17 +34,20 @@ Message Next::value() {
 }
 
 void Next::reply() noexcept {
+  if (is_answered()) return;
   if (!has_value_) value().nothing();
   invocation_.reply();
 }
 
 void Next::end() noexcept {
+  if (is_answered()) return;
   generator_->end();
   invocation_.answer_anew().nothing();
   invocation_.reply();
 }
 
 void Next::fail(std::string_view class_name, std::string_view message) noexcept {
+  if (is_answered()) return;
   generator_->end();
   invocation_.fail(class_name, message);
 }

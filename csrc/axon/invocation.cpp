@@ -1,5 +1,7 @@
 #include "axon/invocation.hpp"
 
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "runtime/connection.hpp"
@@ -8,7 +10,9 @@
 namespace axon::library {
 
 static axon::Invocation& inner(void* invocation) noexcept {
-  return *static_cast<axon::Invocation*>(invocation);
+  if (invocation != nullptr) return *static_cast<axon::Invocation*>(invocation);
+  std::fprintf(stderr, "torch_axon: an answer was written to an Invocation that had been answered or moved from\n");
+  std::abort();
 }
 
 Invocation::Invocation(Invocation&& other) noexcept
@@ -25,23 +29,24 @@ Invocation::~Invocation() {
 }
 
 std::string_view Invocation::function() const noexcept {
-  return inner(invocation_).function();
+  return is_answered() ? std::string_view() : inner(invocation_).function();
 }
 
 Received Invocation::arguments() noexcept {
-  return Received(inner(invocation_).arguments());
+  static Inbound nothing;
+  return Received(is_answered() ? nothing : inner(invocation_).arguments());
 }
 
 Peer Invocation::caller() const noexcept {
-  return Peer(inner(invocation_).connection());
+  return Peer(is_answered() ? nullptr : inner(invocation_).connection());
 }
 
 bool Invocation::wants_answer() const noexcept {
-  return inner(invocation_).wants_answer();
+  return !is_answered() && inner(invocation_).wants_answer();
 }
 
 bool Invocation::is_cancelled() const noexcept {
-  return inner(invocation_).is_cancelled();
+  return is_answered() || inner(invocation_).is_cancelled();
 }
 
 Message Invocation::answer() {
@@ -55,6 +60,7 @@ Message Invocation::answer_anew() {
 }
 
 void Invocation::reply() noexcept {
+  if (is_answered()) return;
   answer();
   axon::Invocation& invocation = inner(std::exchange(invocation_, nullptr));
   invocation.answer.seal();
@@ -62,7 +68,7 @@ void Invocation::reply() noexcept {
 }
 
 void Invocation::fail(std::string_view class_name, std::string_view message) noexcept {
-  inner(std::exchange(invocation_, nullptr)).fail(class_name, message);
+  if (!is_answered()) inner(std::exchange(invocation_, nullptr)).fail(class_name, message);
 }
 
 }  // namespace axon::library

@@ -5,7 +5,9 @@
 //   });
 //
 // To answer later, on any thread, move it away: `queue.push(std::move(invocation))`. One that is dropped without an
-// answer fails. Used by one thread at a time, and not after reply() or fail(), when its arguments are gone.
+// answer fails. Used by one thread at a time. Accessors are defined in every state: after reply() or fail(), or moved
+// from, it has no name, arguments or caller, wants no answer and counts as cancelled. A second answer is ignored; to
+// write one ends the process with a message.
 #pragma once
 
 #include <cstdint>

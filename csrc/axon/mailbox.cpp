@@ -58,11 +58,12 @@ Owner Mail::take_owner(size_t index) noexcept {
 }
 
 size_t Mailbox::probe() const noexcept {
-  return state_->probe();
+  return state_ ? state_->probe() : 0;
 }
 
 Result<Mail> Mailbox::take(std::chrono::milliseconds patience) {
-  return state_->take(patience);
+  if (state_) return state_->take(patience);
+  return Status(ErrorCode::kInvalidArgument, "the mailbox has been moved from");
 }
 
 size_t Mailbox::State::probe() const noexcept {

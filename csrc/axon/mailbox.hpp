@@ -9,7 +9,7 @@
 //   call.request().integer(7);                                        // one value
 //   call.start();                                                     // finished once it is accepted
 //
-// Copies are the same mailbox; for any thread.
+// Copies are the same mailbox; for any thread. One that has been moved from is empty and closed.
 #pragma once
 
 #include <chrono>

@@ -6,21 +6,23 @@
 namespace axon::library {
 
 const std::string& Peer::name() const noexcept {
-  return connection_->identity().name;
+  static const std::string none;
+  return connection_ ? connection_->identity().name : none;
 }
 
 uint64_t Peer::incarnation() const noexcept {
-  return connection_->identity().incarnation;
+  return connection_ ? connection_->identity().incarnation : 0;
 }
 
 Status Peer::failure() const noexcept {
-  return connection_->failure();
+  return connection_ ? connection_->failure() : Status(ErrorCode::kInvalidArgument, "there is no peer");
 }
 
 // What ends it at its deadline, and whoever waits for that drives: soon after.
 static constexpr std::chrono::seconds kLongestEnd{1};
 
 bool Peer::drain(std::chrono::milliseconds at_most) noexcept {
+  if (!connection_) return true;
   const sync::Clock::time_point deadline = deadline_in(at_most);
   connection_->close(deadline);
   if (Engine::is_delivering()) return false;

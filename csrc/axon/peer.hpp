@@ -1,4 +1,6 @@
-// A runtime of another process, or of this one, that has been met. Copies are the same peer; for any thread.
+// A runtime of another process, or of this one, that has been met. Copies are the same peer; for any thread. One that
+// has been moved from, and the caller of an invocation that has been answered, is no peer: it has no name, and calls to
+// it fail (kInvalidArgument).
 #pragma once
 
 #include <chrono>

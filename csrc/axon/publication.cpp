@@ -1,6 +1,8 @@
 #include "axon/publication.hpp"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "axon/deadline.hpp"
@@ -87,8 +89,14 @@ void Publication::open(std::string_view function) {
   num_told_ = 0;
 }
 
+Publication::Original& Publication::original() const noexcept {
+  if (original_ != nullptr) return *original_;
+  std::fprintf(stderr, "torch_axon: a Publication that had been moved from was written or told\n");
+  std::abort();
+}
+
 Message Publication::message() noexcept {
-  return Message(original_->message);
+  return Message(original().message);
 }
 
 void Publication::on_finished(std::function<void()> callback) {
@@ -97,7 +105,7 @@ void Publication::on_finished(std::function<void()> callback) {
 }
 
 void Publication::tell(std::span<const Peer> peers) {
-  Original* const original = original_;
+  Original* const original = &this->original();
   original->message.seal();
   original->begin(peers.size());
   const Owner until_all_are_told = original->reader();
@@ -129,6 +137,11 @@ bool Publication::finished() const noexcept {
 
 bool Publication::released() const noexcept {
   return std::ranges::all_of(told(), [](const Call& call) { return call.released(); });
+}
+
+const Status& Publication::status(size_t index) const noexcept {
+  static const Status none(ErrorCode::kInvalidArgument, "so many peers have not been told");
+  return index < num_told_ ? calls_[index].status() : none;
 }
 
 void Publication::cancel() noexcept {

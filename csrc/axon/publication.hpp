@@ -56,11 +56,14 @@ class Publication {
   bool released() const noexcept;
   // Those that it has not left for yet are not told: kCancelled.
   void cancel() noexcept;
-  // Once finished, of the peer that was told in this place. One that fails holds up no other.
-  const Status& status(size_t index) const noexcept { return calls_[index].status(); }
+  // Of the peer that was told in this place; a success before that is finished, kInvalidArgument where there is none.
+  // One that fails holds up no other.
+  const Status& status(size_t index) const noexcept;
 
  private:
   struct Original;
+  // Ends the process where it has been moved from.
+  Original& original() const noexcept;
   std::span<const Call> told() const noexcept { return std::span(calls_).first(num_told_); }
 
   Original* original_ = nullptr;  // shared with the calls that are under way

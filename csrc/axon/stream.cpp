@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 #include "axon/deadline.hpp"
 #include "axon/gate.hpp"
 #include "axon/generators.hpp"
+#include "runtime/inbound.hpp"
 
 namespace axon::library {
 
@@ -201,8 +204,14 @@ Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
 Stream::~Stream() = default;
 
+Stream::State& Stream::state() const noexcept {
+  if (state_) return *state_;
+  std::fprintf(stderr, "torch_axon: a Stream that had been moved from was written or started\n");
+  std::abort();
+}
+
 Message Stream::arguments(size_t num_positional) {
-  Message request = state_->opening.request();
+  Message request = state().opening.request();
   request.array(2);
   request.array(num_positional);
   return request;
@@ -210,7 +219,7 @@ Message Stream::arguments(size_t num_positional) {
 
 // The number of the stream is one of them.
 Message Stream::named(size_t num_named) {
-  Message request = state_->opening.request();
+  Message request = state().opening.request();
   request.map(num_named + 1);
   request.text(kNumber);
   request.integer(state_->number);
@@ -219,21 +228,24 @@ Message Stream::named(size_t num_named) {
 }
 
 void Stream::start() {
-  if (state_->is_finished) return;
+  if (state().is_finished) return;
   if (!state_->has_named) named(0);
   state_->opening.start();
   state_->is_started = true;
 }
 
 bool Stream::next(std::chrono::milliseconds patience) {
-  return state_->next(deadline_in(patience));
+  return state_ && state_->next(deadline_in(patience));
 }
 
 Received Stream::received() noexcept {
-  return state_->calls[*state_->used].reply();
+  if (state_ && state_->used) return state_->calls[*state_->used].reply();
+  static Inbound nothing;
+  return Received(nothing);
 }
 
 ValueReader Stream::value() const noexcept {
+  if (!state_ || !state_->used) return ValueReader({});
   ValueReader values = state_->calls[*state_->used].reply().values();
   values.next();
   values.next();
@@ -241,23 +253,24 @@ ValueReader Stream::value() const noexcept {
 }
 
 bool Stream::finished() const noexcept {
-  return state_->is_finished;
+  return !state_ || state_->is_finished;
 }
 
 const Status& Stream::status() const noexcept {
-  return state_->status;
+  static const Status moved_from(ErrorCode::kInvalidArgument, "the stream has been moved from");
+  return state_ ? state_->status : moved_from;
 }
 
 std::string_view Stream::failure() const noexcept {
-  return state_->failure;
+  return state_ ? std::string_view(state_->failure) : std::string_view();
 }
 
 std::string_view Stream::traceback() const noexcept {
-  return state_->traceback;
+  return state_ ? std::string_view(state_->traceback) : std::string_view();
 }
 
 void Stream::stop() noexcept {
-  if (!state_->is_finished) state_->finish(Status());
+  if (!finished()) state_->finish(Status());
 }
 
 }  // namespace axon::library

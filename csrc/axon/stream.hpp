@@ -9,7 +9,8 @@
 //   if (batches.finished() && batches.status().ok()) …            // the generator is through
 //
 // Used by one thread at a time. Ends by itself with the generator, and with the first error; stop(), or leaving its
-// scope, ends it before.
+// scope, ends it before. Accessors are defined in every state: one that has been moved from is finished, with a status
+// of kInvalidArgument; to write or start it ends the process with a message.
 #pragma once
 
 #include <chrono>
@@ -48,6 +49,7 @@ class Stream {
   // Drives until the next value is there. False after `patience`, when it may still come, or if finished().
   bool next(std::chrono::milliseconds patience);
   // Once next() has been true, until it is called again: the value; its tensors (what else has come: [count, value]).
+  // Otherwise all that is read is kBroken, and there are no tensors.
   ValueReader value() const noexcept;
   Received received() noexcept;
 
@@ -63,6 +65,9 @@ class Stream {
 
  private:
   struct State;
+  // Ends the process where it has been moved from.
+  State& state() const noexcept;
+
   std::unique_ptr<State> state_;
 };
 

@@ -1,5 +1,7 @@
 #include "runtime/call.hpp"
 
+#include <utility>
+
 #include "runtime/connection.hpp"
 
 namespace axon {
@@ -10,8 +12,16 @@ void Call::reset() noexcept {
   number_ = 0;
   begun_ = at_peer_ = answered_ = failed_there_ = given_up_ = over_ = resting_ = false;
   status_ = Status();
+  has_status_.store(false, std::memory_order_relaxed);
   finished_.store(false, std::memory_order_relaxed);
   released_flag_.store(false, std::memory_order_relaxed);
+}
+
+void Call::fail_unstarted(Status status) noexcept {
+  retain();
+  status_ = std::move(status);
+  resting_ = true;
+  deliver();
 }
 
 void Call::begin() noexcept {
@@ -21,6 +31,7 @@ void Call::begin() noexcept {
 void Call::deliver() noexcept {
   const bool resting = resting_;  // before finished(), after which another thread may set it
   if (!finished()) {
+    has_status_.store(true, std::memory_order_release);
     on_finished();
     finished_.store(true);
   }

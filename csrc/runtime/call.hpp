@@ -39,15 +39,18 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   Call& operator=(const Call&) = delete;
 
   // Final after finished() is true; readable by any thread. A failure that the function itself answered with is
-  // kRemote, and reply() holds what it says of it.
+  // kRemote, and reply() holds what it says of it. From on_finished() on; before, the status is a success.
   bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
-  const Status& status() const noexcept { return status_; }
+  bool has_status() const noexcept { return has_status_.load(std::memory_order_acquire); }
+  const Status& status() const noexcept { return has_status() ? status_ : kUnderWay; }
   Inbound& reply() noexcept { return reply_; }
   // Nothing of it moves, and nobody is asked: the memory of the request is its owner's again.
   bool released() const noexcept {
     return released_flag_.load(std::memory_order_acquire) && !is_asking_.load(std::memory_order_acquire);
   }
 
+  // In place of a start: there is nobody to call.
+  void fail_unstarted(Status status) noexcept;
   // For another start; once released.
   void reset() noexcept;
 
@@ -106,6 +109,8 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   Clock::time_point deadline_{};  // as the first tick sets it: quicker calls need no clock
   Status status_;
   bool resting_ = false;  // nothing moves any more; set before the outbox tells it
+  inline static const Status kUnderWay{};
+  sync::atomic<bool> has_status_{false};
   sync::atomic<bool> finished_{false};
   sync::atomic<bool> released_flag_{false};
   sync::atomic<bool> is_asking_{false};  // on_announced() is to be called, or running

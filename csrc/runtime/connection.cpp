@@ -35,12 +35,9 @@ Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, Pee
 void Connection::start(Call& call) noexcept {
   if (call.connection_.get() != this) call.connection_ = shared_from_this();
   call.deadline_ = {};
+  if (engine_.is_forked()) [[unlikely]]
+    return call.fail_unstarted(Engine::forked());
   call.retain();
-  if (engine_.is_forked()) [[unlikely]] {
-    call.status_ = Engine::forked();
-    call.resting_ = true;
-    return call.deliver();
-  }
   engine_.submit_after_delivery(call);
   if (!call.finished()) engine_.wake();
 }

@@ -1,0 +1,253 @@
+// Accessors of the library's types in every state: before a call is finished, after it has failed, lost a race with a
+// cancel or been moved from.
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "axon/meeting.hpp"
+
+namespace axon::library {
+namespace {
+
+// Answers when it is told to.
+struct Held {
+  Meeting met;
+  std::atomic<bool> has_come{false};
+  Invocation invocation{nullptr};
+
+  Held() {
+    EXPECT_TRUE(met.server
+                    .add("held",
+                         [this](Invocation& came) {
+                           invocation = std::move(came);
+                           has_come.store(true);
+                         })
+                    .ok());
+  }
+  ~Held() { invocation.fail("RuntimeError", "the test is over"); }
+  void await() {
+    while (!has_come.load()) std::this_thread::yield();
+  }
+};
+
+TEST(States, a_call_before_its_end_has_a_status_and_an_empty_reply) {
+  Held held;
+  Call call(held.met.to_server, "held");
+  const auto expect_nothing = [&] {
+    EXPECT_FALSE(call.finished());
+    EXPECT_TRUE(call.status().ok());
+    EXPECT_EQ(call.status().code(), ErrorCode::kOk);
+    EXPECT_EQ(call.reply().num_tensors(), 0u);
+    EXPECT_EQ(call.reply().values().next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(call.failure(), "");
+    EXPECT_EQ(call.traceback(), "");
+  };
+  expect_nothing();
+  call.start();
+  held.await();
+  expect_nothing();
+  held.invocation.answer().integer(5);
+  held.invocation.reply();
+  ASSERT_TRUE(call.wait(10s));
+  EXPECT_EQ(call.status().code(), ErrorCode::kOk);
+  EXPECT_EQ(call.status().message(), "");
+  EXPECT_EQ(call.reply().values().next().integer, 5);
+}
+
+TEST(States, a_failed_call_has_a_reply_that_can_be_read) {
+  Held held;
+  Call call(held.met.to_server, "held");
+  call.start();
+  held.await();
+  call.cancel();
+  ASSERT_TRUE(call.wait(10s));
+  EXPECT_EQ(call.status().code(), ErrorCode::kCancelled);
+  EXPECT_EQ(call.reply().num_tensors(), 0u);
+  EXPECT_EQ(call.reply().values().next().kind, Value::Kind::kBroken);
+  EXPECT_EQ(call.failure(), "");
+}
+
+TEST(States, a_call_that_was_moved_from_is_over_and_can_be_opened_again) {
+  Meeting met;
+  ASSERT_TRUE(met.server.add("echo", echo).ok());
+  Call call(met.to_server, "echo");
+  Call taken(std::move(call));
+  EXPECT_TRUE(call.finished());
+  EXPECT_TRUE(call.released());
+  EXPECT_TRUE(call.wait(10s));
+  EXPECT_EQ(call.status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(call.reply().num_tensors(), 0u);
+  EXPECT_EQ(call.failure(), "");
+  call.cancel();
+  EXPECT_DEATH(call.start(), "moved from");
+  call.open(met.to_server, "echo");
+  for (Call* each : {&call, &taken}) {
+    each->start();
+    ASSERT_TRUE(each->wait(10s));
+    EXPECT_TRUE(each->status().ok());
+  }
+}
+
+TEST(States, a_peer_that_was_moved_from_cannot_be_called) {
+  Meeting met;
+  Peer peer = met.to_server;
+  const Peer taken(std::move(peer));
+  EXPECT_EQ(taken.name(), "server");
+  EXPECT_EQ(peer.name(), "");
+  EXPECT_EQ(peer.incarnation(), 0u);
+  EXPECT_FALSE(peer.failure().ok());
+  EXPECT_TRUE(peer.drain(1s));
+  Call call(peer, "echo");
+  call.start();
+  EXPECT_TRUE(call.wait(1s));
+  EXPECT_EQ(call.status().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(States, a_stream_has_no_value_before_the_first_and_once_it_was_moved_from) {
+  Meeting met;
+  ASSERT_TRUE(met.server
+                  .add_generator("once",
+                                 [](Received) -> Generator {
+                                   return [is_over = false](Next& next) mutable {
+                                     if (std::exchange(is_over, true)) return next.end();
+                                     next.value().integer(3);
+                                     next.reply();
+                                   };
+                                 })
+                  .ok());
+  Stream stream(met.to_server, "once");
+  stream.arguments(0);
+  const auto expect_nothing = [](Stream& of) {
+    EXPECT_EQ(of.value().next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(of.received().num_tensors(), 0u);
+    EXPECT_EQ(of.failure(), "");
+    EXPECT_EQ(of.traceback(), "");
+  };
+  expect_nothing(stream);
+  stream.start();
+  expect_nothing(stream);
+  ASSERT_TRUE(stream.next(10s));
+  EXPECT_EQ(stream.value().next().integer, 3);
+  Stream taken(std::move(stream));
+  expect_nothing(stream);
+  EXPECT_TRUE(stream.finished());
+  EXPECT_FALSE(stream.next(1s));
+  EXPECT_EQ(stream.status().code(), ErrorCode::kInvalidArgument);
+  stream.stop();
+  EXPECT_FALSE(taken.next(10s));
+  EXPECT_TRUE(taken.status().ok());
+  EXPECT_EQ(taken.status().code(), ErrorCode::kOk);
+}
+
+TEST(States, an_invocation_that_was_answered_has_no_caller_and_a_second_answer_is_ignored) {
+  Meeting met;
+  std::atomic<bool> is_checked{false};
+  ASSERT_TRUE(met.server
+                  .add("answers",
+                       [&](Invocation& invocation) {
+                         invocation.answer().integer(7);
+                         invocation.reply();
+                         EXPECT_TRUE(invocation.is_answered());
+                         EXPECT_EQ(invocation.function(), "");
+                         EXPECT_EQ(invocation.caller().name(), "");
+                         EXPECT_FALSE(invocation.wants_answer());
+                         EXPECT_TRUE(invocation.is_cancelled());
+                         EXPECT_EQ(invocation.arguments().num_tensors(), 0u);
+                         invocation.reply();
+                         invocation.fail("RuntimeError", "too late");
+                         is_checked.store(true);
+                       })
+                  .ok());
+  Call call(met.to_server, "answers");
+  call.start();
+  ASSERT_TRUE(call.wait(10s));
+  EXPECT_TRUE(call.status().ok());
+  EXPECT_EQ(call.reply().values().next().integer, 7);
+  while (!is_checked.load()) std::this_thread::yield();
+}
+
+TEST(States, mailboxes_outboxes_and_publications_that_were_moved_from_say_so) {
+  Meeting met;
+  Mailbox mailbox = met.server.mailbox("news").value();
+  const Mailbox kept(std::move(mailbox));
+  EXPECT_EQ(kept.probe(), 0u);
+  EXPECT_EQ(mailbox.probe(), 0u);
+  EXPECT_EQ(mailbox.take(1s).status().code(), ErrorCode::kInvalidArgument);
+  Outbox outbox = met.client.outbox(met.to_server, "news").value();
+  const Outbox kept_outbox(std::move(outbox));
+  Call call(outbox);
+  call.start();
+  EXPECT_TRUE(call.wait(1s));
+  EXPECT_EQ(call.status().code(), ErrorCode::kInvalidArgument);
+  Publication news("news");
+  EXPECT_EQ(news.status(0).code(), ErrorCode::kInvalidArgument);
+  const Publication kept_news(std::move(news));
+  EXPECT_TRUE(news.finished());
+  EXPECT_TRUE(news.released());
+  EXPECT_DEATH(news.message(), "moved from");
+}
+
+// Answers on a thread of its own, as soon as it can.
+class Answerer {
+ public:
+  ~Answerer() {
+    is_over_.store(true);
+    thread_.join();
+  }
+  void add(Invocation& invocation) {
+    const std::lock_guard lock(mutex_);
+    come_.push_back(std::move(invocation));
+  }
+
+ private:
+  void run() {
+    while (!is_over_.load()) {
+      std::vector<Invocation> come;
+      {
+        const std::lock_guard lock(mutex_);
+        come.swap(come_);
+      }
+      for (Invocation& invocation : come) invocation.reply();
+      std::this_thread::yield();
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<Invocation> come_;
+  std::atomic<bool> is_over_{false};
+  std::thread thread_{[this] { run(); }};
+};
+
+// Whichever of the two comes first, the call has an end that can be read.
+TEST(States, a_hundred_thousand_cancels_race_with_their_answers) {
+  Answerer answerer;
+  Meeting met;
+  ASSERT_TRUE(met.server.add("answered", [&](Invocation& invocation) { answerer.add(invocation); }).ok());
+  std::vector<Call> calls;
+  for (size_t i = 0; i < 32; ++i) calls.emplace_back(met.to_server, "answered");
+  size_t num_answered = 0;
+  size_t num_cancelled = 0;
+  while (num_answered + num_cancelled < 100'000) {
+    for (Call& call : calls) {
+      call.open(met.to_server, "answered");
+      call.request().nothing();
+      call.start();
+    }
+    for (Call& call : calls) call.cancel();
+    for (Call& call : calls) {
+      ASSERT_TRUE(call.wait(30s));
+      ASSERT_TRUE(call.status().code() == ErrorCode::kOk || call.status().code() == ErrorCode::kCancelled)
+          << call.status().message();
+      ++(call.status().ok() ? num_answered : num_cancelled);
+    }
+  }
+  RecordProperty("num_answered", static_cast<int>(num_answered));
+  RecordProperty("num_cancelled", static_cast<int>(num_cancelled));
+}
+
+}  // namespace
+}  // namespace axon::library
