@@ -13,11 +13,12 @@
 #include <thread>
 #include <utility>
 
+#include "base/interrupts.hpp"
 #include "base/log.hpp"
 #include "base/resources.hpp"
 #include "c10d/errors.hpp"
-#include "python/signals.hpp"
 #include "python/gil.hpp"
+#include "python/signals.hpp"
 
 namespace axon {
 
@@ -104,7 +105,10 @@ CompletionHook::~CompletionHook() {
     state_->ends = true;
   }
   state_->changed.notify_all();
-  if (!is_own_thread() && has_python()) drain();
+  if (is_own_thread() || !has_python()) return;
+  const GilReleasedIfHeld no_gil;  // hooks take it
+  await_told();
+  raise_soon_what_signals_raised();
 }
 
 void CompletionHook::note(Call call) {
@@ -125,8 +129,19 @@ void CompletionHook::drain() {
         "other groups");
   }
   const GilReleasedIfHeld no_gil;  // hooks take it
+  await_told();
+  raise_what_signals_raised();
+}
+
+// A hook takes as long as it likes: Ctrl-C ends the wait for it.
+void CompletionHook::await_told() noexcept {
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&, wanted = state_->num_noted] { return state_->num_told >= wanted; });
+  const auto are_told = [&, wanted = state_->num_noted] { return state_->num_told >= wanted; };
+  while (!state_->changed.wait_for(lock, interrupts::kInterval, are_told)) {
+    lock.unlock();
+    if (interrupts::are_pending()) return;
+    lock.lock();
+  }
 }
 
 }  // namespace axon

@@ -41,6 +41,8 @@ class CompletionHook {
  private:
   struct State;
 
+  // Or until interrupts are pending.
+  void await_told() noexcept;
   bool is_own_thread() const noexcept { return std::this_thread::get_id() == thread_id_; }
   // In a fork there is no thread.
   bool has_thread() const noexcept { return born_after_ == num_forks(); }

@@ -9,9 +9,9 @@
 #include "base/config.hpp"
 #include "c10d/backend.hpp"
 #include "c10d/fused/at_once.hpp"
-#include "python/signals.hpp"
 #include "comm/engine.hpp"
 #include "python/gil.hpp"
+#include "python/signals.hpp"
 #include "runtime_python/bindings.hpp"
 
 namespace axon {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/interrupts.hpp"
 #include "base/log.hpp"
 #include "c10d/callbacks.hpp"
 #include "c10d/errors.hpp"
@@ -14,8 +15,6 @@ namespace axon {
 
 // As good as for ever, without overflowing when it is added to a clock.
 static constexpr std::chrono::hours kNever{24 * 365};
-// How soon a waiting thread notices Ctrl-C.
-static constexpr std::chrono::milliseconds kSignalInterval{100};
 
 AxonWork::AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call)
     : Work(call.rank, call.type), communicator_(communicator), first_(*this) {}
@@ -161,7 +160,7 @@ bool AxonWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void AxonWork::await(Communicator& communicator, Part& part, Clock::time_point deadline) {
-  while (!isCompleted() && !communicator.wait(part, std::min(deadline, Clock::now() + kSignalInterval))) {
+  while (!isCompleted() && !communicator.wait(part, interrupts::next_look(deadline))) {
     check_signals();
     if (Clock::now() < deadline) continue;
     const Status late = communicator.explain(part);

@@ -8,8 +8,8 @@
 
 #include "c10d/errors.hpp"
 #include "c10d/shelf.hpp"
-#include "python/signals.hpp"
 #include "c10d/work.hpp"
+#include "python/signals.hpp"
 
 namespace axon {
 

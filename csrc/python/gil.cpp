@@ -21,6 +21,12 @@ static void or_sleep(Ask ask) noexcept {
   }
 }
 
+PyObject* call_or_sleep(PyObject* function, PyObject* arguments, PyObject* named) noexcept {
+  PyObject* result = nullptr;
+  or_sleep([&] { result = PyObject_Call(function, arguments, named); });
+  return result;
+}
+
 GilReleased::~GilReleased() {
   or_sleep([this] { PyEval_RestoreThread(thread_); });
 }

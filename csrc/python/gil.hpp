@@ -13,6 +13,10 @@ namespace axon {
 // Whether the interpreter is there, and not on its way out.
 bool python_goes_on() noexcept;
 
+// PyObject_Call(). Python's code may give the lock away at any time, and then be where a thread asks for it too late:
+// the frames above would be unwound without the lock, and drop their objects. Whatever they hold, they hold on to.
+PyObject* call_or_sleep(PyObject* function, PyObject* arguments, PyObject* named = nullptr) noexcept;
+
 class GilReleased {
  public:
   GilReleased() noexcept : thread_(PyEval_SaveThread()) {}

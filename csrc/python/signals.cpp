@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "python/gil.hpp"
 
@@ -15,24 +16,37 @@ namespace axon {
 static constexpr std::chrono::seconds kLongestHandlers{2};
 static constexpr std::chrono::milliseconds kLookInterval{1};
 
-static std::atomic<unsigned long> ending_thread{0};  // the one that runs exit handlers; 0: Python does not end yet
+using Thread = std::atomic<unsigned long>;
+static Thread ending_thread{0};   // the one that runs exit handlers; 0: Python does not end yet
+static Thread closing_thread{0};  // the same, from the closing of all runtimes on
+static thread_local bool is_of_runtime = false;
+
+static bool is_elsewhere(const Thread& thread) noexcept {
+  const unsigned long ending = thread.load(std::memory_order_relaxed);
+  return ending != 0 && ending != PyThread_get_thread_ident();
+}
 
 static bool ends_python_elsewhere() noexcept {
-  const unsigned long ending = ending_thread.load(std::memory_order_relaxed);
-  return ending != 0 && ending != PyThread_get_thread_ident();
+  return is_elsewhere(ending_thread);
 }
 
 void note_end_of_python() noexcept {
   ending_thread.store(PyThread_get_thread_ident(), std::memory_order_relaxed);
 }
 
+void note_end_of_runtimes() noexcept {
+  closing_thread.store(PyThread_get_thread_ident(), std::memory_order_relaxed);
+}
+
+void note_thread_of_runtime() noexcept {
+  is_of_runtime = true;
+}
+
 bool has_python() noexcept {
   return python_goes_on() && !ends_python_elsewhere();
 }
 
-void stay_behind_if_python_ends() noexcept {
-  if (!ends_python_elsewhere()) [[likely]]
-    return;
+static void stay_behind() noexcept {
   const auto deadline = std::chrono::steady_clock::now() + kLongestHandlers;
   while (python_goes_on()) {
     if (std::chrono::steady_clock::now() >= deadline) return;
@@ -41,10 +55,71 @@ void stay_behind_if_python_ends() noexcept {
   while (true) pause();
 }
 
+void stay_behind_if_python_ends() noexcept {
+  if (ends_python_elsewhere()) [[unlikely]]
+    stay_behind();
+}
+
+bool stays_behind() noexcept {
+  return is_elsewhere(closing_thread) && !is_of_runtime;
+}
+
+void stay_behind_if_runtimes_end() noexcept {
+  if (stays_behind()) [[unlikely]]
+    stay_behind();
+}
+
+bool stays_behind(unsigned long thread) noexcept {
+  const unsigned long closing = closing_thread.load(std::memory_order_relaxed);
+  return closing != 0 && thread != 0 && closing != thread;
+}
+
+unsigned long waiting_thread() noexcept {
+  return is_of_runtime ? 0 : PyThread_get_thread_ident();
+}
+
 void check_signals() {
   if (!has_python()) return;
   const GilHeld gil;
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+}
+
+// By the thread that Python runs handlers on, while it waits.
+static thread_local PyObject* raised = nullptr;
+
+bool are_signals_raising() noexcept {
+  if (raised != nullptr) return true;
+  if (!has_python()) return false;
+  const GilHeld gil;
+  if (PyErr_CheckSignals() == 0) return false;
+  PyObject* type = nullptr;
+  PyObject* trace = nullptr;
+  PyErr_Fetch(&type, &raised, &trace);
+  PyErr_NormalizeException(&type, &raised, &trace);
+  if (trace != nullptr) (void)PyException_SetTraceback(raised, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return raised != nullptr;
+}
+
+void raise_what_signals_raised() {
+  if (raised == nullptr) return;
+  const GilHeld gil;
+  const auto exception = pybind11::reinterpret_steal<pybind11::object>(std::exchange(raised, nullptr));
+  PyErr_SetObject(pybind11::type::of(exception).ptr(), exception.ptr());
+  throw pybind11::error_already_set();
+}
+
+// As Py_AddPendingCall has it.
+static int raise_pending(void* exception) noexcept {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception)), static_cast<PyObject*>(exception));
+  Py_DECREF(static_cast<PyObject*>(exception));
+  return -1;
+}
+
+void raise_soon_what_signals_raised() noexcept {
+  PyObject* const exception = std::exchange(raised, nullptr);
+  if (exception != nullptr) (void)Py_AddPendingCall(&raise_pending, exception);  // unless 32 of them wait already
 }
 
 }  // namespace axon

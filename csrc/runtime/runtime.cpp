@@ -106,10 +106,14 @@ void Runtime::wake() {
   core_->engine().nudge();
 }
 
-bool Runtime::drain(Clock::time_point deadline) {
+bool Runtime::await_idle(Clock::time_point deadline) {
   if (core_->engine().is_forked()) return true;
   core_->refuse_new();
-  const bool idle = drive_until(core_->engine(), [&] { return core_->is_idle(); }, deadline);
+  return drive_until(core_->engine(), [&] { return core_->is_idle(); }, deadline);
+}
+
+bool Runtime::drain(Clock::time_point deadline) {
+  const bool idle = await_idle(deadline);
   close();
   return idle;
 }

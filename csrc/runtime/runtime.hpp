@@ -49,8 +49,10 @@ class Runtime {
   bool serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience = pace::kPatience);
   void wake();
 
-  // Takes no calls any more, and waits for those under way in both directions, until the deadline; then close().
-  // False if some were left.
+  // Takes no calls any more, and waits for those under way in both directions, until the deadline. False if some are
+  // left; may be called again then.
+  bool await_idle(Clock::time_point deadline);
+  // The same, and then close().
   bool drain(Clock::time_point deadline);
   // Ends what is left; peers are told. Idempotent.
   void close() noexcept;

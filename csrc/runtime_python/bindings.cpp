@@ -4,7 +4,9 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/config.hpp"
+#include "base/interrupts.hpp"
 #include "python/gil.hpp"
+#include "python/signals.hpp"
 #include "python/tensor_memory.hpp"
 #include "runtime_python/buffers.hpp"
 #include "runtime_python/lending.hpp"
@@ -16,9 +18,6 @@ namespace axon {
 namespace {
 
 namespace py = pybind11;
-
-// How soon a waiting thread notices Ctrl-C.
-constexpr std::chrono::milliseconds kSignalInterval{100};
 
 const char* name_of(ErrorCode code) noexcept {
   switch (code) {
@@ -125,33 +124,43 @@ Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::s
   return call;
 }
 
-bool wait(PythonCall& call, double timeout_s) {
+// Waits without Python's lock, and runs signal handlers meanwhile. `wait_until` waits until a time, and returns whether
+// what it waits for is there.
+template <typename WaitUntil>
+bool wait_for(double timeout_s, WaitUntil wait_until) {
   const Clock::time_point deadline = deadline_in(timeout_s);
-  while (!call.finished()) {
-    {
+  while (true) {
+    const bool is_there = [&] {
       const GilReleased no_gil;
-      call.connection()->wait(call, std::min(deadline, Clock::now() + kSignalInterval));
-    }
+      const bool result = wait_until(interrupts::next_look(deadline));
+      stay_behind_if_runtimes_end();
+      return result;
+    }();
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (Clock::now() >= deadline) break;
+    if (is_there || Clock::now() >= deadline) return is_there;
   }
-  return call.finished();
+}
+
+// Where nothing is waited for, but what has come to its end because runtimes are closed would be raised.
+void stay_behind() {
+  if (!stays_behind()) [[likely]]
+    return;
+  const GilReleased no_gil;
+  stay_behind_if_runtimes_end();
+}
+
+bool wait(PythonCall& call, double timeout_s) {
+  const auto wait_until = [&](Clock::time_point time) { return call.connection()->wait(call, time); };
+  return call.finished() || wait_for(timeout_s, wait_until) || call.finished();
 }
 
 bool await_end(Connection& connection, double timeout_s) {
-  const Clock::time_point deadline = deadline_in(timeout_s);
-  while (true) {
-    const bool has_ended = [&] {
-      const GilReleased no_gil;
-      return connection.await_end(std::min(deadline, Clock::now() + kSignalInterval));
-    }();
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (has_ended || Clock::now() >= deadline) return has_ended;
-  }
+  return wait_for(timeout_s, [&](Clock::time_point time) { return connection.await_end(time); });
 }
 
 // Once: it empties the message. Raises what the function has raised, or what has gone wrong on the way.
 py::object take_answer(PythonCall& call, const py::object& device) {
+  stay_behind();
   const Status& status = call.status();
   if (!status.ok() && status.code() != ErrorCode::kRemote) {
     if (!call.landing_error()) raise(status);
@@ -213,8 +222,11 @@ template <typename Connect>
 std::shared_ptr<Connection> connect(Connect connect) {
   auto connected = [&] {
     const GilReleased no_gil;
-    return connect();
+    auto result = connect();
+    stay_behind_if_runtimes_end();
+    return result;
   }();
+  raise_what_signals_raised();
   return value_or_raise(std::move(connected));
 }
 
@@ -232,9 +244,9 @@ py::dict counts(PythonRuntime& self) {
   return row;
 }
 
-bool drain(PythonRuntime& self, double timeout_s) {
-  const GilReleased no_gil;
-  return self.runtime().drain(deadline_in(timeout_s));
+// close() comes next, however this ends.
+bool await_idle(PythonRuntime& self, double timeout_s) {
+  return wait_for(timeout_s, [&](Clock::time_point time) { return self.runtime().await_idle(time); });
 }
 
 void bind_connection(py::module_& module) {
@@ -242,6 +254,7 @@ void bind_connection(py::module_& module) {
       .def_property_readonly("finished", [](const PythonCall& self) { return self.finished(); })
       .def_property_readonly("cancelled", &is_cancelled)
       .def("wait", &wait)
+      .def("claim_answer", [](PythonCall& self) { return self.claim_answer(); })
       .def("take_answer", &take_answer)
       .def(
           "cancel", [](PythonCall& self) { self.connection()->cancel(self); }, py::call_guard<GilReleased>())
@@ -277,12 +290,17 @@ void bind_connection(py::module_& module) {
       .def("begin_driving", &CompletionQueue::begin_driving)
       .def("stop_driving", &CompletionQueue::stop_driving)
       .def("drive", &drive)
-      .def("take", [](CompletionQueue& self) { return waiters_of(self.take()); });
+      .def("take", [](CompletionQueue& self) { return waiters_of(self.take()); })
+      .def("close", [](CompletionQueue& self) { return waiters_of(self.close()); });
 }
 
 }  // namespace
 
 void bind_runtime(py::module_& module) {
+  interrupts::set_check(&are_signals_raising);
+  module.def("note_end_of_runtimes", &note_end_of_runtimes);
+  module.def("note_thread_of_runtime", &note_thread_of_runtime);
+  module.def("stay_behind", &stay_behind);
   bind_connection(module);
   module.def("tensor_of_buffer", &tensor_of_buffer);
   module.def("check_capsule", &check_capsule);
@@ -332,7 +350,7 @@ void bind_runtime(py::module_& module) {
            })
       .def("stop", &PythonRuntime::stop, py::call_guard<GilReleased>())
       .def("end", &PythonRuntime::end)
-      .def("drain", &drain)
+      .def("await_idle", &await_idle)
       .def("close", &PythonRuntime::close);
 }
 

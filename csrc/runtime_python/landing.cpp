@@ -25,7 +25,10 @@ static py::list describe(Inbound& announced) {
 }
 
 Destinations ask_where(const py::object& where, Inbound& announced) {
-  const py::list tensors = where(describe(announced));
+  const py::tuple arguments = py::make_tuple(describe(announced));
+  const auto given_out = py::reinterpret_steal<py::object>(call_or_sleep(where.ptr(), arguments.ptr()));
+  if (!given_out) throw py::error_already_set();
+  const py::list tensors = given_out;
   const std::span<const Inbound::Tensor> coming = announced.tensors();
   if (tensors.size() != coming.size()) throw py::value_error("memory has been handed out for other tensors than come");
   Destinations destinations;

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/resources.hpp"
+#include "python/gil.hpp"
+#include "python/signals.hpp"
 #include "runtime_python/landing.hpp"
 
 namespace axon {
@@ -18,22 +20,32 @@ static constexpr std::chrono::microseconds kLongestDrive{20};
 // A loop that is back later than this has other work.
 static constexpr std::chrono::microseconds kOwnTurn{30};
 
-CompletionQueue::CompletionQueue(Engine& engine) : engine_(&engine), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+CompletionQueue::CompletionQueue(Engine& engine)
+    : engine_(&engine), thread_(waiting_thread()), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (!event_.valid()) throw std::runtime_error("torch_axon: " + out_of("eventfd", errno).message());
 }
 
-void CompletionQueue::push(Counted<PythonCall> call) noexcept {
-  bool first = false;
-  {
-    const std::lock_guard lock(mutex_);
-    first = finished_.empty() && !is_driven_;
-    finished_.push_back(std::move(call));
-    has_come_.store(true);
-  }
-  if (first) ring();
+// Of a loop that has been collected without being closed. A call and who waits for it hold each other.
+CompletionQueue::~CompletionQueue() {
+  for (const Counted<PythonCall>& call : finished_) call->drop_waiter();
 }
 
-void CompletionQueue::ring() noexcept {
+void CompletionQueue::push(Counted<PythonCall> call) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_closed_) {
+      const bool rings = finished_.empty() && !is_driven_ && !stays_behind(thread_);
+      finished_.push_back(std::move(call));
+      has_come_.store(true);
+      if (rings) ring_held();
+      return;
+    }
+  }
+  call->drop_waiter();
+}
+
+// Holding the lock: the descriptor may be given back by another thread.
+void CompletionQueue::ring_held() noexcept {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
 }
@@ -46,6 +58,13 @@ std::vector<Counted<PythonCall>> CompletionQueue::take() {
   return std::exchange(finished_, {});
 }
 
+std::vector<Counted<PythonCall>> CompletionQueue::close() {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+  event_ = FileDescriptor();
+  return std::exchange(finished_, {});
+}
+
 void CompletionQueue::begin_driving() {
   if (engine_->has_ended()) engine_ = &Engine::instance();  // that of the call which is awaited
   busy_at_ = Clock::now();
@@ -54,13 +73,9 @@ void CompletionQueue::begin_driving() {
 }
 
 void CompletionQueue::stop_driving() noexcept {
-  bool has_left = false;
-  {
-    const std::lock_guard lock(mutex_);
-    is_driven_ = false;
-    has_left = !finished_.empty();
-  }
-  if (has_left) ring();
+  const std::lock_guard lock(mutex_);
+  is_driven_ = false;
+  if (!finished_.empty()) ring_held();
 }
 
 std::optional<CompletionQueue::Calls> CompletionQueue::drive() {
@@ -87,6 +102,12 @@ bool PythonCall::watch(std::shared_ptr<CompletionSink> sink, pybind11::object wa
   return false;
 }
 
+void PythonCall::drop_waiter() noexcept {
+  if (!python_goes_on()) return;
+  const GilHeld gil;
+  const pybind11::object gone = take_waiter();
+}
+
 bool PythonCall::unwatch() {
   State expected = State::kWatched;
   return state_.compare_exchange_strong(expected, State::kUnwatched);
@@ -104,7 +125,8 @@ void PythonCall::on_announced() noexcept {
 
 void PythonCall::on_finished() noexcept {
   if (state_.exchange(State::kFinished) != State::kWatched) return;
-  sink_->push(Counted<PythonCall>::share(*this));
+  const auto sink = std::move(sink_);  // which holds what it is given, and is not to hold itself by that
+  sink->push(Counted<PythonCall>::share(*this));
 }
 
 PythonCall::~PythonCall() {

@@ -31,18 +31,24 @@ class LandingSink {
   virtual void push_announced(Counted<PythonCall> call) noexcept = 0;
 };
 
-// For an event loop: either the loop drives the engine between its other work, while answers come soon, or its
-// descriptor becomes readable when the first of a batch is there.
+// For an event loop, and made on its thread: either the loop drives the engine between its other work, while answers
+// come soon, or its descriptor becomes readable when the first of a batch is there.
 class CompletionQueue final : public CompletionSink {
  public:
   using Calls = std::vector<Counted<PythonCall>>;
 
   explicit CompletionQueue(Engine& engine);
+  ~CompletionQueue() override;
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
 
   int fd() const noexcept { return event_.get(); }
   void push(Counted<PythonCall> call) noexcept override;
   // All that have come, in order.
   Calls take();
+  // For good: the loop is closed. Gives the descriptor back and returns all that are left; what comes is dropped, along
+  // with whoever waited for it there. With Python's lock.
+  Calls close();
 
   // From here on the loop calls drive(), once each time around, until it says that it does so no more: the descriptor
   // tells it nothing meanwhile. The loop's thread only, as drive().
@@ -53,14 +59,16 @@ class CompletionQueue final : public CompletionSink {
   std::optional<Calls> drive();
 
  private:
-  void ring() noexcept;
+  void ring_held() noexcept;
 
   Engine* engine_;
-  FileDescriptor event_;
+  const unsigned long thread_;  // the loop's
   sync::atomic<bool> has_come_{false};
   std::mutex mutex_;  // guards what follows
+  FileDescriptor event_;
   Calls finished_;
   bool is_driven_ = false;
+  bool is_closed_ = false;
 
   // The loop's thread only.
   Clock::time_point busy_at_{};
@@ -77,8 +85,13 @@ class PythonCall final : public Call {
   // finished already. With Python's lock, as take_waiter().
   bool watch(std::shared_ptr<CompletionSink> sink, pybind11::object waiter);
   pybind11::object take_waiter() { return std::move(waiter_); }
+  // Nobody hears of it there any more. With or without Python's lock.
+  void drop_waiter() noexcept;
   // The sink that it was watched by is not told any more. False if it is finished: the sink has been, or nobody was.
   bool unwatch();
+
+  // True once: whoever asked first unpacks the answer.
+  bool claim_answer() noexcept { return !is_claimed_.exchange(true, std::memory_order_relaxed); }
 
   // Before it is started: `sink` is told when its answer is announced, and has Connection::accept or decline called.
   void land_by(std::shared_ptr<LandingSink> sink, pybind11::object where);
@@ -96,6 +109,7 @@ class PythonCall final : public Call {
 
   const std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be gone before
   std::atomic<State> state_{State::kUnwatched};
+  std::atomic<bool> is_claimed_{false};
   std::shared_ptr<CompletionSink> sink_;  // owned with the loop or runtime, which may end before the call
   pybind11::object waiter_;
   std::shared_ptr<LandingSink> landing_sink_;  // likewise

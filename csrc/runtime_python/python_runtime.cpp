@@ -4,6 +4,7 @@
 
 #include "base/log.hpp"
 #include "python/gil.hpp"
+#include "python/signals.hpp"
 #include "runtime/values.hpp"
 #include "runtime_python/landing.hpp"
 
@@ -22,6 +23,14 @@ static py::module_ errors() {
 static py::object exception_of(const py::error_already_set& error) {
   if (error.trace()) (void)PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
   return error.value();
+}
+
+// Calls it, and drops what it returns; see call_or_sleep().
+template <typename... Arguments>
+static void run_python(const py::object& function, const Arguments&... arguments) {
+  const py::tuple packed = py::make_tuple(arguments...);
+  const auto result = py::reinterpret_steal<py::object>(call_or_sleep(function.ptr(), packed.ptr()));
+  if (!result) throw py::error_already_set();
 }
 
 PythonInvocation::~PythonInvocation() {
@@ -89,7 +98,7 @@ class LateCallbacks final : public Submission {
     if (python_goes_on()) {
       const GilHeld gil;
       try {
-        call_->take_waiter().attr("_run_callbacks")();
+        run_python(call_->take_waiter().attr("_run_callbacks"));
       } catch (py::error_already_set& error) {
         error.discard_as_unraisable("torch_axon.runtime");
       }
@@ -213,6 +222,7 @@ void PythonRuntime::add(const std::string& name, PythonFunction function) {
 }
 
 void PythonRuntime::serve(Clock::duration patience) {
+  note_thread_of_runtime();
   while (true) {
     std::vector<Item> items;
     {
@@ -253,13 +263,13 @@ void PythonRuntime::handle(Item& item) {
     case Item::Kind::kAnswerAnnounced:
       return land_answer(*item.call);
     case Item::Kind::kFinished:
-      item.call->take_waiter().attr("_run_callbacks")();
+      run_python(item.call->take_waiter().attr("_run_callbacks"));
       return;
     case Item::Kind::kCancelled:
-      listeners_.on_cancelled(item.serial);
+      run_python(listeners_.on_cancelled, item.serial);
       return;
     case Item::Kind::kLost:
-      listeners_.on_lost(item.connection);
+      run_python(listeners_.on_lost, item.connection);
       return;
   }
 }
@@ -319,11 +329,11 @@ void PythonRuntime::invoke(Invocation& invocation) {
     Arguments arguments = unpack_arguments(invocation.arguments(), function.placement, held.connection());
     if (function.where == Where::kDispatched) {
       py::object named = arguments.named ? std::move(arguments.named) : py::dict();
-      function.call(py::cast(std::move(held)), arguments.positional, std::move(named));
+      run_python(function.call, py::cast(std::move(held)), arguments.positional, named);
       return;
     }
     const auto result = py::reinterpret_steal<py::object>(
-        PyObject_Call(function.call.ptr(), arguments.positional.ptr(), arguments.named.ptr()));
+        call_or_sleep(function.call.ptr(), arguments.positional.ptr(), arguments.named.ptr()));
     if (!result) throw py::error_already_set();
     held.reply(result);
   };

@@ -180,6 +180,25 @@ def waits_in_a_collective_for_ever() -> None:
         time.sleep(1000)
 
 
+def waits_in_a_monitored_barrier_for_ever() -> None:
+    join(timeout_s=1000)
+    ready()
+    if dist.get_rank() == 0:
+        dist.monitored_barrier(timeout=timedelta(seconds=1000))
+    else:
+        time.sleep(1000)
+
+
+def waits_for_a_completion_hook_for_ever() -> None:
+    """Each rank's hook does not come back."""
+    join(timeout_s=1000)
+    group = dist.distributed_c10d._get_default_group()
+    group._register_on_completion_hook(lambda call: threading.Event().wait())
+    dist.all_reduce(torch.ones(1))
+    ready()
+    group._wait_for_pending_works()
+
+
 def catches_the_interrupt_and_goes_on() -> None:
     """Ctrl-C ends the wait, not the process; the other groups still work."""
     join(timeout_s=1000)

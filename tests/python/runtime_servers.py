@@ -241,6 +241,54 @@ def ends_in_a_function() -> None:
     print("ready", flush=True)
 
 
+def ends_in_a_busy_function() -> None:
+    """The runtime's thread is in Python's code when the interpreter takes the lock for good."""
+    runtime = Runtime("runtime")
+    entered = threading.Event()
+
+    @runtime.register
+    def computes() -> None:
+        entered.set()
+        while True:
+            pass
+
+    globals()["KEPT"] = Runtime("other").connect(runtime.address).invoke("computes")
+    entered.wait(30)
+    print("ready", flush=True)
+
+
+def ends_with_daemon_threads_that_call() -> None:
+    """They are not told of the end, and so say nothing of it."""
+    other = Runtime("other")
+    functions(other)
+    runtime = Runtime("runtime")
+    peer = runtime.connect(other.address)
+    mailbox = runtime.mailbox("empty")
+    have_called = threading.Barrier(6)
+
+    def calls(size: int) -> None:
+        peer.invoke("echo", torch.ones(size)).result()
+        have_called.wait()
+        while True:
+            peer.invoke("echo", torch.ones(size)).result()
+
+    async def awaits() -> None:
+        await peer.invoke("echo", 1)
+        have_called.wait()
+        while True:
+            await asyncio.gather(*(peer.invoke("echo", number) for number in range(10)))
+
+    def gets() -> None:
+        have_called.wait()
+        mailbox.get()
+
+    for work in (lambda: calls(10), lambda: calls(2000), lambda: calls(20_000), lambda: asyncio.run(awaits()), gets):
+        threading.Thread(target=work, daemon=True).start()
+    have_called.wait()
+    print("ready", flush=True)
+    globals()["KEPT"] = (other, runtime, peer, mailbox)
+
+
 def ends_within_a_loop() -> None:
     runtime = Runtime("runtime")
     functions(runtime)

@@ -84,7 +84,15 @@ def _interrupt_first(processes: Sequence[subprocess.Popen[str]]) -> None:
         process.kill()
 
 
-@pytest.mark.parametrize("program", ["waits_for_ever", "waits_in_a_collective_for_ever"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "waits_for_ever",
+        "waits_in_a_collective_for_ever",
+        "waits_in_a_monitored_barrier_for_ever",
+        "waits_for_a_completion_hook_for_ever",
+    ],
+)
 def test_control_c_ends_a_wait(program: str, tmp_path: Path) -> None:
     interrupted, _ = run_ranks(program, 2, tmp_path / "store", when_ready=_interrupt_first)
     assert interrupted.code in (1, 130, -signal.SIGINT)

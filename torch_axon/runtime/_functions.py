@@ -6,9 +6,14 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from torch_axon import _native
+from torch_axon.runtime import _loops
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeInvocation
@@ -54,13 +59,19 @@ Step = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class OnLoop:
-    """Starts coroutines on a loop, one wake-up for all that have come, and cancels those that nobody waits for."""
+    """Starts coroutines on a loop, one wake-up for all that have come, and cancels those that nobody waits for.
+
+    A loop that has stopped may run again, so calls wait for it, until their deadlines. Those of a loop that is closed
+    fail at once, whether they have begun or not.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._coming: deque[tuple[Step, RuntimeInvocation, Arguments, dict[str, Any]]] = deque()
         self._woken = False
         self._running: dict[int, tuple[asyncio.Task[None], RuntimeInvocation]] = {}  # by the invocation's serial
+        if asyncio._get_running_loop() is loop:  # else it is the runtime's own, which ends its coroutines itself
+            _loops.watch(loop, self)
 
     def function(self, function: Step) -> Callable[[RuntimeInvocation, Arguments, dict[str, Any]], None]:
         def start(invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
@@ -72,29 +83,29 @@ class OnLoop:
 
     def _wake(self) -> None:
         self._woken = True
-        try:
-            self._loop.call_soon_threadsafe(self._start_all)
-        except RuntimeError:  # closed
-            self._woken = False
-            while self._coming:
-                _, invocation, _, _ = self._coming.popleft()
-                invocation.fail(RuntimeError(f"the loop on which '{invocation.name}' runs is closed"))
+        if not _loops.call_soon(self._loop, self._start_all):
+            self.loop_closed()
+
+    def loop_closed(self) -> None:
+        self._woken = False  # before the look: what comes after it finds the loop closed by itself
+        for invocation in self._take_all():
+            invocation.fail(RuntimeError(f"the loop on which '{invocation.name}' runs is closed"))
+
+    def _take_all(self) -> Iterator[RuntimeInvocation]:
+        """Those of a loop that runs nothing any more. Several threads may find that out at a time."""
+        with suppress(IndexError):
+            while True:
+                yield self._coming.popleft()[1]
+        with suppress(KeyError):
+            while True:
+                yield self._running.popitem()[1][1]
 
     def cancel(self, serial: int) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel, serial)
+        _loops.call_soon(self._loop, self._cancel, serial)
 
     def _cancel(self, serial: int) -> None:
-        if serial not in self._running:
-            return
-        task, invocation = self._running[serial]
-        _cancel_once(task)
-
-        def end(_: asyncio.Task[None]) -> None:
-            self._running.pop(serial, None)
-            _fail_as_cancelled(invocation)
-
-        task.add_done_callback(end)  # a task that has not begun yet never does
+        if serial in self._running:
+            _cancel_once(self._running[serial][0])
 
     def _start_all(self) -> None:
         self._woken = False  # before the look: what comes after it wakes again
@@ -106,6 +117,7 @@ class OnLoop:
             serial = invocation.serial
             task = self._loop.create_task(self._run(serial, function, invocation, args, kwargs))
             self._running[serial] = task, invocation
+            task.add_done_callback(partial(self._end, serial))
 
     async def _run(
         self, serial: int, function: Step, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]
@@ -117,7 +129,13 @@ class OnLoop:
         except BaseException as exception:
             invocation.fail(exception)
         finally:
-            del self._running[serial]
+            self._running.pop(serial, None)
+
+    def _end(self, serial: int, _: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step, as `asyncio.run` does at its end, never runs `_run`."""
+        ended = self._running.pop(serial, None)
+        if ended is not None:
+            _fail_as_cancelled(ended[1])
 
 
 def _fail_as_cancelled(invocation: RuntimeInvocation) -> None:
@@ -138,6 +156,7 @@ class LoopThread:
             raise
 
     def _run(self) -> None:
+        _native.load().note_thread_of_runtime()
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
         tasks = asyncio.all_tasks(self.loop)
@@ -155,6 +174,6 @@ class LoopThread:
         return self.loop.run_until_complete(asyncio.wait(tasks, timeout=timeout))[1] if tasks else tasks
 
     def stop(self, timeout: float) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        _loops.call_soon(self.loop, self.loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from functools import partial
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 _FOREVER_S = 365 * 24 * 3600.0
 _UNSET: Any = object()
 _watching = threading.RLock()  # guards who watches any future; what is collected within it may close a runtime
-_taking = threading.RLock()  # guards what any has answered; what is unpacked may be Python's
+# How soon a thread hears that another one has unpacked an answer, and how long that may take.
+_TAKING_INTERVAL_S, _LONGEST_TAKING_S = 0.0005, 60.0
 _log = logging.getLogger("torch_axon.runtime")
 
 
@@ -42,6 +44,7 @@ class Future:
         "_loop_wakeups",
         "_peer",
         "_policy",
+        "_taker",
         "_value",
     )
 
@@ -51,6 +54,7 @@ class Future:
         self._policy = policy
         self._value = _UNSET
         self._exception: BaseException | None = None
+        self._taker: int | None = None  # the thread that unpacks the answer
         self._callbacks: list[Callable[[], object]] | None = None  # None: nobody watches
         self._is_told = False
         self._loop_wakeups: _wakeups.Wakeups | None = None  # that hear of it
@@ -170,16 +174,28 @@ class Future:
                 _log.exception("a callback of a call to '%s' has raised", self._peer.name)
 
     def _outcome(self) -> Any:
-        if self._value is _UNSET:
-            with _taking:
-                if self._value is _UNSET and self._exception is None:
-                    self._take()
+        if self._value is _UNSET and self._exception is None:
+            self._take_once()
         if self._exception is not None:
             raise self._exception
         return self._value
+
+    def _take_once(self) -> None:
+        """By the first thread, without a lock: what is unpacked may run any code of Python's, by finalizers say."""
+        if self._call.claim_answer():
+            self._taker = threading.get_ident()
+            return self._take()
+        until = monotonic() + _LONGEST_TAKING_S
+        while self._value is _UNSET and self._exception is None:
+            if self._taker == threading.get_ident() or monotonic() > until:
+                raise RuntimeError(f"the answer of '{self._peer.name}' has not been unpacked: that was interrupted")
+            sleep(_TAKING_INTERVAL_S)
 
     def _take(self) -> None:
         try:
             self._value = self._call.take_answer(self._policy.device)
         except Exception as exception:
             self._exception = exception.with_traceback(None)
+        except BaseException as exception:  # of a signal handler; the answer is gone with it
+            self._exception = RuntimeError(f"the unpacking of an answer was interrupted by {exception!r}")
+            raise

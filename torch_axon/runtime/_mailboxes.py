@@ -9,6 +9,9 @@ from concurrent.futures import Future as Waiter
 from concurrent.futures import TimeoutError as NotInTime  # another one before Python 3.11
 from typing import TYPE_CHECKING, Any
 
+from torch_axon import _native
+from torch_axon.runtime import _loops, _wakeups
+
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection, RuntimeInvocation
     from torch_axon.runtime._future import Future
@@ -33,7 +36,7 @@ class Mailbox:
         if capacity < 1:
             raise ValueError(f"mailbox: capacity is {capacity}; allowed: 1 or more")
         self._capacity = capacity
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # finalizers and signal handlers may come here while it is held
         self._here: deque[Any] = deque()
         self._at_the_door: deque[Message] = deque()
         self._waiting: deque[Waiter[Any]] = deque()
@@ -55,20 +58,32 @@ class Mailbox:
                 raise TimeoutError(f"no message has come within {timeout} s") from None
             return waiter.result()  # it came at that moment
         except BaseException:
+            _native.load().stay_behind()
             self._give_up(waiter)
             raise
 
     async def receive(self) -> Any:
         """The next message; still the next one, if this is cancelled."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[None] = loop.create_future()
         waiter = self._take()
+        receiver = _Receiver(self, waiter)
+        _loops.watch(loop, receiver)
+        waiter.add_done_callback(lambda _: _wakeups.tell(loop, arrived))
         try:
-            return await asyncio.wrap_future(waiter)
-        except asyncio.CancelledError:
-            self._give_up(waiter)
+            await arrived
+        except BaseException:  # cancelled; or the loop has gone, and this is collected
+            receiver.give_up()
             raise
+        receiver.is_over = True
+        return waiter.result()
 
     def _give_up(self, waiter: Waiter[Any]) -> None:
-        if not waiter.cancel() and waiter.exception() is None:  # it is being given a message, or has one
+        if not waiter.cancel():  # it is being given a message, maybe by this very thread, or has one
+            waiter.add_done_callback(self._return)
+
+    def _return(self, waiter: Waiter[Any]) -> None:
+        if waiter.exception() is None:
             self._put_back(waiter.result())
 
     def _put_back(self, value: Any) -> None:
@@ -124,10 +139,13 @@ class Mailbox:
 
     def _close(self, error: Exception) -> None:
         """Nobody waits any more; what has come may still be taken."""
+        takers = []
         with self._lock:
             self._closed = error
             while (taker := self._next_taker()) is not None:
-                taker.set_exception(error)
+                takers.append(taker)
+        for taker in takers:
+            taker.set_exception(error)
 
     def _next_taker(self) -> Waiter[Any] | None:
         while self._waiting:
@@ -135,6 +153,23 @@ class Mailbox:
             if taker.set_running_or_notify_cancel():
                 return taker
         return None
+
+
+class _Receiver:
+    """A `receive` under way. A loop that is closed does not go on with it, so that a message is for the next one."""
+
+    def __init__(self, mailbox: Mailbox, waiter: Waiter[Any]) -> None:
+        self._mailbox = mailbox
+        self._waiter = waiter
+        self.is_over = False
+
+    def loop_closed(self) -> None:
+        self.give_up()
+
+    def give_up(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._mailbox._give_up(self._waiter)
 
 
 class _Order:
@@ -210,8 +245,12 @@ class Sent:
     def send(self, value: Any, timeout: float | None) -> Future:
         with self._lock:
             number = self._num_sent
-            future = self._peer.invoke(PUT + self._tag, number, self._settled, value, timeout=timeout)
-            self._num_sent += 1  # not where the value cannot be sent
+            self._num_sent += 1  # before: a finalizer may send to the same tag while the value is packed
+            try:
+                future = self._peer.invoke(PUT + self._tag, number, self._settled, value, timeout=timeout)
+            except BaseException:  # the value cannot be sent, and nobody is to wait for it
+                self._on_done(number, True)
+                raise
         future.add_done_callback(lambda done: self._on_done(number, done.exception() is not None))
         return future
 

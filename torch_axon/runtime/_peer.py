@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from collections.abc import Iterable
 from time import monotonic
 from types import TracebackType
@@ -35,8 +34,7 @@ class Peer:
         self._runtime = runtime
         self._connection = connection
         self._timeout = runtime.timeout
-        self._lock = threading.Lock()  # guards who makes a tag's
-        self._sent: dict[str, Sent] = {}  # by tag
+        self._sent: dict[str, Sent] = {}  # by tag; without a lock, which a finalizer that sends could find taken
         self._numbers = itertools.count()  # of generators
         self.name: str = connection.name
         self.incarnation: int = connection.incarnation
@@ -119,10 +117,9 @@ class Peer:
 
         The future is done once the mailbox has accepted it: while it is full, messages wait, and count as calls.
         """
-        with self._lock:
-            sent = self._sent.get(tag)
-            if sent is None:
-                sent = self._sent[tag] = Sent(self, tag)
+        sent = self._sent.get(tag)
+        if sent is None:
+            sent = self._sent.setdefault(tag, Sent(self, tag))
         return sent.send(value, timeout)
 
     def close(self, drain: bool = True, timeout: float | None = None) -> bool:

@@ -32,14 +32,13 @@ class Pool:
             raise ValueError(f"Pool: max_bytes is {max_bytes}; allowed: 1 or more")
         self.max_bytes = max_bytes
         self._pinned = pinned
-        self._lock = threading.Lock()  # guards what follows but what has come back
+        self._lock = threading.RLock()  # guards what follows but what has come back; nothing of Python's is made within
         self._free: list[torch.Tensor] = []  # the least recently used first
         self._num_bytes = 0  # of all, free or out
         self._come_back: deque[torch.Tensor] = deque()  # by whichever thread lets go of a tensor, maybe within ours
 
     def __call__(self, coming: Sequence[Incoming]) -> list[torch.Tensor | None]:
-        with self._lock:
-            return [self._take(incoming) for incoming in coming]
+        return [self._take(incoming) for incoming in coming]
 
     @property
     def num_bytes(self) -> int:
@@ -58,16 +57,29 @@ class Pool:
         return torch.frombuffer(lent, dtype=torch.uint8).view(incoming.dtype).view(incoming.shape)
 
     def _block(self, num_bytes: int) -> torch.Tensor | None:
+        with self._lock:
+            block = self._take_free(num_bytes)
+            if block is not None:
+                return block
+            while self._free and self._num_bytes + num_bytes > self.max_bytes:
+                self._num_bytes -= self._free.pop(0).nbytes
+            if self._num_bytes + num_bytes > self.max_bytes:
+                return None
+            self._num_bytes += num_bytes
+        try:
+            return torch.empty(num_bytes, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
+        except BaseException:
+            with self._lock:
+                self._num_bytes -= num_bytes
+            raise
+
+    def _take_free(self, num_bytes: int) -> torch.Tensor | None:
+        """The smallest that fits and is not more than twice as large."""
         while self._come_back:
             self._free.append(self._come_back.popleft())
-        fitting = [block for block in self._free if num_bytes <= block.nbytes <= 2 * num_bytes]
-        if fitting:
-            best = min(fitting, key=lambda block: block.nbytes)
-            self._free = [block for block in self._free if block is not best]
-            return best
-        while self._free and self._num_bytes + num_bytes > self.max_bytes:
-            self._num_bytes -= self._free.pop(0).nbytes
-        if self._num_bytes + num_bytes > self.max_bytes:
-            return None
-        self._num_bytes += num_bytes
-        return torch.empty(num_bytes, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
+        best = None
+        for index in range(len(self._free)):
+            size = self._free[index].nbytes
+            if num_bytes <= size <= 2 * num_bytes and (best is None or size < self._free[best].nbytes):
+                best = index
+        return None if best is None else self._free.pop(best)

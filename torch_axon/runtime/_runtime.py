@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -98,7 +99,7 @@ class Runtime:
             self._core.register(own, function, True, None, None)
         self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
         self._own_loop: LoopThread | None = None
-        self._lock = threading.Lock()  # guards the loops, and who closes
+        self._lock = threading.RLock()  # guards the loops, and who closes; finalizers and signal handlers may close
         self._closed = False
         self._pid = os.getpid()
         thread = threading.Thread(
@@ -228,6 +229,8 @@ class Runtime:
                 if self._own_loop is None:
                     self._own_loop = LoopThread(f"axon-loop {self.name}")
                 loop = self._own_loop.loop
+            for each in [each for each in self._loops if each.is_closed()]:
+                del self._loops[each]
             return self._loops.setdefault(loop, OnLoop(loop))
 
     def _on_cancelled(self, serial: int) -> None:
@@ -254,7 +257,8 @@ class Runtime:
         """Takes no calls any more, and waits for those under way in both directions, for `timeout` seconds at most.
 
         What is left then, and without `drain` at once, ends with an error here and at the peers. Returns whether
-        nothing was left. Closing again does nothing.
+        nothing was left. Closing again does nothing. An exception of a signal handler, as Ctrl-C raises, ends the
+        waiting, and leaves the runtime closed.
         """
         if self._pid != os.getpid():  # a forked child: the lock may be held by a thread that it lacks
             return True
@@ -262,17 +266,30 @@ class Runtime:
             if self._closed:
                 return True
             self._closed = True
-        drained: bool = self._core.drain(self.timeout if timeout is None else timeout) if drain else True
-        self._core.close()
-        self._mailboxes.close(_errors.RuntimeClosedError(f"the runtime '{self.name}' is closed"))
-        self._generators.close()
-        self._core.stop()
-        if not self._is_own_thread():
-            self._thread.join(_LONGEST_END_S)
-            self._core.end()
-        if self._own_loop is not None:
-            self._own_loop.stop(_LONGEST_END_S)
-        return drained
+        try:
+            return self._core.await_idle(self.timeout if timeout is None else timeout) if drain else True
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Again does nothing."""
+        with ExitStack() as steps:  # from the last one on, each of them though another one is interrupted
+            steps.callback(self._await_threads)
+            steps.callback(self._core.stop)
+            steps.callback(self._generators.close)
+            steps.callback(self._mailboxes.close, _errors.RuntimeClosedError(f"the runtime '{self.name}' is closed"))
+            steps.callback(self._core.close)
+
+    def _await_threads(self) -> None:
+        own_loop = self._own_loop
+        try:
+            if not self._is_own_thread():
+                self._thread.join(_LONGEST_END_S)
+        finally:
+            if not self._is_own_thread():
+                self._core.end()
+            if own_loop is not None:
+                own_loop.stop(_LONGEST_END_S)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -305,6 +322,13 @@ def _close_all_at_exit() -> None:
 
 
 def _close_all() -> None:
-    """Before the interpreter goes, whose lock their threads take. Whoever wants to drain does so before."""
+    """Before the interpreter goes, whose lock their threads take. Whoever wants to drain does so before.
+
+    Daemon threads that wait for something of a runtime do not hear of its end: they would go on while the interpreter
+    is being taken down.
+    """
+    _native.load().note_end_of_runtimes()
     for runtime in list(_open):
-        runtime.close(drain=False)
+        runtime._closed = True
+        if runtime._pid == os.getpid():
+            runtime._end()  # although a thread may be closing it, which stays where it waits

@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from torch_axon import _native
+from torch_axon.runtime import _loops
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeCall
@@ -27,6 +28,7 @@ class Wakeups:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.completions = _native.load().CompletionQueue()
         loop.add_reader(self.completions.fileno(), self._on_finished)
+        _loops.watch(loop, self)
 
         self._loop = weakref.ref(loop)
         self._num_awaited = 0
@@ -58,8 +60,13 @@ class Wakeups:
     def forget(self) -> None:
         """A call is not awaited here any more. On any thread."""
         loop = self._loop()
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._forget)
+        if loop is not None:
+            _loops.call_soon(loop, self._forget)
+
+    def loop_closed(self) -> None:
+        """Gives the descriptor back. Calls that finish from here on are dropped: nobody can hear of them here."""
+        for future in self.completions.close():
+            future._run_callbacks()  # which lets go of the loop
 
     def _forget(self) -> None:
         self._num_awaited -= 1
@@ -111,8 +118,8 @@ def tell(loop: asyncio.AbstractEventLoop, arrived: asyncio.Future[None]) -> None
     """From wherever a call is found finished: of this loop, of another one, or of the runtime's thread."""
     if asyncio._get_running_loop() is loop:
         _set(arrived)
-    elif not loop.is_closed():
-        loop.call_soon_threadsafe(_set, arrived)
+    else:
+        _loops.call_soon(loop, _set, arrived)
 
 
 def _set(arrived: asyncio.Future[None]) -> None:

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string>
 
+#include "base/interrupts.hpp"
 #include "runtime/handshake/handshake.hpp"
 
 namespace axon {
@@ -14,6 +15,7 @@ namespace axon {
 namespace {
 
 Status late(const Place& place) {
+  if (interrupts::are_pending()) return interrupts::interrupted();
   return {ErrorCode::kTimeout, place.text() + " has not ended the handshake by the deadline"};
 }
 

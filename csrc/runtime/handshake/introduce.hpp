@@ -16,9 +16,9 @@ struct Meeting {
   FileDescriptor socket;
 };
 
-// Blocks the calling thread, until the deadline at most. Errors name the place and say what was wrong: kTransport
-// (nobody listens, hung up, no runtime), kTimeout, kMismatch (version), kInvalidArgument (secret, host), or what the
-// listener refused with.
+// Blocks the calling thread, until the deadline or an interrupt (kCancelled). Errors name the place and say what was
+// wrong: kTransport (nobody listens, hung up, no runtime), kTimeout, kMismatch (version), kInvalidArgument (secret,
+// host), or what the listener refused with.
 Result<Meeting> introduce(const Place& place, const Secret& secret, const Introduction& own,
                           sync::Clock::time_point deadline);
 

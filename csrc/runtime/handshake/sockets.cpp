@@ -9,8 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <system_error>
+#include <thread>
+
+#include "base/interrupts.hpp"
 
 #include "base/resources.hpp"
 
@@ -18,10 +23,32 @@ namespace axon {
 
 namespace {
 
+// Where the caller has no deadline; resolvers give up within it by default.
+constexpr std::chrono::seconds kLongestLookup{60};
+
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-Result<Addresses> resolve(const Place& place) {
-  const addrinfo hints{.ai_flags = AI_NUMERICSERV,
+// A question to the system's resolver.
+struct Lookup {
+  Place place;
+  std::mutex mutex;  // guards what follows
+  std::condition_variable changed;
+  bool is_over = false;
+  int error = 0;
+  Addresses found{nullptr, &freeaddrinfo};
+
+  int ask(int flags);
+  void run() {
+    const int result = ask(0);
+    const std::lock_guard lock(mutex);
+    is_over = true;
+    error = result;
+    changed.notify_all();
+  }
+};
+
+int Lookup::ask(int flags) {
+  const addrinfo hints{.ai_flags = AI_NUMERICSERV | flags,
                        .ai_family = AF_UNSPEC,
                        .ai_socktype = SOCK_STREAM,
                        .ai_protocol = 0,
@@ -29,12 +56,34 @@ Result<Addresses> resolve(const Place& place) {
                        .ai_addr = nullptr,
                        .ai_canonname = nullptr,
                        .ai_next = nullptr};
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &found);
-  if (error != 0) {
-    return Status(ErrorCode::kInvalidArgument, "host '" + place.host + "' is not known: " + gai_strerror(error));
+  addrinfo* addresses = nullptr;
+  const int result = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &addresses);
+  if (result == 0) found.reset(addresses);
+  return result;
+}
+
+// The resolver may ask servers that do not answer, and can neither be interrupted nor given a deadline: a thread waits
+// for it, and is left to itself where this one gives up.
+Result<Addresses> resolve(const Place& place, sync::Clock::time_point deadline) {
+  const auto lookup = std::make_shared<Lookup>();  // owned with that thread
+  lookup->place = place;
+  if (lookup->ask(AI_NUMERICHOST) == 0) return std::move(lookup->found);
+  std::thread([lookup] { lookup->run(); }).detach();
+  std::unique_lock lock(lookup->mutex);
+  while (!lookup->is_over) {
+    lookup->changed.wait_until(lock, interrupts::next_look(deadline));
+    if (lookup->is_over) break;
+    lock.unlock();  // a signal handler may wait for another host
+    if (interrupts::are_pending()) return interrupts::interrupted();
+    lock.lock();
+    if (sync::Clock::now() < deadline) continue;
+    return Status(ErrorCode::kTimeout, "host '" + place.host + "' has not been resolved by the deadline");
   }
-  return Addresses(found, &freeaddrinfo);
+  if (lookup->error != 0) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "host '" + place.host + "' is not known: " + gai_strerror(lookup->error));
+  }
+  return std::move(lookup->found);
 }
 
 void enable(const FileDescriptor& socket, int level, int option, int value = 1) noexcept {
@@ -58,7 +107,7 @@ int connect_one(const FileDescriptor& socket, const addrinfo& address, sync::Clo
   send_at_once(socket);
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  if (!wait_for(socket, POLLOUT, deadline)) return ETIMEDOUT;
+  if (!wait_for(socket, POLLOUT, deadline)) return interrupts::are_pending() ? EINTR : ETIMEDOUT;
   int error = 0;
   socklen_t num_bytes = sizeof error;
   getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &num_bytes);
@@ -83,7 +132,7 @@ std::string Place::text() const {
 }
 
 Result<bool> is_loopback(const std::string& host) {
-  Result<Addresses> addresses = resolve({.host = host, .port = 0});
+  Result<Addresses> addresses = resolve({.host = host, .port = 0}, sync::Clock::now() + kLongestLookup);
   if (!addresses.ok()) return std::move(addresses.status());
   for (const addrinfo* each = addresses.value().get(); each != nullptr; each = each->ai_next) {
     if (!is_loopback(*each->ai_addr)) return false;
@@ -92,7 +141,7 @@ Result<bool> is_loopback(const std::string& host) {
 }
 
 Result<FileDescriptor> listen_at(const Place& place, int backlog) {
-  Result<Addresses> addresses = resolve(place);
+  Result<Addresses> addresses = resolve(place, sync::Clock::now() + kLongestLookup);
   if (!addresses.ok()) return std::move(addresses.status());
   const addrinfo& address = *addresses.value();
   FileDescriptor socket = open_socket(address);
@@ -114,13 +163,14 @@ uint16_t port_of(const FileDescriptor& socket) noexcept {
 }
 
 Result<FileDescriptor> connect_to(const Place& place, sync::Clock::time_point deadline) {
-  Result<Addresses> addresses = resolve(place);
+  Result<Addresses> addresses = resolve(place, deadline);
   if (!addresses.ok()) return std::move(addresses.status());
   int error = 0;
   for (const addrinfo* each = addresses.value().get(); each != nullptr; each = each->ai_next) {
     FileDescriptor socket = open_socket(*each);
     error = connect_one(socket, *each, deadline);
     if (error == 0) return socket;
+    if (error == EINTR) return interrupts::interrupted();
   }
   if (error == ETIMEDOUT) return Status(ErrorCode::kTimeout, place.text() + " has not answered by the deadline");
   return out_of(place.text() + " cannot be reached", error);
@@ -139,10 +189,11 @@ void watch_for_silence(const FileDescriptor& socket) noexcept {
 
 bool wait_for(const FileDescriptor& socket, short events, sync::Clock::time_point deadline) noexcept {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - sync::Clock::now()).count();
-    if (left <= 0) return false;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - sync::Clock::now());
+    if (left.count() <= 0) return false;
     pollfd each{.fd = socket.get(), .events = events, .revents = 0};
-    if (poll(&each, 1, static_cast<int>(std::min<int64_t>(left, 1'000'000))) > 0) return true;
+    if (poll(&each, 1, static_cast<int>(std::min(left, interrupts::kInterval).count())) > 0) return true;
+    if (interrupts::are_pending()) return false;
   }
 }
 

@@ -22,7 +22,7 @@ struct Place {
 // or the port, after this process has ended. Of -1 an invalid one; errno stays.
 FileDescriptor withheld(int socket);
 
-// Names are asked for at the system's resolver, which has its own idea of time.
+// Names are asked for at the system's resolver, for as long as the deadline allows, or 60 s where there is none.
 Result<bool> is_loopback(const std::string& host);
 
 // Port 0: one that is free. Never blocks afterwards.
@@ -38,7 +38,7 @@ void send_at_once(const FileDescriptor& socket) noexcept;
 // From now on a host that has gone without a word shows as a hang-up, after half a minute.
 void watch_for_silence(const FileDescriptor& socket) noexcept;
 
-// False when the deadline has passed. `events` as poll() has them.
+// False when the deadline has passed, or interrupts are pending. `events` as poll() has them.
 bool wait_for(const FileDescriptor& socket, short events, sync::Clock::time_point deadline) noexcept;
 
 std::string last_error();

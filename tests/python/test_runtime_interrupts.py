@@ -1,0 +1,174 @@
+"""Ctrl-C while the main thread waits for a runtime: it ends the waiting soon, and what was waited with can be used."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from torch_axon.runtime import Peer, Runtime
+
+LIMIT_S = 60.0  # of whatever is interrupted
+SOON_S = LIMIT_S / 2
+
+
+@pytest.fixture(autouse=True)
+def _default_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def server() -> Iterator[Runtime]:
+    released = asyncio.Event()
+
+    async def slow() -> None:
+        await released.wait()
+
+    with Runtime("server") as runtime:
+        runtime.register(slow)
+        runtime.register("echo")(lambda value: value)
+        yield runtime
+        runtime.close(drain=False)
+
+
+@pytest.fixture
+def client() -> Iterator[Runtime]:
+    with Runtime("client", secret="s" * 20) as runtime:
+        yield runtime
+        runtime.close(drain=False)
+
+
+@pytest.fixture
+def peer(server: Runtime, client: Runtime) -> Peer:
+    return client.connect(server.address)
+
+
+def is_within(thread: int, function: str) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_name == function:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def interrupted(wait: Callable[[], Any], function: str) -> None:
+    """Waits, which has to be interrupted once the main thread is in this function."""
+    main = threading.get_ident()
+    is_over = threading.Event()
+
+    def interrupt() -> None:
+        while not is_within(main, function) and not is_over.is_set():
+            time.sleep(0.001)
+        time.sleep(0.05)  # now it waits; if it does not yet, there is nothing to see
+        if not is_over.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        took = time.monotonic() - began
+    finally:
+        is_over.set()
+        thread.join()
+    assert took < SOON_S
+
+
+def test_results(peer: Peer) -> None:
+    future = peer.invoke("slow", timeout=LIMIT_S)
+    interrupted(future.result, "wait")
+    interrupted(future.exception, "wait")
+    assert peer.invoke("echo", 3).result() == 3
+
+
+def test_awaiting(peer: Peer) -> None:
+    async def awaits() -> None:
+        await peer.invoke("slow", timeout=LIMIT_S)
+
+    interrupted(lambda: asyncio.run(awaits()), "_run_once")
+    assert peer.invoke("echo", 3).result() == 3
+
+
+def test_messages(client: Runtime, server: Runtime) -> None:
+    mailbox = client.mailbox("news")
+    interrupted(lambda: mailbox.get(LIMIT_S), "get")
+    assert server.connect(client.address).send("news", 5).result() is None
+    assert mailbox.get(LIMIT_S) == 5
+
+
+def test_connecting(client: Runtime, server: Runtime) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = ("127.0.0.1", silent.getsockname()[1])
+        interrupted(lambda: client.connect(place, timeout=LIMIT_S), "connect")
+    assert client.connect(server.address).invoke("echo", 3).result() == 3
+
+
+def test_connecting_within_a_handler(client: Runtime, server: Runtime) -> None:
+    """Which another wait runs."""
+    met: list[Peer] = []
+
+    def handle(*_: object) -> None:
+        met.append(client.connect(server.address))
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = ("127.0.0.1", silent.getsockname()[1])
+        interrupted(lambda: client.connect(place, timeout=LIMIT_S), "connect")
+    assert met[0].invoke("echo", 3).result() == 3
+
+
+def test_closing_a_peer(client: Runtime, server: Runtime) -> None:
+    closing = client.connect(server.address)
+    future = closing.invoke("slow", timeout=2 * LIMIT_S)
+    interrupted(lambda: closing.close(timeout=LIMIT_S), "_await_end")
+    with pytest.raises(ConnectionError):
+        closing.invoke("echo", 3).result()
+    closing.close(drain=False)
+    assert isinstance(future.exception(), ConnectionError)
+    assert client.connect(server.address).invoke("echo", 3).result() == 3
+
+
+@pytest.mark.parametrize("leave", ["close", "block"])
+def test_closing_a_runtime(server: Runtime, leave: str) -> None:
+    """It is closed then: what it had under way has ended, and so have its threads."""
+    closing = Runtime("closing", timeout=LIMIT_S)
+    future = closing.connect(server.address).invoke("slow", timeout=2 * LIMIT_S)
+
+    def leave_block() -> None:
+        with closing:
+            pass
+
+    interrupted(closing.close if leave == "close" else leave_block, "close")
+    assert isinstance(future.exception(), ConnectionError)
+    with pytest.raises(ConnectionError, match="closed"):
+        closing.connect(server.address)
+    assert not closing._thread.is_alive()
+    assert closing.close()
+
+
+def test_a_handler_calls_while_its_thread_does(peer: Peer) -> None:
+    told: list[Any] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: told.append(peer.invoke("echo", len(told))))
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    try:
+        for number in range(1000):
+            assert peer.invoke("echo", number).result() == number
+        while len(told) < 5:
+            peer.invoke("echo", 0).result()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert [future.result() for future in told] == list(range(len(told)))
