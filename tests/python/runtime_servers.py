@@ -458,6 +458,8 @@ PROGRAMS: list[Callable[[], None]] = [
     lends,
     ends_with_calls_in_flight,
     ends_in_a_function,
+    ends_in_a_busy_function,
+    ends_with_daemon_threads_that_call,
     ends_within_a_loop,
     ends_amid_streams,
     ends_while_another_thread_waits,
