@@ -98,6 +98,7 @@ void AxonWork::note_failure(std::exception_ptr failure) noexcept {
 
 void AxonWork::complete() noexcept {
   if (C10_UNLIKELY(times_ != nullptr)) times_->end();
+  call_end_of_record();  // before anybody knows: whoever has waited may end the profile, which drops open records
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     const std::lock_guard lock(outcome_mutex_);
@@ -105,7 +106,6 @@ void AxonWork::complete() noexcept {
     future = future_;
   }
   completed_.notify_all();
-  call_end_of_record();
   if (!future) return;
   if (!Progress::is_background()) return mark(*future);
   // Keeps what it needs of the work, which need not live so long.

@@ -130,6 +130,9 @@ def _output(example: str, pool: RankPool, device: str, *arguments: str, backend:
     return str(pool.run(_run, f"{example}.py", variables, arguments, timeout_s=150)[0])
 
 
+# Compared for our backend alone. Gloo ends a call's record after it has completed the future that DDP waits for, so a
+# profile that ends in between lacks that call.
+_CALLS = r"all_reduce of \[9610\]: \d+ calls\n"
 _DIGITS = r"read 9\S+% of \d+ held-out digits; last loss \S+\n"
 # By example, what it prints.
 _LEARNED = dict.fromkeys(
@@ -166,7 +169,8 @@ def test_examples_learn(example: str, device: str, processes: Processes) -> None
         backends.pop()  # NCCL's calls have other names in the profiler's table
     outputs = [_output(example, processes(device), device, backend=backend) for backend in backends]
     assert re.fullmatch(_LEARNED[example], outputs[0])
-    assert len(set(outputs)) == 1  # of two ranks' sums no order differs
+    learned = [re.sub(_CALLS, "", output) for output in outputs]
+    assert len(set(learned)) == 1  # of two ranks' sums no order differs
 
 
 @on_cpu_and_gpu
