@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "base/coarse_clock.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "base/resources.hpp"
@@ -193,6 +194,23 @@ void Engine::submit(Submission& item) noexcept {
   if (progress_->pump(begin)) return;
   submitted_.push(item);
   progress_->pump();
+}
+
+// A whole ring of small messages, 16 at a time, and what the network brings meanwhile.
+static constexpr unsigned kMostRoundsToCatchUp = 512;
+// Whoever has run all along looks more often.
+static constexpr std::chrono::milliseconds kMostRecent{20};
+
+void Engine::catch_up() noexcept {
+  progress_->exclusively([&] {
+    for (unsigned round = 0; round < kMostRoundsToCatchUp && drive() != 0; ++round) {
+    }
+  });
+  caught_up_at_.store(coarse_now(), std::memory_order_relaxed);
+}
+
+bool Engine::has_news_since(std::chrono::milliseconds then) const noexcept {
+  return coarse_now() - std::max(then, caught_up_at_.load(std::memory_order_relaxed)) > kMostRecent;
 }
 
 static thread_local bool delivers = false;

@@ -81,6 +81,11 @@ class Engine final : private ControlHandler, private Driver {
             Clock::duration patience = pace::kPatience) noexcept {
     return progress_->wait(finished, deadline, patience);
   }
+  // What has come by now is looked at, as far as that is bounded, before it returns: for whoever is about to act on
+  // something that has come before, of which there may be news. Drives; not within anything that the holder calls.
+  void catch_up() noexcept;
+  // Neither that nor `then`, by coarse_now(), is so recent that this process may not have been stopped since.
+  bool has_news_since(std::chrono::milliseconds then) const noexcept;
   // For those who set a flag outside a deliver() that others wait for.
   void nudge() noexcept { progress_->nudge(); }
   template <typename Action>
@@ -199,6 +204,7 @@ class Engine final : private ControlHandler, private Driver {
   std::atomic<bool> is_deaf_{false};  // release behind deafness_
   std::atomic<bool> has_ended_{false};
   std::atomic<int> num_holds_{0};
+  std::atomic<std::chrono::milliseconds> caught_up_at_{};
 
   std::optional<Progress> progress_;  // last: its thread uses all of the above
 };

@@ -24,6 +24,7 @@ Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, Pee
       places_(kWindow),
       peers_places_(kWindow) {
   watches_socket_ = socket_.valid() && !engine.shares_host(peer);
+  tells_deadlines_ = !engine.messenger().transport().can_withdraw(peer);
   free_places_.reserve(kWindow);
   for (uint32_t place = kWindow; place-- > 0;) {
     places_[place].number = place;
@@ -75,6 +76,9 @@ void Connection::on_message(const MessageHeader& header, const Payload& payload)
     case OperationKind::kCancel:
       drop(payload);
       return on_cancel(header);
+    case OperationKind::kWithdrawn:
+      drop(payload);
+      return on_withdrawn(header);
     default:
       drop(payload);
       return on_close(header);
@@ -140,6 +144,15 @@ void Connection::take_place(Call& call) noexcept {
   ++num_waiting_;
 }
 
+// When it leaves and how long its caller waits from then on, in milliseconds.
+void Connection::stamp(MessageHeader& header, const Call& call) noexcept {
+  const Clock::time_point now = Clock::now();
+  const bool is_new = call.deadline_ == Clock::time_point{};
+  const auto left = is_new ? call.timeout : std::chrono::ceil<std::chrono::milliseconds>(call.deadline_ - now);
+  header.source = time_stamp(now);
+  header.destination = static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, UINT32_MAX));
+}
+
 void Connection::launch(Call& call) noexcept {
   const uint32_t index = free_places_.back();
   free_places_.pop_back();
@@ -150,7 +163,8 @@ void Connection::launch(Call& call) noexcept {
   call.number_ = place.number;
   call.at_peer_ = true;
   const bool awaited = call.answer == Call::Answer::kAwaited;
-  const MessageHeader header = header_of(awaited ? OperationKind::kInvoke : OperationKind::kTell, call.number_);
+  MessageHeader header = header_of(awaited ? OperationKind::kInvoke : OperationKind::kTell, call.number_);
+  if (awaited && tells_deadlines_) stamp(header, call);
   Status sent = call.request.send(engine_.messenger(), peer_, header, OperationKind::kInvokePart);
   if (call.over_) return;  // a runtime of this process refused it while it was being sent
   if (!sent.ok()) {
@@ -235,8 +249,7 @@ void Connection::cancel(Call& call) noexcept {
   engine_.exclusively([&] {
     call.given_up_ = true;
     if (!call.begun_ || call.over_) return;
-    expire(call);
-    finish(call, cancelled());
+    give_up(call, cancelled());
   });
 }
 
@@ -250,9 +263,11 @@ void Connection::decline(Call& call, Status reason) noexcept {
   });
 }
 
-// The callee need not go on.
-void Connection::expire(Call& call) noexcept {
-  if (call.at_peer_ && failure_.ok()) send_word(header_of(OperationKind::kCancel, call.number_));
+void Connection::give_up(Call& call, Status why) noexcept {
+  const bool is_at_peer = call.at_peer_ && failure_.ok();
+  const MessageHeader word = header_of(OperationKind::kCancel, call.number_);
+  finish(call, std::move(why));
+  if (is_at_peer && !engine_.messenger().transport().withdraw(peer_, word)) send_word(word);
 }
 
 void Connection::tick(Clock::time_point now) noexcept {
@@ -270,6 +285,7 @@ void Connection::tick(Clock::time_point now) noexcept {
       next_look_ = now + kLastWords;
     }
   }
+  tells_deadlines_ = !engine_.messenger().transport().can_withdraw(peer_);
   if (num_calls_ == 0) return;
   const auto end_if_late = [&](Call& call) {
     if (call.deadline_ == Clock::time_point{}) {
@@ -277,10 +293,9 @@ void Connection::tick(Clock::time_point now) noexcept {
     }
     if (now < call.deadline_) return;
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(call.timeout);
-    expire(call);
-    finish(call, Status(ErrorCode::kTimeout, "'" + identity_.name + "' has not answered '" +
-                                                 std::string(call.request.name()) + "' within " +
-                                                 std::to_string(took.count()) + " ms"));
+    give_up(call, Status(ErrorCode::kTimeout, "'" + identity_.name + "' has not answered '" +
+                                                  std::string(call.request.name()) + "' within " +
+                                                  std::to_string(took.count()) + " ms"));
   };
   for (Place& place : places_) {
     if (place.call != nullptr) end_if_late(*place.call);

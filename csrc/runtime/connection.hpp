@@ -18,6 +18,7 @@
 #include "base/file_descriptor.hpp"
 #include "comm/engine.hpp"
 #include "runtime/call.hpp"
+#include "runtime/delay_gauge.hpp"
 #include "runtime/invocation.hpp"
 
 namespace axon {
@@ -107,21 +108,25 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   bool has_room(Call& call) noexcept;
   bool has_place_for(const Call& call) const noexcept;
   void take_place(Call& call) noexcept;
+  static void stamp(MessageHeader& header, const Call& call) noexcept;
   void launch(Call& call) noexcept;
   void launch_waiting() noexcept;
   void on_answer(const MessageHeader& header, const Payload& payload) noexcept;
   void on_answer_part(const MessageHeader& header, const Payload& payload) noexcept;
   void finish(Call& call, Status status) noexcept;
   void free_place(uint32_t number) noexcept;
+  // It ends with this, and the callee need not begin it, or go on.
+  void give_up(Call& call, Status why) noexcept;
 
   // Callee
   void on_call(const MessageHeader& header, const Payload& payload) noexcept;
   void on_cancel(const MessageHeader& header) noexcept;
+  void on_withdrawn(const MessageHeader& header) noexcept;
+  void note_deadline(Invocation& invocation, const MessageHeader& header) noexcept;
   Invocation* invocation_for(const MessageHeader& header) noexcept;
   void answer(Invocation& invocation) noexcept;
 
   void tick(Clock::time_point now) noexcept;
-  void expire(Call& call) noexcept;
   void release_rested() noexcept;
   void begin_closing(Clock::time_point deadline) noexcept;
   void on_close(const MessageHeader& header) noexcept;
@@ -168,10 +173,12 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   size_t num_calls_ = 0;          // begun, and not finished
   size_t num_told_ = 0;           // finished, but the peer has not dealt with them
   uint64_t num_answers_ = 0;      // that have come in whole, or that nobody waits for, ever
+  bool tells_deadlines_ = false;  // with each call, since what the peer has not read cannot be taken back
 
   std::vector<PeersPlace> peers_places_;
   size_t num_invocations_ = 0;
   uint64_t num_answered_ = 0;  // of the peer's, ever
+  DelayGauge delays_;          // of calls that say when they were sent
 };
 
 }  // namespace axon

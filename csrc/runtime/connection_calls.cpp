@@ -1,8 +1,13 @@
 // The callee's side of a connection.
+#include <algorithm>
+
 #include "runtime/connection.hpp"
 #include "runtime/runtime_core.hpp"
 
 namespace axon {
+
+// Clocks tick in milliseconds, and callers look at theirs every ten.
+static constexpr std::chrono::milliseconds kDeadlineMargin{20};
 
 // Numbers wrap: "later" means less than half the range ahead.
 static bool is_later(uint32_t left, uint32_t right) noexcept {
@@ -37,7 +42,26 @@ void Connection::on_call(const MessageHeader& header, const Payload& payload) no
   if (invocation->has_envelope_) return drop(payload);  // it may be in its function's hands
   invocation->kind_ = header.fingerprint.operation;
   invocation->has_envelope_ = true;
+  if (header.destination != 0) note_deadline(*invocation, header);
   invocation->arguments_.on_envelope(payload);
+}
+
+// It may have waited long in the network, or here, before it was read.
+void Connection::note_deadline(Invocation& invocation, const MessageHeader& header) noexcept {
+  const Clock::time_point now = Clock::now();
+  const std::chrono::milliseconds left =
+      std::chrono::milliseconds(header.destination) - delays_.delay_of(header.source, now);
+  invocation.gives_up_at_ = now + left + kDeadlineMargin;
+}
+
+// It was given up before it was read here. It is answered all the same, which gives its place back.
+void Connection::on_withdrawn(const MessageHeader& header) noexcept {
+  Invocation* const invocation = invocation_for(header);
+  if (invocation == nullptr || invocation->has_envelope_) return;
+  invocation->kind_ = OperationKind::kInvoke;
+  invocation->has_envelope_ = true;
+  invocation->arguments_.abandon();
+  invocation->fail_as_late();
 }
 
 void Connection::on_cancel(const MessageHeader& header) noexcept {

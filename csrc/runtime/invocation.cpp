@@ -53,6 +53,10 @@ void Invocation::fail_here(std::string_view class_name, const std::string& messa
   connection_->answer(*this);
 }
 
+void Invocation::fail_as_late() noexcept {
+  fail_here("TimeoutError", "its caller had given the call up before it began");
+}
+
 void Invocation::begin() noexcept {
   if (phase_ == Phase::kCleared) return core_->recycle(*this);
   if (phase_ == Phase::kCalled) --core_->num_running_;

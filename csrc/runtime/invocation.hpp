@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -42,7 +43,9 @@ class Invocation final : public ListNode<Invocation>,
   bool wants_answer() const noexcept { return kind_ == OperationKind::kInvoke; }
   // The caller has given up: the answer will be dropped, so there is no need to begin or go on. Never of what was only
   // told. Any thread.
-  bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed); }
+  bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed) || is_late(); }
+  // By coarse_now(), where handlers only put it into a queue: whoever takes it from there may have to catch up first.
+  std::chrono::milliseconds handed_over_at() const noexcept { return handed_over_at_; }
   // Of use to whoever keeps books about it.
   uint64_t serial() const noexcept { return serial_; }
 
@@ -71,6 +74,8 @@ class Invocation final : public ListNode<Invocation>,
   void submit(OperationKind answer_kind) noexcept;
   void describe_failure(std::string_view class_name, std::string_view message);
   void fail_here(std::string_view class_name, const std::string& message) noexcept;
+  bool is_late() const noexcept { return gives_up_at_ != Clock::time_point::max() && Clock::now() >= gives_up_at_; }
+  void fail_as_late() noexcept;
   void begin() noexcept override;
   void deliver() noexcept override;
   void on_announced(Inbound&) noexcept override;
@@ -94,6 +99,9 @@ class Invocation final : public ListNode<Invocation>,
   bool comes_late_ = false;  // begun by its caller when the connection was being closed here
   std::string refusal_;      // why it was given up while it was asked where it goes; empty if it was not
   std::atomic<bool> cancelled_{false};
+  // Its caller's deadline, as far as that is known: final before it is handed over.
+  Clock::time_point gives_up_at_ = Clock::time_point::max();
+  std::chrono::milliseconds handed_over_at_{};
 };
 
 }  // namespace axon

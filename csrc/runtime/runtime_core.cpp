@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/coarse_clock.hpp"
 #include "base/log.hpp"
 #include "runtime/values.hpp"
 
@@ -211,6 +212,7 @@ void RuntimeCore::recycle(Invocation& invocation) noexcept {
   invocation.has_envelope_ = false;
   invocation.refusal_.clear();
   invocation.cancelled_.store(false, std::memory_order_relaxed);
+  invocation.gives_up_at_ = Clock::time_point::max();
   if (!invocation.connection_->failure_.ok()) invocation.connection_.reset();
   free_.push_back(invocation);
   if (!std::exchange(invocation.is_held_, false)) return;
@@ -253,6 +255,7 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
   if (invocation.comes_late_ && invocation.wants_answer()) {
     return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closing the connection");
   }
+  if (invocation.is_late()) return invocation.fail_as_late();
   const Function* const found = find(invocation.function());
   invocation.handler_ = found != nullptr ? found : &fallback_;
   if (!invocation.handler_->call) {
@@ -268,6 +271,7 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
   ++num_running_;
   invocation.serial_ = ++num_invoked_;
   invocation.phase_ = Invocation::Phase::kCalled;
+  if (hands_over_in_order_) invocation.handed_over_at_ = coarse_now();
   hold(invocation);
   hand_over(invocation);
 }

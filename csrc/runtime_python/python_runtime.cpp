@@ -37,6 +37,18 @@ PythonInvocation::~PythonInvocation() {
   if (invocation_ != nullptr) invocation_->fail("RuntimeError", "the function has been dropped before it had answered");
 }
 
+bool PythonInvocation::is_cancelled() {
+  if (invocation_ == nullptr || invocation_->is_cancelled()) return true;
+  Engine& engine = connection_->engine();
+  if (!engine.has_news_since(invocation_->handed_over_at())) [[likely]]
+    return false;
+  {
+    const GilReleased no_gil;
+    engine.catch_up();
+  }
+  return invocation_ == nullptr || invocation_->is_cancelled();
+}
+
 void PythonInvocation::reply(const py::object& value) {
   if (invocation_ == nullptr) return;
   try {

@@ -38,7 +38,8 @@ class PythonInvocation {
   const std::string& caller() const noexcept { return connection_->identity().name; }
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
   bool wants_answer() const noexcept { return invocation_ != nullptr && invocation_->wants_answer(); }
-  bool is_cancelled() const noexcept { return invocation_ == nullptr || invocation_->is_cancelled(); }
+  // Of one that has waited for long, as where the process was stopped, what has come since is looked at first.
+  bool is_cancelled();
   // An answer that cannot be sent becomes an error of the function. Python's lock is held, as for all of these.
   void reply(const pybind11::object& value);
   void fail(const pybind11::object& exception);

@@ -40,6 +40,8 @@ const char* name_of(OperationKind kind) noexcept {
       return "cancel";
     case OperationKind::kClose:
       return "close";
+    case OperationKind::kWithdrawn:
+      return "withdrawn call";
     case OperationKind::kAnnouncement:
       return "announcement";
     case OperationKind::kGrant:

@@ -34,6 +34,7 @@ enum class OperationKind : uint8_t {
   kReplyPart = 21,
   kCancel = 22,
   kClose = 23,
+  kWithdrawn = 24,
   // Of long messages in pieces: between transports, for who is named by the key.
   kAnnouncement = 32,
   kGrant = 33,
@@ -50,7 +51,7 @@ enum class OperationKind : uint8_t {
 const char* name_of(OperationKind kind) noexcept;
 
 inline bool is_of_a_call(OperationKind kind) noexcept {
-  return kind >= OperationKind::kInvoke && kind <= OperationKind::kClose;
+  return kind >= OperationKind::kInvoke && kind <= OperationKind::kWithdrawn;
 }
 
 inline bool is_of_pieces(OperationKind kind) noexcept {

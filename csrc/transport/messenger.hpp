@@ -32,7 +32,7 @@ class Wakeable : public ListNode<Wakeable> {
   std::coroutine_handle<> waiter_;
 };
 
-// Takes the messages of calls (OperationKind kInvoke to kClose) whose key is its own.
+// Takes the messages of calls (OperationKind kInvoke to kWithdrawn) whose key is its own.
 class Addressee {
  public:
   virtual void on_message(const MessageHeader& header, const Payload& payload) noexcept = 0;

@@ -107,6 +107,13 @@ class Transport {
   virtual std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept = 0;
   virtual void refuse(void* rendezvous, const Status& why) noexcept = 0;
 
+  // Takes back a call that has been sent: nobody waits for it any more. Where its receiver has not read it yet, that
+  // gets kWithdrawn in its place, of the same key and sequence, and none of what it carries. True if it had not left
+  // this process; false if it may have been read, so that the receiver has to be told.
+  virtual bool withdraw(PeerId /*peer*/, const MessageHeader& /*call*/) noexcept { return false; }
+  // Returns whether withdraw() gets hold of what the peer has not read.
+  virtual bool can_withdraw(PeerId /*peer*/) const noexcept { return false; }
+
   // Nothing is sent to or expected from this peer any more. Pending transfers with it fail, or are never told done.
   virtual void drop_peer(PeerId peer) noexcept = 0;
 

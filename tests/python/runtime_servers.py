@@ -29,6 +29,7 @@ class HouseError(Exception):
 def functions(runtime: Runtime) -> None:
     quick_functions(runtime)
     slow_functions(runtime)
+    counted_functions(runtime)
     streams(runtime)
 
 
@@ -134,6 +135,22 @@ def slow_functions(runtime: Runtime) -> None:
     @runtime.register(executor=ThreadPoolExecutor(1))
     def was_cancelled(seconds: float) -> bool:
         return cancelled.wait(seconds)
+
+
+def counted_functions(runtime: Runtime) -> None:
+    """Of each kind, noting that they have run."""
+    ran: list[str] = []
+    runtime.register("ran")(lambda: len(ran))
+
+    @runtime.register("count on the runtime's thread")
+    def count(tensor: torch.Tensor) -> None:
+        ran.append("")
+
+    runtime.register("count in an executor", executor=ThreadPoolExecutor(1))(count)
+
+    @runtime.register("count on a loop")
+    async def count_on_loop(tensor: torch.Tensor) -> None:
+        count(tensor)
 
 
 class Numbers:

@@ -1,6 +1,7 @@
 #include "transport/rings/ring.hpp"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace axon {
 
@@ -65,9 +66,61 @@ RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const MessageHeader& 
   if (is_of_call && is_short && keys_.has(header.key)) {
     return put(RingHead::Kind::kCall, keys_.shorten(header), payload);
   }
+  const uint32_t line = num_written_;
   const Outcome outcome = put(kind, header, payload);
-  if (is_of_call && outcome != Outcome::kFull) keys_.put(header.key);
+  if (is_of_call && outcome != Outcome::kFull && !keys_.has(header.key)) {
+    keys_.put(header.key);
+    named_at_[KeyTable::place_of(header.key)] = line;
+  }
   return outcome;
+}
+
+static bool is_withdrawable(OperationKind kind) noexcept {
+  return kind == OperationKind::kInvoke || kind == OperationKind::kTell;
+}
+
+std::byte* RingWriter::operation_in(uint32_t line, const MessageHeader& call) const noexcept {
+  RingLine& first = ring().lines[line % RingMemory::kNumLines];
+  const RingHead::Kind kind = first.head.load(std::memory_order_relaxed).kind;
+  if (kind == RingHead::Kind::kCall) {
+    CallHeader header;
+    sync::copy(&header, first.begin(), sizeof header);
+    const uint8_t place = KeyTable::place_of(call.key);
+    const bool is_of_key =
+        header.key == place && keys_.has(call.key) && num_written_ - named_at_[place] > num_written_ - line;
+    const bool is_this = is_of_key && header.sequence == call.sequence && is_withdrawable(header.operation);
+    return is_this ? first.begin() + offsetof(CallHeader, operation) : nullptr;
+  }
+  if (kind != RingHead::Kind::kMessage && kind != RingHead::Kind::kOffer) return nullptr;
+  MessageHeader header;
+  sync::copy(&header, first.begin(), sizeof header);
+  const bool is_this =
+      header.key == call.key && header.sequence == call.sequence && is_withdrawable(header.fingerprint.operation);
+  return is_this ? first.begin() + offsetof(MessageHeader, fingerprint) + offsetof(Fingerprint, operation) : nullptr;
+}
+
+// From the last line that the reader has given back: what lies behind it begins with a head. A reader that says
+// otherwise gets what it deserves, but leads nobody out of the ring. The head is stored once more, so that whoever
+// finds it from now on sees what is written before.
+void RingWriter::withdraw(const MessageHeader& call) noexcept {
+  uint32_t line = ring().num_taken.load(std::memory_order_acquire);
+  for (uint32_t num_left = num_written_ - line; num_left != 0 && num_left <= RingMemory::kNumLines;) {
+    sync::atomic<RingHead>& head = ring().lines[line % RingMemory::kNumLines].head;
+    const RingHead found = head.load(std::memory_order_relaxed);
+    if (found.line != line) return;
+    if (std::byte* const operation = operation_in(line, call)) {
+      static constexpr OperationKind kWithdrawn = OperationKind::kWithdrawn;
+      sync::copy(operation, &kWithdrawn, sizeof kWithdrawn);
+      return head.store(found, std::memory_order_release);
+    }
+    const size_t num_header_bytes = found.kind == RingHead::Kind::kCall ? sizeof(CallHeader) : sizeof(MessageHeader);
+    const uint32_t num_lines = found.kind == RingHead::Kind::kWrap
+                                   ? RingMemory::kNumLines - line % RingMemory::kNumLines
+                                   : RingMemory::lines_of(found.num_bytes, num_header_bytes);
+    if (num_lines > num_left) return;
+    line += num_lines;
+    num_left -= num_lines;
+  }
 }
 
 // Lines that hold a head of theirs keep it: in the next lap it is none.

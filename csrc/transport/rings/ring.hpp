@@ -70,11 +70,10 @@ class KeyTable {
     whole.fingerprint.operation = header.operation;
     return whole;
   }
-
- private:
   static constexpr size_t kNumKeys = 64;
   static uint8_t place_of(uint64_t key) noexcept { return key % kNumKeys; }
 
+ private:
   std::array<uint64_t, kNumKeys> keys_{};
 };
 
@@ -117,6 +116,8 @@ class RingWriter {
   bool is_read() noexcept;
   // Never waits. A sleeper is one that must be woken, and of which nobody else has been told.
   Outcome write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
+  // The reader finds kWithdrawn in the place of this call, unless it has read that already.
+  void withdraw(const MessageHeader& call) noexcept;
 
  private:
   explicit RingWriter(SharedPages pages) noexcept : pages_(std::move(pages)) {}
@@ -124,12 +125,15 @@ class RingWriter {
   template <typename Header>
   Outcome put(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept;
   bool has_room(uint32_t num_lines) noexcept;
+  // The place of the operation in the header of the line, if that begins this call; else null.
+  std::byte* operation_in(uint32_t line, const MessageHeader& call) const noexcept;
 
   SharedPages pages_;
   uint32_t num_written_ = 0;
   uint32_t num_taken_ = 0;  // as last seen
   bool is_read_ = false;
-  KeyTable keys_;  // that its reader knows
+  KeyTable keys_;                                        // that its reader knows
+  std::array<uint32_t, KeyTable::kNumKeys> named_at_{};  // from which line on a place has the key that it has now
 };
 
 class RingReader {

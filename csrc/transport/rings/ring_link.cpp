@@ -241,12 +241,51 @@ unsigned RingLink::write_waiting() noexcept {
   return num_written;
 }
 
+// Parts of a call need not leave at all; the call itself still has to be answered, which gives its place back.
+bool RingLink::take_back(Waiting& waiting) noexcept {
+  Completion* completion = waiting.completion;
+  if (waiting.kind == RingHead::Kind::kOffer) {
+    Kept* const kept = numbers_.find(waiting.offered.number);
+    completion = kept != nullptr ? &let_go(*kept) : nullptr;
+  }
+  const bool is_call = waiting.header.fingerprint.operation != OperationKind::kInvokePart;
+  if (is_call) {
+    waiting.kind = RingHead::Kind::kMessage;
+    waiting.header.fingerprint.operation = OperationKind::kWithdrawn;
+    waiting.payload = {};
+    waiting.completion = nullptr;
+  } else {
+    release(waiting);
+  }
+  if (completion != nullptr) completion->done(*completion, Status());
+  return is_call;
+}
+
+static bool is_of_call(const MessageHeader& header, const MessageHeader& call) noexcept {
+  const OperationKind kind = header.fingerprint.operation;
+  return header.key == call.key && header.sequence == call.sequence && kind >= OperationKind::kInvoke &&
+         kind <= OperationKind::kInvokePart;
+}
+
+bool RingLink::withdraw(const MessageHeader& call) noexcept {
+  bool has_waited = false;
+  for (Waiting* waiting = queue_.front(); waiting != nullptr;) {
+    Waiting* const next = queue_.next(*waiting);
+    const bool is_message = waiting->kind == RingHead::Kind::kMessage || waiting->kind == RingHead::Kind::kOffer;
+    if (is_message && is_of_call(waiting->header, call)) has_waited |= take_back(*waiting);
+    waiting = next;
+  }
+  if (!has_waited && state_ == State::kOpen) writer_->withdraw(call);
+  return has_waited;
+}
+
 // Answers concern nobody there.
 void RingLink::hand_over(Transport& network, PeerId peer) noexcept {
   while (Waiting* first = queue_.front()) {
     Completion* completion = first->completion;
     std::optional<Status> sent;
     if (first->kind == RingHead::Kind::kMessage) {
+      if (completion == nullptr) completion = &unattended;  // of what has been taken back
       sent = network.send(peer, first->header, first->payload, *completion);
     } else if (Kept* kept = first->kind == RingHead::Kind::kOffer ? numbers_.find(first->offered.number) : nullptr) {
       const ConstBuffer payload = kept->payload;

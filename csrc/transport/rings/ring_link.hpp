@@ -70,6 +70,8 @@ class RingLink {
   void connect() noexcept;
   std::optional<Status> send(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
   std::optional<Status> offer(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
+  // See Transport::withdraw.
+  bool withdraw(const MessageHeader& call) noexcept;
   // What has waited since connect(), once it takes no ring: in order, by way of the network.
   void hand_over(Transport& network, PeerId peer) noexcept;
 
@@ -117,6 +119,7 @@ class RingLink {
   void answer(RingHead::Kind kind, uint64_t number, const Status& why = Status()) noexcept;
   Waiting& enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
   void release(Waiting& waiting) noexcept;
+  bool take_back(Waiting& waiting) noexcept;
   unsigned write_waiting() noexcept;
   void offer_ring() noexcept;
   void await_descriptors(const char* whose) noexcept;

@@ -154,6 +154,15 @@ void RingTransport::refuse(void* rendezvous, const Status& why) noexcept {
   arrival != nullptr ? RingLink::refuse(*arrival, why) : network_->refuse(rendezvous, why);
 }
 
+bool RingTransport::withdraw(PeerId id, const MessageHeader& call) noexcept {
+  return can_withdraw(id) && peers_[id].link->withdraw(call);
+}
+
+bool RingTransport::can_withdraw(PeerId id) const noexcept {
+  const RingLink* const link = peers_[id].link;
+  return link != nullptr && link->is_live();
+}
+
 // Who receives may meet others meanwhile.
 unsigned RingTransport::read_rings() noexcept {
   unsigned num_moved = 0;

@@ -44,6 +44,8 @@ class RingTransport final : public Transport, private Receiver {
                               Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
   void refuse(void* rendezvous, const Status& why) noexcept override;
+  bool withdraw(PeerId peer, const MessageHeader& call) noexcept override;
+  bool can_withdraw(PeerId peer) const noexcept override;
   void drop_peer(PeerId peer) noexcept override;
   bool holds_back() const noexcept override {
     return std::ranges::any_of(live_, &RingLink::has_work) || network_->holds_back();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <thread>
 
@@ -92,6 +93,87 @@ TEST_F(Ring, carries_a_small_call_in_one_line) {
   writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()});
   EXPECT_EQ(memory.lines[3].head.load().kind, RingHead::Kind::kCall);
   EXPECT_EQ(memory.lines[3].head.load().line, 3U);
+}
+
+class WithdrawnCalls : public Ring {
+ protected:
+  void send(uint64_t key, uint32_t sequence, OperationKind kind = OperationKind::kInvoke, size_t num_bytes = 8) {
+    const MessageHeader header{.key = key, .sequence = sequence, .fingerprint = {.operation = kind}};
+    const Bytes payload(num_bytes);
+    ASSERT_NE(writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()}), Outcome::kFull);
+  }
+  void withdraw(uint64_t key, uint32_t sequence) {
+    writer.withdraw({.key = key, .sequence = sequence, .fingerprint = {}});
+  }
+  struct Came {
+    uint64_t key;
+    uint32_t sequence;
+    OperationKind kind;
+    friend bool operator==(const Came&, const Came&) = default;
+  };
+  std::vector<Came> all() {
+    std::vector<Came> came;
+    reader.read(~0U, [&](RingHead::Kind, const MessageHeader& header, const Payload&) {
+      came.push_back({header.key, header.sequence, header.fingerprint.operation});
+    });
+    return came;
+  }
+  static constexpr auto kInvoke = OperationKind::kInvoke;
+  static constexpr auto kWithdrawn = OperationKind::kWithdrawn;
+};
+
+TEST_F(WithdrawnCalls, are_found_as_such_unless_they_have_been_read) {
+  for (uint32_t sequence = 0; sequence < 3; ++sequence) send(7, sequence);
+  send(7, 1, OperationKind::kInvokePart);
+  send(7, 3, OperationKind::kTell);
+  EXPECT_EQ(reader.read(1, [](RingHead::Kind, const MessageHeader&, const Payload&) {}), 1U);
+  for (uint32_t sequence = 0; sequence < 5; ++sequence) {
+    if (sequence != 2) withdraw(7, sequence);
+  }
+  withdraw(8, 2);
+  const std::vector<Came> expected{
+      {7, 1, kWithdrawn}, {7, 2, kInvoke}, {7, 1, OperationKind::kInvokePart}, {7, 3, kWithdrawn}};
+  EXPECT_EQ(all(), expected);
+}
+
+// Of two connections whose keys share a place, each with calls of the same numbers.
+TEST_F(WithdrawnCalls, are_not_taken_for_those_of_another_connection) {
+  constexpr uint64_t kOther = 7 + KeyTable::kNumKeys;
+  for (const uint64_t key : {uint64_t{7}, uint64_t{7}, kOther, kOther, kOther}) {
+    send(key, static_cast<uint32_t>(key == 7));
+    send(key, 5);
+  }
+  withdraw(kOther, 5);
+  const std::vector<Came> came = all();
+  ASSERT_EQ(came.size(), 10U);
+  EXPECT_EQ(came[1], (Came{7, 5, kInvoke}));
+  EXPECT_EQ(came[3], (Came{7, 5, kInvoke}));
+  EXPECT_EQ(std::ranges::count(came, Came{kOther, 5, kWithdrawn}), 1);
+}
+
+TEST_F(WithdrawnCalls, are_found_wherever_the_ring_goes_around) {
+  std::mt19937 random(1);
+  for (uint32_t sequence = 0; sequence < 5'000; ++sequence) {
+    for (uint32_t i = 0; i < 3; ++i) send(7, 3 * sequence + i, kInvoke, random() % 20'000);
+    withdraw(7, 3 * sequence + 1);
+    std::vector<Came> came;
+    while (came.size() < 3) std::ranges::copy(all(), std::back_inserter(came));
+    EXPECT_EQ(came[0].kind, kInvoke);
+    EXPECT_EQ(came[1].kind, kWithdrawn);
+    EXPECT_EQ(came[2].kind, kInvoke);
+    ASSERT_FALSE(HasFailure()) << sequence;
+  }
+}
+
+TEST_F(WithdrawnCalls, are_not_looked_for_beyond_the_ring_whatever_its_reader_says) {
+  send(7, 1);
+  for (const uint32_t num_taken : {1U, 2U, 0x8000'0000U, ~0U, ~0U - 4095U}) {
+    memory.num_taken.store(num_taken);
+    withdraw(7, 1);
+  }
+  memory.num_taken.store(0);
+  memory.lines[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = 0});
+  withdraw(7, 2);
 }
 
 // A key that has not been named, and whatever else stands there, is nobody's.

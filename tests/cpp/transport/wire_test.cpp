@@ -35,6 +35,7 @@ TEST(Wire, enumerations_keep_their_values) {
   EXPECT_EQ(static_cast<int>(OperationKind::kPointToPoint), 10);
   EXPECT_EQ(static_cast<int>(OperationKind::kInvoke), 16);
   EXPECT_EQ(static_cast<int>(OperationKind::kClose), 23);
+  EXPECT_EQ(static_cast<int>(OperationKind::kWithdrawn), 24);
   EXPECT_EQ(static_cast<int>(OperationKind::kAnnouncement), 32);
   EXPECT_EQ(static_cast<int>(OperationKind::kPiece), 35);
   EXPECT_EQ(static_cast<int>(OperationKind::kFailureNotice), 64);
