@@ -7,9 +7,9 @@
 
 #include "axon/deadline.hpp"
 #include "axon/destinations.hpp"
-#include "axon/sent.hpp"
 #include "runtime/call.hpp"
 #include "runtime/connection.hpp"
+#include "runtime/mail_sender.hpp"
 
 namespace axon::library {
 
@@ -22,13 +22,6 @@ struct Call::State final : axon::Call {
   std::shared_ptr<Connection> connection;  // owned with the runtime, which may be closed before
   std::function<void()> callback;
   Ask ask;
-  std::shared_ptr<Sent> sent;  // owned with the runtime; null where nobody keeps count
-  int64_t number = 0;
-  void (Sent::*told)(int64_t number, const Status& status) noexcept = nullptr;
-  ByteVector turn;
-  size_t value_offset = 0;  // of a message to a mailbox
-
-  void take_turn();
 
  private:
   void on_announced() noexcept override {
@@ -37,7 +30,6 @@ struct Call::State final : axon::Call {
     connection->accept(*this, to.buffers(), to.owners());
   }
   void on_finished() noexcept override {
-    if (sent != nullptr) (*sent.*told)(number, status());
     if (callback) callback();
   }
 };
@@ -64,21 +56,6 @@ Call::~Call() {
   let_go();
 }
 
-// [[number, settled, value], nil]
-void Call::State::take_turn() {
-  const Sent::Turn its = sent->next();
-  number = its.number;
-  turn.clear();
-  ValueWriter writer(turn);
-  writer.array(2);
-  writer.array(3);
-  writer.integer(its.number);
-  writer.integer(its.settled);
-  ByteVector& bytes = request.bytes();
-  bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(value_offset), turn.begin(), turn.end());
-  ValueWriter(bytes).nothing();
-}
-
 Call::State& Call::state() const noexcept {
   if (state_ != nullptr) return *state_;
   std::fprintf(stderr, "torch_axon: a Call that had been moved from was written or started\n");
@@ -103,8 +80,7 @@ void Call::open(const Peer& peer, std::string_view function) {
   }
   take_ask();
   state_->reset();
-  state_->sent.reset();
-  state_->value_offset = 0;
+  state_->is_mail = false;
   state_->connection = peer.connection();
   state_->request.open(function.size() <= kLongestName ? function : std::string_view());
   is_started_ = false;
@@ -115,16 +91,9 @@ Call::Call(const Outbox& outbox) {
 }
 
 void Call::open(const Outbox& outbox) {
-  if (!outbox.sent_) return open(Peer(nullptr), "");  // it has been moved from
-  open(outbox.sent_->peer(), outbox.sent_->function());
-  report_to(outbox.sent_, 0, &Sent::on_end);
-  state_->value_offset = state_->request.bytes().size();
-}
-
-void Call::report_to(std::shared_ptr<Sent> sent, int64_t number, void (Sent::*told)(int64_t, const Status&) noexcept) {
-  state_->sent = std::move(sent);
-  state_->number = number;
-  state_->told = told;
+  open(outbox.peer_, outbox.function_);
+  state_->is_mail = true;
+  MailSender::write_header(state_->request.bytes());
 }
 
 Message Call::request() noexcept {
@@ -153,14 +122,14 @@ void Call::take_ask() {
 }
 
 void Call::start() noexcept {
-  if (state().value_offset != 0) state_->take_turn();
+  if (state().is_mail) ValueWriter(state_->request.bytes()).nothing();
   state_->request.seal();
   state_->answer = axon::Call::Answer::kAwaited;
   launch();
 }
 
 void Call::tell() noexcept {
-  if (state().value_offset != 0) return start();
+  if (state().is_mail) return start();
   state_->request.seal();
   state_->answer = axon::Call::Answer::kNone;
   launch();

@@ -81,13 +81,10 @@ class Call {
 
  private:
   friend class Publication;
-  friend class Sent;
 
   struct State;
   // What has been written and sealed already, and is kept by its owner.
   void tell(const Outbound& sealed, Owner owner);
-  // Once finished it is told of, with this number.
-  void report_to(std::shared_ptr<Sent> sent, int64_t number, void (Sent::*told)(int64_t, const Status&) noexcept);
   ValueReader failure_values() const noexcept;
   void take_ask();
   void launch() noexcept;

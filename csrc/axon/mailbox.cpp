@@ -11,10 +11,20 @@
 
 namespace axon::library {
 
-// [[number, settled, value], nil]
-static Value enter(ValueReader& values) noexcept {
-  const bool is_message = values.next().kind == Value::Kind::kArray && values.next().count == 3;
-  return is_message ? values.next() : Value();
+// What stands in front of a message's value, see MailSender.
+struct MailHeader {
+  int64_t number = -1;  // it is none
+  int64_t settled = 0;
+  int64_t num_waiting = 0;
+};
+
+static MailHeader enter(ValueReader& values) noexcept {
+  if (values.next().kind != Value::Kind::kArray || values.next().count != 4) return {};
+  const Value number = values.next(), num_unsettled = values.next(), num_waiting = values.next();
+  for (const Value& value : {number, num_unsettled, num_waiting}) {
+    if (value.kind != Value::Kind::kInteger || value.integer < 0 || value.integer == INT64_MAX) return {};
+  }
+  return {number.integer, number.integer - num_unsettled.integer, num_waiting.integer};
 }
 
 Mail::Mail(Invocation& invocation) : sender_(invocation.caller()) {
@@ -39,7 +49,6 @@ Mail::Mail(Invocation& invocation) : sender_(invocation.caller()) {
 ValueReader Mail::values() const noexcept {
   ValueReader values(values_);
   enter(values);
-  values.next();
   return values;
 }
 
@@ -79,9 +88,9 @@ Result<Mail> Mailbox::State::take(std::chrono::milliseconds patience) {
     Mail mail = std::move(here_.front());
     here_.pop_front();
     if (!at_the_door_.empty()) {
-      here_.push_back(std::move(at_the_door_.front().mail));
-      accepted.push_back(std::move(at_the_door_.front().invocation));
+      Message next = std::move(at_the_door_.front());
       at_the_door_.pop_front();
+      put(std::move(next), accepted);
     }
     lock.unlock();
     answer(accepted);
@@ -100,10 +109,8 @@ Result<Mail> Mailbox::State::take(std::chrono::milliseconds patience) {
 
 void Mailbox::State::arrive(Invocation& invocation) {
   ValueReader values = invocation.arguments().values();
-  const Value number = enter(values);
-  const Value settled = values.next();
-  const bool is_message = number.kind == Value::Kind::kInteger && settled.kind == Value::Kind::kInteger;
-  if (!is_message || number.integer < 0 || number.integer == INT64_MAX) {
+  const MailHeader header = enter(values);
+  if (header.number < 0) {
     return invocation.fail("TypeError", "'" + std::string(invocation.function()) + "' is a mailbox's");
   }
   const std::shared_ptr<Connection> sender = invocation.caller().connection();
@@ -117,9 +124,11 @@ void Mailbox::State::arrive(Invocation& invocation) {
     if (!is_closed) {
       const auto [found, is_first] = orders_.try_emplace(sender);
       Order& order = found->second;
-      const bool is_due = number.integer >= order.next && !order.early.contains(number.integer);
-      if (is_due) order.early.try_emplace(number.integer, Message{std::move(mail), std::move(invocation)});
-      settle(order, settled.integer, accepted);
+      const bool is_due = header.number >= order.next && !order.early.contains(header.number);
+      if (is_due) {
+        order.early.try_emplace(header.number, Message{std::move(mail), std::move(invocation), header.num_waiting});
+      }
+      settle(order, header.settled, accepted);
       is_new = is_first;
     }
   }
@@ -148,11 +157,15 @@ void Mailbox::State::settle(const std::shared_ptr<Connection>& sender, int64_t s
 void Mailbox::State::settle(Order& order, int64_t settled, Answers& accepted) {
   while (true) {
     if (const auto due = order.early.find(order.next); due != order.early.end()) {
-      put(std::move(due->second), accepted);
+      Message message = std::move(due->second);
       order.early.erase(due);
       ++order.next;
+      use_grants(order, 1);
+      put(std::move(message), accepted);
     } else if (order.next < settled) {
-      order.next = order.early.empty() ? settled : std::min(settled, order.early.begin()->first);
+      const int64_t next = order.early.empty() ? settled : std::min(settled, order.early.begin()->first);
+      use_grants(order, static_cast<size_t>(next - order.next));
+      order.next = next;
     } else {
       return;
     }
@@ -171,13 +184,35 @@ void Mailbox::State::put(Message message, Answers& accepted) {
     at_the_door_.push_back(std::move(message));
     return;
   }
-  accepted.push_back(std::move(message.invocation));
+  const int64_t num_granted = grant_for(message.invocation, message.num_waiting);
+  accepted.push_back({std::move(message.invocation), num_granted});
+}
+
+void Mailbox::State::use_grants(Order& order, size_t at_most) noexcept {
+  const size_t num_used = std::min(order.num_granted, at_most);
+  order.num_granted -= num_used;
+  num_granted_ -= num_used;
+}
+
+// Its share of the room that is neither taken nor granted, if it needs that.
+int64_t Mailbox::State::grant_for(Invocation& invocation, int64_t num_waiting) noexcept {
+  const auto found = orders_.find(invocation.caller().connection());
+  const size_t num_taken = here_.size() + num_granted_;
+  if (found == orders_.end() || !at_the_door_.empty() || num_taken >= capacity_) return 0;
+  Order& order = found->second;
+  const size_t share = std::max<size_t>((capacity_ - num_taken) / orders_.size(), 1);
+  const size_t needed =
+      static_cast<size_t>(num_waiting) - std::min(static_cast<size_t>(num_waiting), order.num_granted);
+  const size_t num_granted = std::min(needed, share);
+  order.num_granted += num_granted;
+  num_granted_ += num_granted;
+  return static_cast<int64_t>(num_granted);
 }
 
 void Mailbox::State::answer(Answers& accepted) {
-  for (Invocation& each : accepted) {
-    each.answer().nothing();
-    each.reply();
+  for (Accepted& each : accepted) {
+    each.invocation.answer().integer(each.num_granted);
+    each.invocation.reply();
   }
 }
 
@@ -185,6 +220,7 @@ void Mailbox::State::drop(const std::shared_ptr<Connection>& sender) {
   Order gone;
   const std::lock_guard lock(mutex_);
   if (const auto found = orders_.find(sender); found != orders_.end()) {
+    use_grants(found->second, found->second.num_granted);
     gone = std::move(found->second);
     orders_.erase(found);
   }
@@ -201,9 +237,10 @@ void Mailbox::State::close(Status reason) {
     waiting_.clear();
     for (Message& message : at_the_door_) {  // whose invocation would keep the runtime
       here_.push_back(std::move(message.mail));
-      accepted.push_back(std::move(message.invocation));
+      accepted.push_back({std::move(message.invocation), 0});
     }
     at_the_door_.clear();
+    num_granted_ = 0;
   }
   answer(accepted);
   engine_.nudge();

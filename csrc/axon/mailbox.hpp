@@ -29,9 +29,10 @@
 namespace axon::library {
 
 struct MailboxOptions {
-  size_t capacity = 64;  // messages that are accepted ahead of those who take them; others wait, as their calls do
+  // Messages that are accepted ahead of those who take them. Others wait at their senders, but for one of each.
+  size_t capacity = 64;
   // Where their tensors go, several on their way at a time; none: in blocks. What it gives has an Owner, and stays as
-  // long as the Mail: small tensors are copied else. The values are as they travel: [[number, settled, value], nil].
+  // long as the Mail: small tensors are copied else. The values are as they travel, see docs/wire.md.
   Ask ask{};
 };
 
@@ -71,7 +72,7 @@ class Mailbox {
   class State;
   explicit Mailbox(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  // How many messages have come that nobody has taken, those that are not accepted yet among them.
+  // How many messages have come that nobody has taken; not those that wait at their senders.
   size_t probe() const noexcept;
   // The next message; drives until it is there. kTimeout after `patience`; kAborted when the runtime is closed, after
   // what has come before.

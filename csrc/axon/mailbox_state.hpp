@@ -19,8 +19,6 @@
 
 namespace axon::library {
 
-inline constexpr std::string_view kPut = "axon.mailbox:";  // a function a mailbox
-
 class Mailbox::State {
  public:
   State(Engine& engine, size_t capacity) : engine_(engine), capacity_(capacity) {}
@@ -39,28 +37,39 @@ class Mailbox::State {
   struct Message {
     Mail mail;
     Invocation invocation;
+    int64_t num_waiting;  // at its sender, behind it
   };
   // Of one peer's messages: large ones may come later.
   struct Order {
     int64_t next = 0;
-    std::map<int64_t, Message> early;  // no more than calls of a connection
+    std::map<int64_t, Message> early;  // no more than were granted, and one
+    size_t num_granted = 0;            // that have not come
   };
   struct Waiter {
     sync::atomic<bool> is_over{false};
     std::optional<Mail> mail;
   };
-  using Answers = std::vector<Invocation>;
+  struct Accepted {
+    Invocation invocation;
+    int64_t num_granted;
+  };
+  using Answers = std::vector<Accepted>;
 
   // With `mutex_` held, which they leave the answers for: those may run others' functions.
   void settle(Order& order, int64_t settled, Answers& accepted);
   void put(Message message, Answers& accepted);
+  // A message that has come, or will not, needs its place no more, or has it otherwise.
+  void use_grants(Order& order, size_t at_most) noexcept;
+  // How many more messages its sender may have on their way.
+  int64_t grant_for(Invocation& invocation, int64_t num_waiting) noexcept;
   static void answer(Answers& accepted);
 
   Engine& engine_;
   const size_t capacity_;
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Mail> here_;
-  std::deque<Message> at_the_door_;
+  std::deque<Message> at_the_door_;  // one of each sender's, or those for whom others took the room
+  size_t num_granted_ = 0;           // by all orders
   std::deque<Waiter*> waiting_;
   std::unordered_map<std::shared_ptr<Connection>, Order> orders_;  // owned with the runtime
   Status closed_;

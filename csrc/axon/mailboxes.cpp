@@ -13,18 +13,6 @@ void Mailboxes::remove(const std::string& tag) {
   mailboxes_.erase(tag);
 }
 
-std::shared_ptr<Sent> Mailboxes::sent(const Peer& peer, std::string_view tag) {
-  const auto counted = [&] {
-    const std::lock_guard lock(mutex_);
-    std::shared_ptr<Sent>& kept = sent_[{peer.connection(), std::string(tag)}];
-    if (kept == nullptr) kept = std::make_shared<Sent>(peer, tag);
-    return kept;
-  };
-  std::shared_ptr<Sent> sent = counted();
-  if (peer.connection()->has_ended()) drop(peer.connection());  // it may have been lost before
-  return sent;
-}
-
 // [[tag, settled], nil]
 void Mailboxes::settle(Invocation& invocation) {
   ValueReader values = invocation.arguments().values();
@@ -51,8 +39,6 @@ std::vector<Mailboxes::State> Mailboxes::all() {
 
 void Mailboxes::drop(const std::shared_ptr<Connection>& connection) {
   for (const State& mailbox : all()) mailbox->drop(connection);
-  const std::lock_guard lock(mutex_);
-  std::erase_if(sent_, [&](const auto& each) { return each.first.first == connection; });
 }
 
 void Mailboxes::close(const Status& reason) {
@@ -61,8 +47,6 @@ void Mailboxes::close(const Status& reason) {
     closed_ = reason.clone();
   }
   for (const State& mailbox : all()) mailbox->close(reason.clone());
-  const std::lock_guard lock(mutex_);
-  sent_.clear();
 }
 
 }  // namespace axon::library

@@ -1,4 +1,4 @@
-// The mailboxes of a runtime, by tag, and what it has sent to those of peers.
+// The mailboxes of a runtime, by tag.
 #pragma once
 
 #include <map>
@@ -6,11 +6,9 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "axon/mailbox_state.hpp"
-#include "axon/sent.hpp"
 
 namespace axon::library {
 
@@ -19,7 +17,6 @@ class Mailboxes {
   // False if there is one of this tag. Closed like the others, where they are.
   bool add(std::string tag, const std::shared_ptr<Mailbox::State>& mailbox);
   void remove(const std::string& tag);
-  std::shared_ptr<Sent> sent(const Peer& peer, std::string_view tag);
   // What peers call.
   void settle(Invocation& invocation);
   // This peer is gone.
@@ -33,8 +30,6 @@ class Mailboxes {
   std::mutex mutex_;  // guards what follows
   Status closed_;
   std::map<std::string, State, std::less<>> mailboxes_;
-  // Owned with outboxes, and calls under way.
-  std::map<std::pair<std::shared_ptr<Connection>, std::string>, std::shared_ptr<Sent>> sent_;
 };
 
 }  // namespace axon::library

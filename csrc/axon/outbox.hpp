@@ -2,19 +2,21 @@
 // See axon/mailbox.hpp. Copies are the same outbox; for any thread.
 #pragma once
 
-#include <memory>
+#include <string>
+#include <utility>
+
+#include "axon/peer.hpp"
 
 namespace axon::library {
 
-class Sent;
-
 class Outbox {
  public:
-  explicit Outbox(std::shared_ptr<Sent> sent) noexcept : sent_(std::move(sent)) {}
+  Outbox(Peer peer, std::string function) noexcept : peer_(std::move(peer)), function_(std::move(function)) {}
 
  private:
   friend class Call;
-  std::shared_ptr<Sent> sent_;  // owned with the runtime, and calls under way
+  Peer peer_;
+  std::string function_;  // of the runtime's own, which the mailbox is there
 };
 
 }  // namespace axon::library

@@ -154,7 +154,7 @@ Status Runtime::add_generator(std::string name, GeneratorFunction function, Ask 
 }
 
 static Status check_tag(const char* function, std::string_view tag) {
-  constexpr size_t kLongestTag = kLongestName - kPut.size();
+  constexpr size_t kLongestTag = kLongestName - kMailboxes.size();
   if (tag.size() <= kLongestTag) return Status();
   return {ErrorCode::kInvalidArgument, std::string(function) + ": tag is " + std::to_string(tag.size()) +
                                            " bytes long; allowed: up to " + std::to_string(kLongestTag)};
@@ -166,14 +166,14 @@ Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
   const auto mailbox = std::make_shared<Mailbox::State>(state_->runtime->core().engine(), options.capacity);
   const auto arrive = [mailbox](Invocation& invocation) { mailbox->arrive(invocation); };
   const bool is_new = state_->mailboxes->add(std::string(tag), mailbox);  // before a peer may speak of it
-  Status added = state_->add(std::string(kPut).append(tag), arrive, std::move(options.ask));
+  Status added = state_->add(std::string(kMailboxes).append(tag), arrive, std::move(options.ask));
   if (!added.ok() && is_new) state_->mailboxes->remove(std::string(tag));
   return added.ok() ? Result<Mailbox>(Mailbox(mailbox)) : Result<Mailbox>(std::move(added));
 }
 
 Result<Outbox> Runtime::outbox(const Peer& peer, std::string_view tag) {
   AXON_TRY(check_tag("outbox", tag));
-  return Outbox(state_->mailboxes->sent(peer, tag));
+  return Outbox(peer, std::string(kMailboxes).append(tag));
 }
 
 Result<uint16_t> Runtime::listen(const std::string& host, uint16_t port, std::string_view secret) {

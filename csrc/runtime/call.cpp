@@ -10,6 +10,8 @@ void Call::reset() noexcept {
   request.clear();
   reply_.let_go();
   number_ = 0;
+  mail_sender_ = nullptr;
+  turn_ = -1;
   begun_ = at_peer_ = answered_ = failed_there_ = given_up_ = over_ = resting_ = false;
   status_ = Status();
   has_status_.store(false, std::memory_order_relaxed);

@@ -20,6 +20,7 @@
 namespace axon {
 
 class Connection;
+class MailSender;
 
 class Call : public ListNode<Call>, private Submission, private Inbound::Listener, private Outbound::Listener {
  public:
@@ -33,6 +34,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   std::chrono::milliseconds timeout{30'000};
   Answer answer = Answer::kAwaited;
   Landing landing = Landing::kBlocks;  // of the answer's parts
+  bool is_mail = false;                // a message to a mailbox, see MailSender; its answer is the runtime's own
 
   Call() = default;
   Call(const Call&) = delete;
@@ -70,6 +72,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
 
  private:
   friend class Connection;
+  friend class MailSender;
   friend class RuntimeCore;
 
   struct Announcement final : Submission {
@@ -100,6 +103,8 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   Announcement announcement_{*this};
   Opening opening_{*this};
   uint32_t number_ = 0;
+  MailSender* mail_sender_ = nullptr;  // until it is finished
+  int64_t turn_ = -1;                  // among its sender's messages; −1: it waits for one
   bool begun_ = false;
   bool at_peer_ = false;   // it has a number
   bool answered_ = false;  // at least the envelope has come

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/envelope.hpp"
+#include "runtime/envelope_reader.hpp"
 #include "runtime/runtime_core.hpp"
 
 namespace axon {
@@ -106,6 +107,10 @@ void Connection::begin(Call& call) noexcept {
   if (ends_behind_) return finish(call, closed_there());
   if (closes_at_ && !is_own_word(call)) return finish(call, closed_here());
   if (call.given_up_) return finish(call, cancelled());
+  call.is_mail ? mail_sender_of(call.request.name()).begin(call) : leave(call);
+}
+
+void Connection::leave(Call& call) noexcept {
   const std::atomic<uint32_t>* const gate = call.request.gate();
   if (gate == nullptr) return take_place(call);
   if (!has_room(call)) return;
@@ -119,6 +124,18 @@ void Connection::open(Call& call) noexcept {
   call.unlink();
   --num_waiting_;
   take_place(call);
+}
+
+MailSender& Connection::mail_sender_of(std::string_view function) {
+  if (latest_mail_sender_ != nullptr && latest_mailbox_ == function) return *latest_mail_sender_;
+  auto found = mail_senders_.find(function);
+  if (found == mail_senders_.end()) {
+    auto made = std::make_unique<MailSender>(*this, function.substr(kMailboxes.size()));
+    found = mail_senders_.emplace(std::string(function), std::move(made)).first;
+  }
+  latest_mailbox_ = found->first;
+  latest_mail_sender_ = found->second.get();
+  return *latest_mail_sender_;
 }
 
 // To wait; the call fails if there is none.
@@ -190,10 +207,7 @@ void Connection::launch_waiting() noexcept {
 void Connection::on_answer(const MessageHeader& header, const Payload& payload) noexcept {
   Place& place = places_[place_of(header.sequence)];
   if (!place.taken || place.number != header.sequence) return drop(payload);
-  if (place.call == nullptr) {  // it has found its end otherwise
-    drop(payload);
-    return free_place(header.sequence);
-  }
+  if (place.call == nullptr) return on_late_answer(place, header, payload);
   Call& call = *place.call;
   if (call.answered_) return drop(payload);
   call.answered_ = true;
@@ -203,6 +217,23 @@ void Connection::on_answer(const MessageHeader& header, const Payload& payload) 
   }
   call.failed_there_ = header.fingerprint.operation == OperationKind::kFailure;
   call.reply_.on_envelope(payload);
+}
+
+// Its call has found its end otherwise.
+void Connection::on_late_answer(Place& place, const MessageHeader& header, const Payload& payload) noexcept {
+  MailSender* const sender = place.mail_sender;
+  std::vector<std::byte> copy;
+  if (sender != nullptr && payload.bytes != nullptr && header.fingerprint.operation == OperationKind::kReply) {
+    copy.assign(payload.bytes, payload.bytes + payload.num_bytes);
+  }
+  const int64_t turn = place.turn;
+  drop(payload);
+  free_place(header.sequence);
+  if (sender == nullptr) return;
+  Envelope envelope;
+  std::vector<Inbound::Tensor> none;
+  const bool is_understood = read_envelope(copy, core_.limits().max_message_num_bytes, envelope, none) == nullptr;
+  sender->on_late_answer(turn, is_understood ? envelope.values : std::span<const std::byte>());
 }
 
 void Connection::on_answer_part(const MessageHeader& header, const Payload& payload) noexcept {
@@ -225,6 +256,19 @@ void Connection::finish(Call& call, Status status) noexcept {
   call.resting_ = call.at_rest();
   if (!call.resting_) restless_.push_back(call);
   engine_.post(call);
+  MailSender* sender = std::exchange(call.mail_sender_, nullptr);
+  if (!failure_.ok()) sender = nullptr;  // nothing is sent any more, and it may be gone
+  const bool is_left_at_peer = call.at_peer_ && !call.answered_;
+  if (sender != nullptr && call.turn_ >= 0 && is_left_at_peer) {
+    Place& place = places_[place_of(call.number_)];
+    place.mail_sender = sender;
+    place.turn = call.turn_;
+  }
+  release_place(call);
+  if (sender != nullptr) sender->on_end(call, !is_left_at_peer);
+}
+
+void Connection::release_place(Call& call) noexcept {
   if (!call.at_peer_) return;
   Place& place = places_[place_of(call.number_)];
   if (place.number != call.number_) return;
@@ -240,6 +284,7 @@ void Connection::free_place(uint32_t number) noexcept {
   num_told_ -= place.is_told ? 1 : 0;
   place.taken = place.is_told = false;
   place.call = nullptr;
+  place.mail_sender = nullptr;
   free_places_.push_back(place_of(number));
   launch_waiting();
 }
@@ -300,13 +345,26 @@ void Connection::tick(Clock::time_point now) noexcept {
   for (Place& place : places_) {
     if (place.call != nullptr) end_if_late(*place.call);
   }
-  for (IntrusiveList<Call>* list : {&gated_, &waiting_}) {
-    for (Call* call = list->front(); call != nullptr;) {
-      Call* next = list->next(*call);
-      end_if_late(*call);
+  for_each_waiting(end_if_late);
+}
+
+// The action may end the one that it is given.
+template <typename Action>
+void Connection::for_each_waiting(Action action) noexcept {
+  const auto visit = [&](IntrusiveList<Call>& list) {
+    for (Call* call = list.front(); call != nullptr;) {
+      Call* next = list.next(*call);
+      action(*call);
       call = next;
     }
-  }
+  };
+  visit(gated_);
+  visit(waiting_);
+  for (const auto& [function, sender] : mail_senders_) visit(sender->waiting());
+}
+
+void Connection::end_waiting(const Status& reason) noexcept {
+  for_each_waiting([&](Call& call) { finish(call, reason.clone()); });
 }
 
 void Connection::release_rested() noexcept {
@@ -330,9 +388,7 @@ void Connection::fail(const Status& reason) noexcept {
   for (Place& place : places_) {
     if (place.call != nullptr) finish(*place.call, failure_.clone());
   }
-  for (IntrusiveList<Call>* list : {&gated_, &waiting_}) {
-    while (Call* call = list->front()) finish(*call, failure_.clone());
-  }
+  end_waiting(failure_);
   for (PeersPlace& place : peers_places_) {
     if (place.invocation != nullptr) core_.on_caller_lost(*std::exchange(place.invocation, nullptr));
   }
@@ -344,6 +400,8 @@ void Connection::give_back() noexcept {
   places_ = {};
   free_places_ = {};
   peers_places_ = {};
+  mail_senders_.clear();
+  latest_mail_sender_ = nullptr;
 }
 
 void Connection::on_transport_gone() noexcept {

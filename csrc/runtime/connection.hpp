@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/file_descriptor.hpp"
@@ -20,10 +21,17 @@
 #include "runtime/call.hpp"
 #include "runtime/delay_gauge.hpp"
 #include "runtime/invocation.hpp"
+#include "runtime/mail_sender.hpp"
 
 namespace axon {
 
 class RuntimeCore;
+
+// Looks names up without a copy.
+struct NameHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>()(name); }
+};
 
 // What a connection is between.
 struct Identity {
@@ -81,6 +89,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
  private:
   friend class Call;
   friend class Invocation;
+  friend class MailSender;
   friend class RuntimeCore;
 
   struct Closing;
@@ -91,6 +100,9 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
     uint32_t number = 0;  // of the latest call that had this place
     bool taken = false;
     bool is_told = false;  // of a call without an answer, which has left
+    // Of a message to a mailbox that has found its end here: who is to hear of the peer's answer, and its turn.
+    MailSender* mail_sender = nullptr;
+    int64_t turn = 0;
   };
   // A call of the peer's.
   struct PeersPlace {
@@ -104,7 +116,11 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   // Caller
   void begin(Call& call) noexcept;
+  // What it sends is made already, or is waited for.
+  void leave(Call& call) noexcept;
   void open(Call& call) noexcept;
+  MailSender& mail_sender_of(std::string_view function);
+  bool may_call() const noexcept { return failure_.ok() && !ends_behind_; }
   bool has_room(Call& call) noexcept;
   bool has_place_for(const Call& call) const noexcept;
   void take_place(Call& call) noexcept;
@@ -115,8 +131,14 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void on_answer_part(const MessageHeader& header, const Payload& payload) noexcept;
   void finish(Call& call, Status status) noexcept;
   void free_place(uint32_t number) noexcept;
+  void release_place(Call& call) noexcept;
+  void on_late_answer(Place& place, const MessageHeader& header, const Payload& payload) noexcept;
   // It ends with this, and the callee need not begin it, or go on.
   void give_up(Call& call, Status why) noexcept;
+  // Of all calls that have not left.
+  template <typename Action>
+  void for_each_waiting(Action action) noexcept;
+  void end_waiting(const Status& reason) noexcept;
 
   // Callee
   void on_call(const MessageHeader& header, const Payload& payload) noexcept;
@@ -174,6 +196,9 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   size_t num_told_ = 0;           // finished, but the peer has not dealt with them
   uint64_t num_answers_ = 0;      // that have come in whole, or that nobody waits for, ever
   bool tells_deadlines_ = false;  // with each call, since what the peer has not read cannot be taken back
+  std::unordered_map<std::string, std::unique_ptr<MailSender>, NameHash, std::equal_to<>> mail_senders_;  // by function
+  MailSender* latest_mail_sender_ = nullptr;  // of these: the next message is often for the same
+  std::string_view latest_mailbox_;           // its function
 
   std::vector<PeersPlace> peers_places_;
   size_t num_invocations_ = 0;

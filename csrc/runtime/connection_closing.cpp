@@ -35,9 +35,7 @@ void Connection::begin_closing(Clock::time_point deadline) noexcept {
 // It may have overtaken answers, but what has not left yet will have none.
 void Connection::on_close(const MessageHeader& header) noexcept {
   ends_behind_ = header.fingerprint.num_elements;
-  for (IntrusiveList<Call>* list : {&gated_, &waiting_}) {
-    while (Call* call = list->front()) finish(*call, closed_there());
-  }
+  end_waiting(closed_there());
   look_after_closing(Clock::now());
 }
 

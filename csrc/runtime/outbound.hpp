@@ -71,6 +71,9 @@ class Outbound : private Completion {
     return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(EnvelopePrefix), name_num_bytes_};
   }
 
+  // Where the values begin, once sealed: for those of a fixed length that are known only when it leaves.
+  std::byte* values_begin() noexcept { return bytes_.data() + sizeof(EnvelopePrefix) + name_num_bytes_; }
+
   // Once sealed: kInvalidArgument where one of its bounds has been passed (envelope.hpp).
   const Status& fits() const noexcept { return fits_; }
 

@@ -95,12 +95,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   void forget_in_free(const Connection& connection) noexcept;
   void look_after_parked() noexcept;
 
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>()(name); }
-  };
-
-  using Functions = std::unordered_map<std::string, Function, Hash, std::equal_to<>>;
+  using Functions = std::unordered_map<std::string, Function, NameHash, std::equal_to<>>;
 
   Engine& engine_;
   const RuntimeOptions options_;

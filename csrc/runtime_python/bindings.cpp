@@ -124,6 +124,26 @@ Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::s
   return call;
 }
 
+// A message to the peer's mailbox of this tag, with one value; likewise.
+Counted<PythonCall> send(const std::shared_ptr<Connection>& connection, std::string_view tag, const py::object& value,
+                         double timeout_s) {
+  constexpr size_t kLongestTag = kLongestName - kMailboxes.size();
+  if (tag.size() > kLongestTag) {
+    throw py::value_error("send: tag is " + std::to_string(tag.size()) + " bytes long; allowed: up to " +
+                          std::to_string(kLongestTag));
+  }
+  auto call = Counted<PythonCall>::adopt(*new PythonCall(connection));
+  call->request.open(std::string(kMailboxes).append(tag));
+  MailSender::write_header(call->request.bytes());
+  pack_message(call->request, value.ptr(), *connection);
+  ValueWriter(call->request.bytes()).nothing();
+  call->request.seal();
+  call->is_mail = true;
+  call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
+  connection->start(*call);
+  return call;
+}
+
 // Waits without Python's lock, and runs signal handlers meanwhile. `wait_until` waits until a time, and returns whether
 // what it waits for is there.
 template <typename WaitUntil>
@@ -167,7 +187,7 @@ py::object take_answer(PythonCall& call, const py::object& device) {
     PyErr_SetObject(py::type::of(call.landing_error()).ptr(), call.landing_error().ptr());
     throw py::error_already_set();
   }
-  if (call.answer == Call::Answer::kNone) return py::none();
+  if (call.answer == Call::Answer::kNone || (status.ok() && call.is_mail)) return py::none();
   if (status.ok()) return unpack(call.reply(), placement_of(device), call.connection());
   errors().attr("raise_remote_failure")(status.message(), unpack(call.reply(), {}, call.connection()));
   throw std::logic_error("raise_remote_failure has returned");
@@ -268,6 +288,7 @@ void bind_connection(py::module_& module) {
       .def_property_readonly("name", [](const Connection& self) { return self.identity().name; })
       .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
       .def("invoke", &invoke)
+      .def("send", &send)
       .def("lend_on", &lend_on)
       .def(
           "close", [](Connection& self, double timeout_s) { self.close(deadline_in(timeout_s)); },

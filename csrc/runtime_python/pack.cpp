@@ -112,7 +112,7 @@ class Packer {
   };
 
   // Arguments are a sequence and a dict of their own, which users do not see.
-  int most_steps() const noexcept { return root_ == Root::kAnswer ? kDeepest : kDeepest + 1; }
+  int most_steps() const noexcept { return root_ == Root::kArguments ? kDeepest + 1 : kDeepest; }
 
   // "argument 1['layers'][3]"
   std::string where(int depth) const {
@@ -122,10 +122,9 @@ class Packer {
     for (int i = 0; i < depth; ++i) {
       const Step& step = steps_[static_cast<size_t>(i)];
       const std::string name = step.key != nullptr ? shown(step.key) : std::to_string(step.index);
-      const bool is_argument = i == 0 && root_ != Root::kAnswer;
-      if (!is_argument) {
+      if (i > 0 || root_ != Root::kArguments) {
         text += "[" + name + "]";
-      } else if (root_ == Root::kArguments) {
+      } else {
         text = "argument " + (step.key != nullptr ? name : std::to_string(step.index + 1));
       }
     }
@@ -289,16 +288,23 @@ class Packer {
 
 }  // namespace
 
-void pack(Outbound& outbound, PyObject* value, const Connection& peer) {
-  Packer packer(outbound, peer, Packer::Root::kAnswer);
+static void pack_one(Outbound& outbound, PyObject* value, const Connection& peer, Packer::Root root) {
+  Packer packer(outbound, peer, root);
   packer.pack(value, 0);
   packer.finish();
 }
 
+void pack(Outbound& outbound, PyObject* value, const Connection& peer) {
+  pack_one(outbound, value, peer, Packer::Root::kAnswer);
+}
+
+void pack_message(Outbound& outbound, PyObject* value, const Connection& peer) {
+  pack_one(outbound, value, peer, Packer::Root::kMessage);
+}
+
 void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named, const Connection& peer) {
   ValueWriter(outbound.bytes()).array(2);
-  const bool is_own = outbound.name().starts_with(kOwnNames);
-  Packer packer(outbound, peer, is_own ? Packer::Root::kMessage : Packer::Root::kArguments);
+  Packer packer(outbound, peer, Packer::Root::kArguments);
   packer.pack(positional, 0);
   packer.pack(named == nullptr || PyDict_GET_SIZE(named) == 0 ? Py_None : named, 0);
   packer.finish();

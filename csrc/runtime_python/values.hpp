@@ -13,8 +13,10 @@ namespace axon {
 
 // Appends to an open message: None, bool, int, float, str, bytes, tuples, lists and dicts of such, and tensors and what
 // can be one (buffers, DLPack); docs/runtime.md has the whole list. Throws TypeError, ValueError, or OverflowError for
-// integers beyond 64 bits, which say where the value is and what it was.
+// integers beyond 64 bits, which say where the value is and what it was: in the answer of a function, or in the message
+// to a mailbox.
 void pack(Outbound& outbound, PyObject* value, const Connection& peer);
+void pack_message(Outbound& outbound, PyObject* value, const Connection& peer);
 
 // What a function is called with: a tuple, and a dict or null.
 void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named, const Connection& peer);

@@ -8,13 +8,14 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 from runtime_clients import Server
 
 from torch_axon.runtime import Peer, Runtime, publish
-from torch_axon.runtime._mailboxes import _Order
+from torch_axon.runtime._mailboxes import Mailbox
 from torch_axon.runtime._runtime import _open
 
 
@@ -56,8 +57,9 @@ def test_mailboxes_keep_order_and_hold_back(peer: Peer) -> None:
     sent = [peer.send("news", torch.full((i % 4 * 30_000,), i)) for i in range(20)]
     for future in sent[:4]:
         assert future.result() is None
-    while peer.invoke("probe").result() < 20:
+    while peer.invoke("probe").result() < 5:
         pass
+    assert peer.invoke("probe").result() == 5  # as many as fit, and one that waits for room
     assert not any(future.done() for future in sent[4:])  # no more than fit have been accepted
     for i in range(20):
         assert torch.equal(
@@ -71,6 +73,25 @@ def test_mailboxes_keep_order_and_hold_back(peer: Peer) -> None:
     assert waiting.result() == "at last"
     with pytest.raises(LookupError, match="the runtime 'server' has no mailbox 'absent'"):
         peer.send("absent", 1).result()
+
+
+@pytest.mark.parametrize("size", [50_000, 1 << 20])  # that travel with their message, and that are fetched
+def test_messages_beyond_a_mailboxs_capacity_wait_at_their_senders(server: Server, size: int) -> None:
+    num_messages = 300
+    with Runtime("first") as first, Runtime("second") as second:
+        peers = [sender.connect(server.address) for sender in (first, second)]
+        before = peers[0].invoke("held").result()[3]
+        message = torch.ones(size, dtype=torch.uint8)
+        sent = [peer.send("news", message) for _ in range(num_messages) for peer in peers]
+        assert peers[0].invoke("echo", 1).result() == 1  # which does not wait behind them
+        while peers[0].invoke("probe").result() < 6:
+            pass
+        for number in range(2 * num_messages):
+            assert peers[0].invoke("probe").result() <= 4 + 4 + 2
+            if number % 50 == 0:
+                assert peers[0].invoke("held").result()[3] - before < 64 << 10
+            peers[number % 2].invoke("read", 30).result()
+        assert [future.result() for future in sent] == [None] * len(sent)
 
 
 def test_messages_that_never_left_hold_nobody_up(peer: Peer) -> None:
@@ -107,22 +128,29 @@ def test_messages_behind_one_that_fails_on_its_way_are_delivered(runtime: Runtim
 
 
 def test_a_mailbox_takes_no_message_that_its_sender_has_given_up() -> None:
-    order = _Order()
-    messages = {number: (number, Given()) for number in range(6)}
-    assert order.arrive(1, 0, messages[1]) == []
-    assert order.arrive(3, 0, messages[3]) == []
-    assert order.settle(1) == [messages[1]]  # 0 will not come
-    assert order.arrive(0, 0, messages[0]) == []
-    assert messages[0][1].failures == ["the message has come after its sender had given it up"]
-    assert order.arrive(5, 5, messages[5]) == [messages[3], messages[5]]
-    assert order.settle(1 << 60) == []
+    mailbox = Mailbox(capacity=4)
+    messages = [Given() for _ in range(6)]
+    for number, num_unsettled in ((1, 1), (3, 3)):
+        mailbox.arrive(messages[number], (number, num_unsettled, 0, number), {})
+    mailbox.settle(messages[0].connection, 1)  # 0 will not come
+    mailbox.arrive(messages[0], (0, 0, 0, 0), {})
+    assert messages[0].failures == ["the message has come after its sender had given it up"]
+    mailbox.arrive(messages[5], (5, 0, 0, 5), {})
+    assert [mailbox.get(0) for _ in range(3)] == [1, 3, 5]
+    assert [each.answers for each in messages] == [[], [0], [], [0], [], [0]]
 
 
 class Given:
-    """An invocation that notes what it fails with."""
+    """An invocation of one sender's that notes how it ends."""
+
+    connection: Any = "a connection"
 
     def __init__(self) -> None:
+        self.answers: list[int] = []
         self.failures: list[str] = []
+
+    def reply(self, answer: int) -> None:
+        self.answers.append(answer)
 
     def fail(self, error: Exception) -> None:
         self.failures.append(str(error))

@@ -14,22 +14,18 @@ from torch_axon.runtime import _loops, _wakeups
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection, RuntimeInvocation
-    from torch_axon.runtime._future import Future
-    from torch_axon.runtime._peer import Peer
 
 PUT = "axon.mailbox:"  # a function a mailbox
 SETTLED = "axon.settled"
-# The word of what is settled waits for its place as long as it takes: others wait for it.
-_LONGEST_WORD_S = 365 * 24 * 3600.0
 
-Message = tuple[Any, "RuntimeInvocation"]
+Message = tuple[Any, "RuntimeInvocation", int]  # its value, and how many wait behind it at its sender
 
 
 class Mailbox:
     """The messages for one tag, from all peers. Made by `Runtime.mailbox`; for any thread.
 
-    `capacity` messages are accepted ahead of those who take them; further ones wait at the door, and their senders'
-    futures with them.
+    `capacity` messages are accepted ahead of those who take them. Further ones wait at their senders, but for one of
+    each, which asks for room; its future is done once there is some.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -41,10 +37,10 @@ class Mailbox:
         self._at_the_door: deque[Message] = deque()
         self._waiting: deque[Waiter[Any]] = deque()
         self._closed: Exception | None = None
-        self._orders: dict[RuntimeConnection, _Order] = {}  # the runtime's thread alone
+        self._orders: dict[RuntimeConnection, _Order] = {}
 
     def probe(self) -> int:
-        """How many messages have come that nobody has taken, those at the door among them."""
+        """How many messages have come that nobody has taken: not those that wait at their senders."""
         with self._lock:
             return len(self._here) + len(self._at_the_door)
 
@@ -96,7 +92,6 @@ class Mailbox:
 
     def _take(self) -> Waiter[Any]:
         waiter: Waiter[Any] = Waiter()
-        admitted = None
         with self._lock:
             if not self._here:
                 if self._closed is not None:
@@ -104,38 +99,59 @@ class Mailbox:
                 self._waiting.append(waiter)
                 return waiter
             waiter.set_result(self._here.popleft())
-            if self._at_the_door:
-                value, admitted = self._at_the_door.popleft()
-                self._here.append(value)
-        if admitted is not None:
-            admitted.reply(None)
+            if not self._at_the_door:
+                return waiter
+            value, admitted, num_waiting = self._at_the_door.popleft()
+            self._here.append(value)
+            grant = self._grant_for(admitted, num_waiting)
+        admitted.reply(grant)
         return waiter
 
     def arrive(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What peers call."""
-        number, settled, value = args
-        order = self._orders.setdefault(invocation.connection, _Order())
-        for message in order.arrive(number, settled, (value, invocation)):
+        number, num_unsettled, num_waiting, value = args
+        with self._lock:
+            order = self._orders.setdefault(invocation.connection, _Order())
+            is_late = order.is_past(number)
+            due = order.arrive(number, number - num_unsettled, (value, invocation, num_waiting))
+        if is_late:
+            invocation.fail(TimeoutError("the message has come after its sender had given it up"))
+        for message in due:
             self._put(*message)
 
     def settle(self, connection: RuntimeConnection, settled: int) -> None:
-        for message in self._orders.setdefault(connection, _Order()).settle(settled):
+        with self._lock:
+            due = self._orders.setdefault(connection, _Order()).settle(settled)
+        for message in due:
             self._put(*message)
 
     def drop(self, connection: RuntimeConnection) -> None:
-        self._orders.pop(connection, None)
+        with self._lock:
+            self._orders.pop(connection, None)
 
-    def _put(self, value: Any, invocation: RuntimeInvocation) -> None:
+    def _put(self, value: Any, invocation: RuntimeInvocation, num_waiting: int) -> None:
         with self._lock:
             taker = self._next_taker()
             if taker is None and len(self._here) >= self._capacity:
-                self._at_the_door.append((value, invocation))
+                self._at_the_door.append((value, invocation, num_waiting))
                 return
             if taker is None:
                 self._here.append(value)
+            grant = self._grant_for(invocation, num_waiting)
         if taker is not None:
             taker.set_result(value)
-        invocation.reply(None)
+        invocation.reply(grant)
+
+    def _grant_for(self, invocation: RuntimeInvocation, num_waiting: int) -> int:
+        """How many more messages its sender may have on their way: its share of the room that is neither taken nor
+        granted, if it needs that. With the lock held."""
+        order = self._orders.get(invocation.connection)
+        room = self._capacity - len(self._here) - sum(each.num_granted for each in self._orders.values())
+        if order is None or self._at_the_door or room <= 0:
+            return 0
+        grant = min(max(num_waiting - order.num_granted, 0), max(room // len(self._orders), 1))
+        order.num_granted += grant
+        return grant
 
     def _close(self, error: Exception) -> None:
         """Nobody waits any more; what has come may still be taken."""
@@ -177,15 +193,17 @@ class _Order:
 
     def __init__(self) -> None:
         self._next = 0
-        self._early: dict[int, Message] = {}  # no more than calls of a connection
+        self._early: dict[int, Message] = {}  # no more than were granted, and one
+        self.num_granted = 0  # that have not come
 
     def arrive(self, number: int, settled: int, message: Message) -> list[Message]:
-        """The messages whose turn it is."""
-        if number < self._next:
-            message[1].fail(TimeoutError("the message has come after its sender had given it up"))
-        else:
+        """The messages whose turn it is; not this one, if that is past."""
+        if not self.is_past(number):
             self._early[number] = message
         return self.settle(settled)
+
+    def is_past(self, number: int) -> bool:
+        return number < self._next
 
     def settle(self, settled: int) -> list[Message]:
         """None of a lower number will come that has not."""
@@ -193,11 +211,16 @@ class _Order:
         while True:
             if self._next in self._early:
                 due.append(self._early.pop(self._next))
-                self._next += 1
+                self._go_on_to(self._next + 1)
             elif self._next < settled:
-                self._next = min([settled, *self._early])
+                self._go_on_to(min([settled, *self._early]))
             else:
                 return due
+
+    def _go_on_to(self, number: int) -> None:
+        """What has come, or will not, needs its place no more, or has it otherwise."""
+        self.num_granted = max(self.num_granted - (number - self._next), 0)
+        self._next = number
 
 
 class Mailboxes:
@@ -222,63 +245,3 @@ class Mailboxes:
     def close(self, error: Exception) -> None:
         for mailbox in list(self._mailboxes.values()):
             mailbox._close(error)
-
-
-class Sent:
-    """The messages to one tag of a peer's, numbered. For any thread.
-
-    Each tells below which number all have found their end, accepted or not, so that none of those is waited for. Where
-    one fails that others are behind already, the peer is told by itself.
-    """
-
-    def __init__(self, peer: Peer, tag: str) -> None:
-        self._peer = peer
-        self._tag = tag
-        self._lock = threading.RLock()  # guards what follows; callbacks may run within what it is held for
-        self._num_sent = 0
-        self._settled = 0  # all below have found their end
-        self._done: set[int] = set()  # so have these, above
-        self._failed = 0  # the latest that has, and one more
-        self._told = 0  # what the peer has heard of, by itself
-        self._is_telling = False
-
-    def send(self, value: Any, timeout: float | None) -> Future:
-        with self._lock:
-            number = self._num_sent
-            self._num_sent += 1  # before: a finalizer may send to the same tag while the value is packed
-            try:
-                future = self._peer.invoke(PUT + self._tag, number, self._settled, value, timeout=timeout)
-            except BaseException:  # the value cannot be sent, and nobody is to wait for it
-                self._on_done(number, True)
-                raise
-        future.add_done_callback(lambda done: self._on_done(number, done.exception() is not None))
-        return future
-
-    def _on_done(self, number: int, has_failed: bool) -> None:
-        with self._lock:
-            self._done.add(number)
-            while self._settled in self._done:
-                self._done.remove(self._settled)
-                self._settled += 1
-            if has_failed:
-                self._failed = max(self._failed, number + 1)
-        self._tell_if_waited_for()
-
-    def _tell_if_waited_for(self) -> None:
-        with self._lock:
-            settled = self._settled
-            is_waited_for = self._told < min(settled, self._failed) and settled < self._num_sent
-            if not is_waited_for or self._is_telling:
-                return
-            self._is_telling = True
-        word = self._peer.tell(SETTLED, self._tag, settled, timeout=_LONGEST_WORD_S)
-        word.add_done_callback(lambda told: self._on_told(settled, told))
-
-    def _on_told(self, settled: int, told: Future) -> None:
-        has_left = told.exception() is None
-        with self._lock:
-            self._is_telling = False
-            if has_left:
-                self._told = settled
-        if has_left:  # else the connection has ended
-            self._tell_if_waited_for()

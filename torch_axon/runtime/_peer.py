@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch_axon.runtime._future import Future
 from torch_axon.runtime._generators import NUMBER, Answers
-from torch_axon.runtime._mailboxes import Sent
 from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, policy_of
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class Peer:
         self._runtime = runtime
         self._connection = connection
         self._timeout = runtime.timeout
-        self._sent: dict[str, Sent] = {}  # by tag; without a lock, which a finalizer that sends could find taken
         self._numbers = itertools.count()  # of generators
         self.name: str = connection.name
         self.incarnation: int = connection.incarnation
@@ -115,12 +113,11 @@ class Peer:
     def send(self, tag: str, value: Any, /, timeout: float | None = None) -> Future:
         """Sends a message to a mailbox of the peer's, in order with the others to this tag.
 
-        The future is done once the mailbox has accepted it: while it is full, messages wait, and count as calls.
+        The future is done once the mailbox has accepted it. While it is full, messages wait here, and count as calls
+        that wait: beyond `max_waiting_calls` of these, BufferError ends the newest.
         """
-        sent = self._sent.get(tag)
-        if sent is None:
-            sent = self._sent.setdefault(tag, Sent(self, tag))
-        return sent.send(value, timeout)
+        call = self._connection.send(tag, value, self._timeout if timeout is None else timeout)
+        return Future(self, call, BY_DEFAULT)
 
     def close(self, drain: bool = True, timeout: float | None = None) -> bool:
         """Takes no calls any more, in either direction, and waits for those under way, for `timeout` seconds at most.

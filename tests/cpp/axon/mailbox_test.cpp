@@ -87,13 +87,48 @@ TEST_F(MailboxTest, those_beyond_its_capacity_wait_and_are_not_accepted) {
   Mailbox news = opened({.capacity = 3});
   std::vector<Call> calls = send(to_news(), 5);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(calls[i].wait(10s));
-  while (news.probe() < 5) met_.client.serve(1ms);
+  while (news.probe() < 4) met_.client.serve(1ms);  // one waits there for room, the other one here
   EXPECT_FALSE(calls[3].wait(20ms));
+  EXPECT_EQ(news.probe(), 4u);
   expect_next(news, 0);
   EXPECT_TRUE(calls[3].wait(10s));
+  while (news.probe() < 4) met_.client.serve(1ms);
   EXPECT_FALSE(calls[4].wait(20ms));
-  EXPECT_EQ(news.probe(), 4u);
   for (int64_t i = 1; i < 5; ++i) expect_next(news, i);
+  expect_accepted(calls);
+}
+
+TEST_F(MailboxTest, what_is_beyond_its_capacity_stays_with_its_senders) {
+  constexpr size_t kNumMessages = 300;
+  Mailbox news = opened({.capacity = 2});
+  Runtime second = Meeting::opened("second");
+  const Peer from_second = second.connect(met_.server.address().value(), 10s).value();
+  const Outbox outboxes[] = {to_news(), second.outbox(from_second, "news").value()};
+  std::vector<Call> calls;
+  for (const Outbox& outbox : outboxes) {
+    for (Call& call : send(outbox, kNumMessages, 8000)) calls.push_back(std::move(call));
+  }
+  for (size_t num_taken = 0; num_taken < 2 * kNumMessages; ++num_taken) {
+    ASSERT_TRUE(news.take(10s).ok());
+    EXPECT_LE(news.probe(), 2U + 2 + 2);  // what was granted while there was room, and one of each
+  }
+  expect_accepted(calls);
+}
+
+TEST_F(MailboxTest, messages_that_are_given_up_take_nobodys_room) {
+  Mailbox news = opened({.capacity = 2});
+  const Outbox outbox = to_news();
+  for (int64_t round = 0; round < 20; ++round) {
+    std::vector<Call> calls = send(outbox, 50, 8000);
+    for (int64_t i = 49; i >= 3; --i) calls[i].cancel();
+    size_t num_accepted = 0;
+    while (news.take(num_accepted < 3 ? 10s : 0s).ok()) ++num_accepted;
+    EXPECT_GE(num_accepted, 3U);
+    for (Call& call : calls) ASSERT_TRUE(call.wait(10s));
+  }
+  while (news.take(0ms).ok()) {
+  }
+  std::vector<Call> calls = send(outbox, 2);
   expect_accepted(calls);
 }
 
