@@ -51,12 +51,14 @@ class Runtime {
 
   // Lets peers connect who know the secret (16 to 1,024 bytes). Port 0: one that is free. Returns the port.
   Result<uint16_t> listen(const std::string& host, uint16_t port, std::string_view secret);
-  // Whoever is given it may connect. Listens on this host alone, with a secret of its own, if it does not listen yet.
+  // Whoever is given it may connect, and does not learn the secret. Listens on this host alone, with a secret of its
+  // own, if it does not listen yet.
   Result<std::vector<std::byte>> address();
   // Of those who have come; none while it does not listen.
   std::optional<ListenerCounts> counts() const;
 
-  // Blocks until the peer has answered.
+  // Blocks until the peer has answered. Errors: kUnknownHost, kUnauthenticated (the secrets differ), kTransport (nobody
+  // listens there), kTimeout, kPeerLost (it is closing), kInvalidArgument (an address or secret of another form).
   Result<Peer> connect(std::span<const std::byte> address, std::chrono::milliseconds timeout);
   Result<Peer> connect(const std::string& host, uint16_t port, std::string_view secret,
                        std::chrono::milliseconds timeout);

@@ -24,9 +24,11 @@ enum class ErrorCode : uint8_t {
   kTransport,
   kResourceExhausted,
   kInternal,
-  kRemote,     // what was called has failed, and says so
-  kCancelled,  // by whoever has called
-  kOk,         // the code of a success; last, because handshakes carry the numbers of the others
+  kRemote,           // what was called has failed, and says so
+  kCancelled,        // by whoever has called
+  kUnknownHost,      // no address is known for its name
+  kUnauthenticated,  // the peer does not know the secret that it should
+  kOk,               // the code of a success; last, because handshakes carry the numbers of the others
 };
 
 struct Error {

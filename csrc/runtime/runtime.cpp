@@ -33,7 +33,7 @@ Result<uint16_t> Runtime::listen_held(const Place& place, const Secret& secret) 
       Listener::open(place, secret, {}, [this](Meeting meeting) { return welcome(std::move(meeting)); });
   if (!listener.ok()) return std::move(listener.status());
   listener_ = std::move(listener).value();
-  invitation_.emplace(Invitation{.host = place.host, .port = listener_->port(), .secret = secret});
+  invitation_.emplace(Invitation{.host = place.host, .port = listener_->port(), .secret = listener_->address_key()});
   return listener_->port();
 }
 

@@ -36,7 +36,8 @@ class Runtime {
 
   // Once a runtime. Port 0: one that is free. Returns the port.
   Result<uint16_t> listen(const Place& place, const Secret& secret);
-  // Whoever is given it may connect. Listens on this host alone, with a secret of its own, if it does not listen yet.
+  // Whoever is given it may connect, and does not learn the secret. Listens on this host alone, with a secret of its
+  // own, if it does not listen yet.
   Result<std::vector<std::byte>> address();
   // What the listener has met and dropped; none while it does not listen.
   std::optional<Listener::Counts> counts();

@@ -35,7 +35,12 @@ const char* name_of(ErrorCode code) noexcept {
       return "remote";
     case ErrorCode::kCancelled:
       return "cancelled";
+    case ErrorCode::kUnknownHost:
+      return "unknown_host";
+    case ErrorCode::kUnauthenticated:
+      return "wrong_secret";
     case ErrorCode::kMismatch:
+      return "mismatch";
     case ErrorCode::kTransport:
     case ErrorCode::kInternal:
     case ErrorCode::kOk:

@@ -84,7 +84,7 @@ class Wire {
 
   Input& input_;
   Handshake connector_ = Handshake::connector(secret(), named("connector", 1), Nonce{std::byte{1}}).value();
-  Handshake listener_ = Handshake::listener(secret(), Nonce{std::byte{2}});
+  Handshake listener_ = Handshake::listener({secret()}, Nonce{std::byte{2}});
   Bytes to_listener_, to_connector_;
   std::vector<Bytes> heard_;
   bool changed_ = false;

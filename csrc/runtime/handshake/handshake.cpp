@@ -33,14 +33,14 @@ static std::string printable(std::span<const std::byte> bytes) {
 Result<Handshake> Handshake::connector(const Secret& secret, const Introduction& own, const Nonce& nonce) {
   Result<std::vector<std::byte>> introduction = own.encode();
   if (!introduction.ok()) return std::move(introduction.status());
-  Handshake handshake(Role::kConnector, secret);
+  Handshake handshake(Role::kConnector, {secret});
   handshake.introduction_ = std::move(introduction).value();
   handshake.send(Kind::kHello, nonce);
   return handshake;
 }
 
-Handshake Handshake::listener(const Secret& secret, const Nonce& nonce) {
-  Handshake handshake(Role::kListener, secret);
+Handshake Handshake::listener(std::vector<Secret> secrets, const Nonce& nonce) {
+  Handshake handshake(Role::kListener, std::move(secrets));
   handshake.nonce_ = nonce;
   return handshake;
 }
@@ -73,8 +73,8 @@ void Handshake::on_frame(Kind kind, const std::vector<std::byte>& frame) {
   if (content.size() < sizeof(Digest)) return end_malformed("truncated");
   const auto seal = content.last(sizeof(Digest));
   append(transcript_, std::span(frame).first(frame.size() - seal.size()));
-  if (!equal_in_secret(seal_of(peers_role()), seal)) {
-    return end(Verdict::kWrongSecret, {ErrorCode::kInvalidArgument, "the secrets of the two ends differ"});
+  if (!is_sealed_by_peer(seal)) {
+    return end(Verdict::kWrongSecret, {ErrorCode::kUnauthenticated, "the secrets of the two ends differ"});
   }
   append(transcript_, seal);
   const auto sealed = content.first(content.size() - seal.size());
@@ -104,7 +104,9 @@ void Handshake::on_introduction(std::span<const std::byte> content) {
 void Handshake::on_refusal(std::span<const std::byte> content) {
   if (content.empty() || content.size() > 1 + kMostReasonBytes) return end_malformed("a refusal of another length");
   const auto code = std::to_integer<uint8_t>(content[0]);
-  if (code > static_cast<uint8_t>(ErrorCode::kInternal)) return end_malformed("a refusal for no known reason");
+  const bool is_known =
+      code <= static_cast<uint8_t>(ErrorCode::kInternal) || static_cast<ErrorCode>(code) == ErrorCode::kUnauthenticated;
+  if (!is_known) return end_malformed("a refusal for no known reason");
   end(Verdict::kRefused, {static_cast<ErrorCode>(code), printable(content.subspan(1))});
 }
 
@@ -155,8 +157,19 @@ void Handshake::send(Kind kind, std::span<const std::byte> content) {
   append(output_, frame);
 }
 
+// Which of the listener's secrets its peer knows shows in the first seal of the peer's, that of its proof.
+bool Handshake::is_sealed_by_peer(std::span<const std::byte> seal) noexcept {
+  const size_t first = expected_ == Kind::kProof ? 0 : shared_;
+  const size_t end = expected_ == Kind::kProof ? secrets_.size() : shared_ + 1;
+  for (shared_ = first; shared_ < end; ++shared_) {
+    if (equal_in_secret(seal_of(peers_role()), seal)) return true;
+  }
+  shared_ = first;
+  return false;
+}
+
 Digest Handshake::seal_of(Role sender) const noexcept {
-  return HmacSha256(secret_.bytes()).add(std::as_bytes(std::span(&sender, 1))).add(transcript_).finish();
+  return HmacSha256(secrets_[shared_].bytes()).add(std::as_bytes(std::span(&sender, 1))).add(transcript_).finish();
 }
 
 }  // namespace axon

@@ -39,7 +39,8 @@ class Handshake {
 
   // Has something to send. Fails where the introduction cannot be sent.
   static Result<Handshake> connector(const Secret& secret, const Introduction& own, const Nonce& nonce);
-  static Handshake listener(const Secret& secret, const Nonce& nonce);
+  // The connector has to know one of the secrets, which the rest of the meeting is then sealed with.
+  static Handshake listener(std::vector<Secret> secrets, const Nonce& nonce);
 
   // What is to be sent, once.
   std::vector<std::byte> take_output() noexcept { return std::exchange(output_, {}); }
@@ -62,7 +63,7 @@ class Handshake {
   enum class Kind : uint8_t { kHello = 1, kProof, kIntroduction, kRefusal };
   struct Prefix;
 
-  Handshake(Role role, const Secret& secret) : role_(role), secret_(secret) {}
+  Handshake(Role role, std::vector<Secret> secrets) : role_(role), secrets_(std::move(secrets)) {}
 
   void on_frame(Kind kind, const std::vector<std::byte>& frame);
   void on_hello();
@@ -76,10 +77,12 @@ class Handshake {
 
   void send(Kind kind, std::span<const std::byte> content);
   Digest seal_of(Role sender) const noexcept;
+  bool is_sealed_by_peer(std::span<const std::byte> seal) noexcept;
   Role peers_role() const noexcept { return role_ == Role::kConnector ? Role::kListener : Role::kConnector; }
 
   Role role_;
-  Secret secret_;
+  std::vector<Secret> secrets_;
+  size_t shared_ = 0;                    // which of them the peer knows, from its proof on
   Nonce nonce_{};                        // the listener's
   std::vector<std::byte> introduction_;  // the connector's, encoded
   std::optional<Introduction> peer_;

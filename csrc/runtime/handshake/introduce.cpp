@@ -48,6 +48,12 @@ Status feed_next(const FileDescriptor& socket, Handshake& handshake, const Place
   return {};
 }
 
+// What a listener's reason is for the one that it has refused: its own runtime is not closed, nor its arguments wrong.
+ErrorCode refused_with(ErrorCode code) noexcept {
+  if (code == ErrorCode::kAborted) return ErrorCode::kPeerLost;
+  return code == ErrorCode::kInvalidArgument ? ErrorCode::kTransport : code;
+}
+
 }  // namespace
 
 Result<Meeting> introduce(const Place& place, const Secret& secret, const Introduction& own,
@@ -64,7 +70,8 @@ Result<Meeting> introduce(const Place& place, const Secret& secret, const Introd
   }
   if (*handshake.verdict() != Verdict::kMet) {
     const bool refused = *handshake.verdict() == Verdict::kRefused;
-    return Status(handshake.reason().code(),
+    const ErrorCode code = handshake.reason().code();
+    return Status(refused ? refused_with(code) : code,
                   place.text() + (refused ? " refuses: " : " was not met: ") + handshake.reason().message());
   }
   watch_for_silence(socket);

@@ -17,8 +17,8 @@ struct Meeting {
 };
 
 // Blocks the calling thread, until the deadline or an interrupt (kCancelled). Errors name the place and say what was
-// wrong: kTransport (nobody listens, hung up, no runtime), kTimeout, kMismatch (version), kInvalidArgument (secret,
-// host), or what the listener refused with.
+// wrong: kTransport (nobody listens, hung up, no runtime), kTimeout, kMismatch (version), kUnauthenticated (secret),
+// kUnknownHost, or what the listener refused with.
 Result<Meeting> introduce(const Place& place, const Secret& secret, const Introduction& own,
                           sync::Clock::time_point deadline);
 

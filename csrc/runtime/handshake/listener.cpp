@@ -47,20 +47,21 @@ Result<std::unique_ptr<Listener>> Listener::open(const Place& place, const Secre
   if (!bell.valid()) return out_of("eventfd", errno);
   try {
     return std::unique_ptr<Listener>(
-        new Listener(std::move(socket).value(), std::move(bell), secret, limits, std::move(welcome)));
+        new Listener(std::move(socket).value(), std::move(bell), place, secret, limits, std::move(welcome)));
   } catch (const std::system_error& failure) {
     return Status(ErrorCode::kResourceExhausted, describe_thread_failure("axon-listener", failure));
   }
 }
 
-Listener::Listener(FileDescriptor socket, FileDescriptor bell, const Secret& secret, const Limits& limits,
-                   Welcome welcome)
+Listener::Listener(FileDescriptor socket, FileDescriptor bell, const Place& place, const Secret& secret,
+                   const Limits& limits, Welcome welcome)
     : socket_(std::move(socket)),
       bell_(std::move(bell)),
       secret_(secret),
       limits_(limits),
       welcome_(std::move(welcome)),
       port_(port_of(socket_)),
+      address_key_(secret.derive("torch_axon address of " + Place{.host = place.host, .port = port_}.text())),
       pid_(getpid()),
       thread_([this] { run(); }) {}
 
@@ -154,7 +155,7 @@ void Listener::accept_all() {
     has_run_out_ = false;
     send_at_once(socket);
     guests_.push_back({.socket = std::move(socket),
-                       .handshake = Handshake::listener(secret_, random_nonce()),
+                       .handshake = Handshake::listener({secret_, address_key_}, random_nonce()),
                        .unsent = {},
                        .came = Clock::now()});
   }

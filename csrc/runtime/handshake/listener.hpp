@@ -49,6 +49,9 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   uint16_t port() const noexcept { return port_; }
+  // Allows to connect to this listener as the secret does, and stands in its address: derived from the secret and the
+  // place, so that it says nothing of the secret, leads to no other listener, and is the same after a restart.
+  const Secret& address_key() const noexcept { return address_key_; }
   Counts counts() const;
 
   // Drops who has not been met, and ends the thread: `welcome` is not called any more. Idempotent; from one thread at a
@@ -65,7 +68,8 @@ class Listener {
     Clock::time_point came;
   };
 
-  Listener(FileDescriptor socket, FileDescriptor bell, const Secret& secret, const Limits& limits, Welcome welcome);
+  Listener(FileDescriptor socket, FileDescriptor bell, const Place& place, const Secret& secret, const Limits& limits,
+           Welcome welcome);
 
   void run();
   void wait();
@@ -89,6 +93,7 @@ class Listener {
   const Limits limits_;
   const Welcome welcome_;
   const uint16_t port_;
+  const Secret address_key_;
   const int pid_;
   // The thread's own:
   std::list<Guest> guests_;          // in the order in which they came

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/handshake/nonce.hpp"
+#include "runtime/handshake/sha256.hpp"
 
 namespace axon {
 
@@ -20,6 +21,11 @@ Result<Secret> Secret::from(std::span<const std::byte> bytes) {
 Secret Secret::random() {
   const Nonce nonce = random_nonce();
   return Secret({nonce.begin(), nonce.end()});
+}
+
+Secret Secret::derive(std::string_view purpose) const {
+  const Digest derived = HmacSha256(bytes_).add(std::as_bytes(std::span(purpose))).finish();
+  return Secret({derived.begin(), derived.end()});
 }
 
 Secret::~Secret() {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/status.hpp"
@@ -17,6 +18,8 @@ class Secret {
   static Result<Secret> from(std::span<const std::byte> bytes);
   // 32 bytes from the kernel's source of randomness. Throws std::system_error where it has none.
   static Secret random();
+  // Another secret for this purpose, always the same one, from which this one cannot be found.
+  Secret derive(std::string_view purpose) const;
 
   Secret(const Secret&) = default;
   Secret& operator=(const Secret&) = delete;

@@ -68,7 +68,11 @@ Result<Addresses> resolve(const Place& place, sync::Clock::time_point deadline) 
   const auto lookup = std::make_shared<Lookup>();  // owned with that thread
   lookup->place = place;
   if (lookup->ask(AI_NUMERICHOST) == 0) return std::move(lookup->found);
-  std::thread([lookup] { lookup->run(); }).detach();
+  try {
+    std::thread([lookup] { lookup->run(); }).detach();
+  } catch (const std::system_error& failure) {
+    return Status(ErrorCode::kResourceExhausted, describe_thread_failure("axon-resolver", failure));
+  }
   std::unique_lock lock(lookup->mutex);
   while (!lookup->is_over) {
     lookup->changed.wait_until(lock, interrupts::next_look(deadline));
@@ -80,7 +84,7 @@ Result<Addresses> resolve(const Place& place, sync::Clock::time_point deadline) 
     return Status(ErrorCode::kTimeout, "host '" + place.host + "' has not been resolved by the deadline");
   }
   if (lookup->error != 0) {
-    return Status(ErrorCode::kInvalidArgument,
+    return Status(ErrorCode::kUnknownHost,
                   "host '" + place.host + "' is not known: " + gai_strerror(lookup->error));
   }
   return std::move(lookup->found);

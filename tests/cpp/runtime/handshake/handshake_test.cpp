@@ -33,7 +33,7 @@ Handshake connector(const Secret& secret = kSecret, int nonce = 1) {
 }
 
 Handshake listener(const Secret& secret = kSecret, int nonce = 2) {
-  return Handshake::listener(secret, nonce_of(nonce));
+  return Handshake::listener({secret}, nonce_of(nonce));
 }
 
 Bytes answer_to(Handshake& handshake, const Bytes& bytes) {
@@ -150,8 +150,19 @@ TEST(Handshake, another_secret_is_told_apart_before_anything_is_introduced) {
   EXPECT_FALSE(other.peer());
   EXPECT_TRUE(answer_to(one, refusal).empty());
   EXPECT_EQ(one.verdict(), Verdict::kRefused);
-  EXPECT_EQ(one.reason().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(one.reason().code(), ErrorCode::kUnauthenticated);
   EXPECT_EQ(one.reason().message(), "the secrets of the two ends differ");
+}
+
+TEST(Handshake, a_listener_with_two_secrets_goes_on_with_the_one_that_its_peer_knows) {
+  const Secret other_secret = secret_of("fedcba9876543210");
+  for (const Secret* known : {&kSecret, &other_secret}) {
+    Handshake one = connector(*known);
+    Handshake other = Handshake::listener({kSecret, other_secret}, nonce_of(2));
+    for (Bytes next = one.take_output(); !one.verdict();) next = answer_to(one, welcome(other, next));
+    EXPECT_EQ(one.verdict(), Verdict::kMet) << one.reason().message();
+    EXPECT_EQ(other.verdict(), Verdict::kMet) << other.reason().message();
+  }
 }
 
 // Even one that lets any connector in.

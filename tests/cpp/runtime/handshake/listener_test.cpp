@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <thread>
@@ -104,7 +105,7 @@ TEST_F(ListenerTest, a_hundred_meet_at_once) {
 TEST_F(ListenerTest, who_may_not_come_hears_why) {
   open();
   Status wrong = std::move(connect(named("worker"), secret_of("fedcba9876543210")).status());
-  EXPECT_EQ(wrong.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(wrong.code(), ErrorCode::kUnauthenticated);
   EXPECT_EQ(wrong.message(), place().text() + " refuses: the secrets of the two ends differ");
   Status refused = std::move(connect(named("unwanted")).status());
   EXPECT_EQ(refused.code(), ErrorCode::kResourceExhausted);
@@ -165,8 +166,26 @@ TEST_F(ListenerTest, nobody_listens_or_nobody_answers) {
   Status late = attempt(silent, 20ms);
   EXPECT_EQ(late.code(), ErrorCode::kTimeout);
   EXPECT_EQ(late.message(), silent.text() + " has not ended the handshake by the deadline");
-  EXPECT_EQ(attempt({"host.invalid", 1}, 30s).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(attempt({"host.invalid", 1}, 30s).code(), ErrorCode::kUnknownHost);
   EXPECT_EQ(attempt({"", 1}, 30s).message(), "host '' is not known: Name or service not known");
+}
+
+TEST_F(ListenerTest, the_key_of_an_address_opens_this_listener_alone_and_says_nothing_of_the_secret) {
+  open();
+  const Secret key = listener_->address_key();
+  EXPECT_FALSE(std::ranges::equal(key.bytes(), kSecret.bytes()));
+  EXPECT_TRUE(connect(named("worker", 1), key).ok());
+  EXPECT_TRUE(connect(named("worker", 2)).ok());
+  const Place here = place();
+  auto elsewhere = Listener::open({"127.0.0.1", 0}, kSecret, {}, [](Meeting) { return named("other"); });
+  ASSERT_TRUE(elsewhere.ok());
+  const Place other{"127.0.0.1", elsewhere.value()->port()};
+  EXPECT_EQ(introduce(other, key, named("worker"), Clock::now() + 30s).status().code(), ErrorCode::kUnauthenticated);
+  listener_.reset();
+  meetings_.clear();
+  auto again = Listener::open(here, kSecret, {}, [](Meeting) { return named("again"); });  // after a restart
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_TRUE(introduce(here, key, named("worker"), Clock::now() + 30s).ok());
 }
 
 TEST_F(ListenerTest, a_listener_that_closes_hangs_up_on_who_has_not_met_it) {
