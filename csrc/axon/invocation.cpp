@@ -61,8 +61,9 @@ Message Invocation::answer_anew() {
 
 void Invocation::reply() noexcept {
   if (is_answered()) return;
-  answer();
+  Message written = answer();
   axon::Invocation& invocation = inner(std::exchange(invocation_, nullptr));
+  if (!invocation.answer.has_values()) written.nothing();
   invocation.answer.seal();
   invocation.reply();
 }

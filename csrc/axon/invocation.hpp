@@ -37,7 +37,8 @@ class Invocation {
   // To be filled in before reply(). What it borrows has to stay until it has left, of which only an Owner hears; the
   // arguments stay by themselves.
   Message answer();
-  // Either of these, once. The caller gets an error of this class: a name of Python's ("ValueError") for Python.
+  // Either of these, once. A reply without a value is nothing(), Python's None. The caller gets an error of this class:
+  // a name of Python's ("ValueError") for Python.
   void reply() noexcept;
   void fail(std::string_view class_name, std::string_view message) noexcept;
 

@@ -103,7 +103,7 @@ bool Stream::State::begin(sync::Clock::time_point deadline) {
   const Value answer = opening.reply().values().next();
   if (answer.kind != Value::Kind::kInteger || answer.integer != number) {
     finish(Status(ErrorCode::kInvalidArgument,
-                  "Stream: '" + function + "' of '" + peer.name() + "' is no generator function"));
+                  "Stream: '" + function + "' of '" + peer.name() + "' is not a generator function"));
     return false;
   }
   has_begun = true;

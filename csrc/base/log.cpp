@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 
 #include "base/config.hpp"
 
@@ -37,6 +38,23 @@ void write(Level level, const std::string& message) {
   line += "]: " + std::string(kNames[static_cast<size_t>(level)]) + ": " + message + "\n";
   // One call, so that the lines of several processes do not mix. Where stderr is closed there is nobody to tell.
   [[maybe_unused]] const ssize_t num_written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+// Threads that come at the same time may let through a few more.
+std::optional<uint64_t> Limit::pass() noexcept {
+  static constexpr std::chrono::nanoseconds kWindow = std::chrono::seconds(10);
+  static constexpr uint32_t kMostLines = 10;
+  const int64_t now_ns = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  int64_t began_ns = window_ns_.load(std::memory_order_relaxed);
+  const bool is_over = began_ns == 0 || now_ns - began_ns >= kWindow.count();
+  if (is_over && window_ns_.compare_exchange_strong(began_ns, now_ns, std::memory_order_relaxed)) {
+    num_passed_.store(0, std::memory_order_relaxed);
+  }
+  if (num_passed_.fetch_add(1, std::memory_order_relaxed) < kMostLines) {
+    return num_held_back_.exchange(0, std::memory_order_relaxed);
+  }
+  num_held_back_.fetch_add(1, std::memory_order_relaxed);
+  return std::nullopt;
 }
 
 void set_rank(int rank) noexcept {

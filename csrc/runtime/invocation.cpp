@@ -31,6 +31,7 @@ void Invocation::submit(OperationKind answer_kind) noexcept {
 }
 
 void Invocation::fail(std::string_view class_name, std::string_view message) noexcept {
+  if (!wants_answer()) core_->report_unheard(*this, class_name, message);
   describe_failure(class_name, message);
   reply_failure();
 }

@@ -52,6 +52,8 @@ class Outbound : private Completion {
   void open(std::string_view name = {});
   // For values, between open() and seal().
   ByteVector& bytes() noexcept { return bytes_; }
+  // Since open().
+  bool has_values() const noexcept { return bytes_.size() > sizeof(EnvelopePrefix) + name_num_bytes_; }
   // At most kMostTensors times, of kMostDimensions.
   size_t add(const TensorView& tensor, Owner owner = {});
   // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not

@@ -28,6 +28,9 @@ class Notice final : public Submission {
 
 }  // namespace
 
+// Of what a function has said, which may be long.
+static constexpr size_t kLongestReport = 1024;
+
 RuntimeCore::RuntimeCore(Engine& engine, RuntimeOptions options)
     : engine_(engine),
       options_(std::move(options)),
@@ -259,8 +262,10 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
   const Function* const found = find(invocation.function());
   invocation.handler_ = found != nullptr ? found : &fallback_;
   if (!invocation.handler_->call) {
-    return invocation.fail_here("LookupError", "the runtime '" + options_.name + "' has no function '" +
-                                                   std::string(invocation.function()) + "'");
+    const std::string why =
+        "the runtime '" + options_.name + "' has no function '" + std::string(invocation.function()) + "'";
+    if (!invocation.wants_answer()) report_unheard(invocation, "LookupError", why);
+    return invocation.fail_here("LookupError", why);
   }
   // Who tells would not hear of it; and tells are what ends mailboxes' and generators' waiting.
   if (invocation.wants_answer() && num_running_ >= options_.max_running_calls) {
@@ -281,6 +286,18 @@ void RuntimeCore::hand_over(Submission& news) noexcept {
   if (!hands_over_in_order_) return engine_.post(news);
   news.deliver();
   engine_.nudge();
+}
+
+void RuntimeCore::report_unheard(const Invocation& invocation, std::string_view class_name,
+                                 std::string_view message) noexcept {
+  const bool is_own = invocation.function().starts_with(kOwnNames);  // which runtimes use while they close
+  const std::optional<uint64_t> num_held_back = is_own ? std::nullopt : unheard_.pass();
+  if (!num_held_back) return;
+  std::string text = "runtime '" + options_.name + "': '" + invocation.connection()->identity().name + "' has told '" +
+                     std::string(invocation.function()) + "', which has failed: " + std::string(class_name) + ": " +
+                     std::string(message.substr(0, kLongestReport));
+  if (*num_held_back > 0) text += " (" + std::to_string(*num_held_back) + " such failures before it were not logged)";
+  log::warn(text);
 }
 
 void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {

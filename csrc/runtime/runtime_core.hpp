@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/log.hpp"
 #include "comm/engine.hpp"
 #include "runtime/connection.hpp"
 #include "runtime/options.hpp"
@@ -84,6 +85,8 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   void hand_over(Submission& news) noexcept;
   void ask(Invocation& invocation) noexcept;
   void call(Invocation& invocation) noexcept;
+  // Logs a failure that its caller does not hear of, since it has only told. Any thread.
+  void report_unheard(const Invocation& invocation, std::string_view class_name, std::string_view message) noexcept;
   void on_cancelled(Invocation& invocation) noexcept;
   void on_caller_lost(Invocation& invocation) noexcept;
   void on_lost(Connection& connection) noexcept;
@@ -109,6 +112,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   Function fallback_;
   bool hands_over_in_order_ = false;
   size_t num_asking_ = 0;  // functions
+  log::Limit unheard_;
   std::function<void(uint64_t)> on_cancelled_;
   std::function<void(const std::shared_ptr<Connection>&)> on_lost_;
   std::vector<std::shared_ptr<Connection>> connections_;  // owned with users' handles and calls under way

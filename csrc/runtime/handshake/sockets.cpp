@@ -16,7 +16,6 @@
 #include <thread>
 
 #include "base/interrupts.hpp"
-
 #include "base/resources.hpp"
 
 namespace axon {

@@ -284,6 +284,47 @@ TEST(Library, calls_end_when_cancelled_or_late_or_their_runtime_is_closed) {
   for (std::optional<Invocation>& invocation : kept) invocation.reset();
 }
 
+TEST(Library, a_reply_without_a_value_is_nothing) {
+  Meeting met;
+  ASSERT_TRUE(met.server.add("at once", [](Invocation& invocation) { invocation.reply(); }).ok());
+  ASSERT_TRUE(met.server
+                  .add("opened",
+                       [](Invocation& invocation) {
+                         (void)invocation.answer();
+                         invocation.reply();
+                       })
+                  .ok());
+  for (const char* const function : {"at once", "opened"}) {
+    Call call(met.to_server, function);
+    run(call);
+    ASSERT_TRUE(call.status().ok()) << call.status().message();
+    ValueReader values = call.reply().values();
+    EXPECT_EQ(values.next().kind, Value::Kind::kNothing) << function;
+    EXPECT_TRUE(values.at_end());
+  }
+}
+
+TEST(Library, what_is_told_and_fails_is_logged_where_it_failed) {
+  testing::internal::CaptureStderr();
+  {
+    Meeting met;
+    ASSERT_TRUE(met.server.add("fails", [](Invocation& invocation) { invocation.fail("ValueError", "why"); }).ok());
+    for (const char* const function : {"absent", "fails"}) {
+      Call call(met.to_server, function);
+      call.tell();
+      ASSERT_TRUE(call.wait(10s));
+    }
+    EXPECT_TRUE(met.client.drain(10s));
+    EXPECT_TRUE(met.server.drain(10s));
+  }
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_NE(logged.find("'client' has told 'absent', which has failed: LookupError: the runtime 'server' has no "
+                        "function 'absent'"),
+            std::string::npos)
+      << logged;
+  EXPECT_NE(logged.find("'client' has told 'fails', which has failed: ValueError: why"), std::string::npos) << logged;
+}
+
 TEST(Library, what_is_told_has_no_answer) {
   Meeting met;
   std::atomic<int> sum{0};
@@ -346,7 +387,12 @@ TEST(Library, a_secret_opens_a_port_and_another_does_not) {
   Result<uint16_t> port = server.listen("127.0.0.1", 0, "sixteen bytes and more");
   ASSERT_TRUE(port.ok());
   EXPECT_TRUE(client.connect("127.0.0.1", port.value(), "sixteen bytes and more", 10s).ok());
-  EXPECT_FALSE(client.connect("127.0.0.1", port.value(), "another one, as long as it", 10s).ok());
+  const Result<Peer> wrong = client.connect("127.0.0.1", port.value(), "another one, as long as it", 10s);
+  EXPECT_EQ(wrong.status().code(), ErrorCode::kUnauthenticated);
+  const std::vector<std::byte> address = server.address().value();
+  const std::string_view text(reinterpret_cast<const char*>(address.data()), address.size());
+  EXPECT_EQ(text.find("sixteen bytes and more"), std::string_view::npos);
+  EXPECT_TRUE(client.connect(address, 10s).ok());
   EXPECT_FALSE(Runtime::open({.name = ""}).ok());
 }
 

@@ -335,7 +335,7 @@ TEST_F(Streaming, what_is_none_says_so) {
     EXPECT_TRUE(values.finished());
     return values.status().message() + ": " + std::string(values.failure());
   };
-  EXPECT_EQ(failure_of("echo", 1), "Stream: 'echo' of 'server' is no generator function: ");
+  EXPECT_EQ(failure_of("echo", 1), "Stream: 'echo' of 'server' is not a generator function: ");
   EXPECT_EQ(failure_of("nobody", 1), "LookupError: the runtime 'server' has no function 'nobody'");
   EXPECT_EQ(failure_of("count", 0), "Stream: ahead is 0; allowed: 1 or more: ");
   const auto failure_of_call = [&](const char* function) {
