@@ -53,9 +53,15 @@ py::module_ errors() {
   return py::module_::import("torch_axon.runtime._errors");
 }
 
+// What a peer has said need not be UTF-8.
+py::object text_of(const std::string& text) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
 // Raises what Python knows such a failure as.
 [[noreturn]] void raise(const Status& failure) {
-  errors().attr("raise_failure")(name_of(failure.code()), failure.message());
+  errors().attr("raise_failure")(name_of(failure.code()), text_of(failure.message()));
   throw std::logic_error("raise_failure has returned");
 }
 
@@ -92,7 +98,7 @@ Placement placement_of(const py::object& device) {
 }
 
 // `bounds` are the options of these names.
-std::unique_ptr<PythonRuntime> open(std::string name, py::object on_cancelled, py::object on_lost,
+std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::object on_cancelled, py::object on_lost,
                                     const py::dict& bounds) {
   const auto bound = [&](const char* what) { return py::cast<uint64_t>(bounds[what]); };
   RuntimeOptions options{.name = std::move(name),
@@ -101,9 +107,16 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object on_cancelled, p
                          .max_running_calls = bound("max_running_calls"),
                          .max_connections = bound("max_connections"),
                          .borrows = true};
+  const EngineHold hold = Engine::hold_instance();
+  Result<std::unique_ptr<Runtime>> opened = Runtime::open(std::move(options), hold.engine());
+  if (!opened.ok()) {
+    if (opened.status().code() == ErrorCode::kInvalidArgument) raise(opened.status());
+    throw std::runtime_error(opened.status().message());  // the engine does not start
+  }
   return std::make_unique<PythonRuntime>(
-      std::move(options),
-      PythonRuntime::Listeners{.on_cancelled = std::move(on_cancelled), .on_lost = std::move(on_lost)});
+      std::move(opened).value(),
+      PythonRuntime::Listeners{
+          .runtime = std::move(runtime), .on_cancelled = std::move(on_cancelled), .on_lost = std::move(on_lost)});
 }
 
 Counted<PythonCall> packed(const std::shared_ptr<Connection>& connection, std::string_view function,
@@ -183,6 +196,15 @@ bool await_end(Connection& connection, double timeout_s) {
   return wait_for(timeout_s, [&](Clock::time_point time) { return connection.await_end(time); });
 }
 
+// The failure of a function of C++'s may have any bytes for its text, which cannot be unpacked then.
+py::object unpack_failure(PythonCall& call) {
+  try {
+    return unpack(call.reply(), {}, call.connection());
+  } catch (const std::exception& error) {
+    return py::str("its text cannot be read: " + std::string(error.what()));
+  }
+}
+
 // Once: it empties the message. Raises what the function has raised, or what has gone wrong on the way.
 py::object take_answer(PythonCall& call, const py::object& device) {
   stay_behind();
@@ -194,7 +216,8 @@ py::object take_answer(PythonCall& call, const py::object& device) {
   }
   if (call.answer == Call::Answer::kNone || (status.ok() && call.is_mail)) return py::none();
   if (status.ok()) return unpack(call.reply(), placement_of(device), call.connection());
-  errors().attr("raise_remote_failure")(status.message(), unpack(call.reply(), {}, call.connection()));
+  const auto exceptions = py::module_::import("torch_axon.runtime._exceptions");
+  exceptions.attr("raise_remote_failure")(text_of(status.message()), unpack_failure(call));
   throw std::logic_error("raise_remote_failure has returned");
 }
 
@@ -290,7 +313,7 @@ void bind_connection(py::module_& module) {
         return self.watch(runtime.completions(), std::move(waiter));
       });
   py::class_<Connection, std::shared_ptr<Connection>>(module, "RuntimeConnection")
-      .def_property_readonly("name", [](const Connection& self) { return self.identity().name; })
+      .def_property_readonly("name", [](const Connection& self) { return text_of(self.identity().name); })
       .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
       .def("invoke", &invoke)
       .def("send", &send)
@@ -308,7 +331,7 @@ void bind_connection(py::module_& module) {
           return self.failure();
         }();
         if (failure.ok()) return py::none();
-        return py::make_tuple(name_of(failure.code()), failure.message());
+        return py::make_tuple(name_of(failure.code()), text_of(failure.message()));
       });
   py::class_<CompletionQueue, std::shared_ptr<CompletionQueue>>(module, "CompletionQueue")
       .def(py::init([] { return std::make_shared<CompletionQueue>(Engine::instance()); }))
@@ -331,11 +354,14 @@ void bind_runtime(py::module_& module) {
   module.def("tensor_of_buffer", &tensor_of_buffer);
   module.def("check_capsule", &check_capsule);
   module.def("lack_of_memory", &lack_of_memory);
+  module.def("current_invocation", &current_invocation);
   py::class_<PythonInvocation>(module, "RuntimeInvocation")
-      .def_property_readonly("name", &PythonInvocation::name)
+      .def_property_readonly("name", [](const PythonInvocation& self) { return text_of(self.name()); })
       .def_property_readonly("serial", &PythonInvocation::serial)
-      .def_property_readonly("caller", &PythonInvocation::caller)
+      .def_property_readonly("caller", [](const PythonInvocation& self) { return text_of(self.caller()); })
       .def_property_readonly("connection", &PythonInvocation::connection)
+      .def_property_readonly("runtime", &PythonInvocation::runtime)
+      .def_property_readonly("is_answered", &PythonInvocation::is_answered)
       .def_property_readonly("wants_answer", &PythonInvocation::wants_answer)
       .def_property_readonly("is_cancelled", &PythonInvocation::is_cancelled)
       .def("reply", &PythonInvocation::reply)
@@ -345,12 +371,13 @@ void bind_runtime(py::module_& module) {
       .def_property_readonly("incarnation", [](PythonRuntime& self) { return self.runtime().incarnation(); })
       .def("register",
            [](PythonRuntime& self, const std::string& name, py::object function, bool is_dispatched,
-              const py::object& device, py::object landing) {
+              const py::object& device, py::object landing, py::object iterate) {
              using Where = PythonRuntime::Where;
              self.add(name, {.call = std::move(function),
                              .where = is_dispatched ? Where::kDispatched : Where::kHere,
                              .placement = placement_of(device),
-                             .landing = landing.is_none() ? py::object() : std::move(landing)});
+                             .landing = landing.is_none() ? py::object() : std::move(landing),
+                             .iterate = iterate.is_none() ? py::object() : std::move(iterate)});
            })
       .def("invoke_into", &invoke_into)
       .def_static("known_secret", [] { return py::bytes(config::text("AXON_SECRET")); })

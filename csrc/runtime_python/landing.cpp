@@ -7,25 +7,28 @@
 
 #include "python/gil.hpp"
 #include "runtime_python/tensors.hpp"
+#include "runtime_python/values.hpp"
 
 namespace axon {
 
 namespace py = pybind11;
 
 static py::list describe(Inbound& announced) {
+  const py::object incoming = py::module_::import("torch_axon.runtime._memory").attr("incoming");
   py::list descriptions;
   for (const Inbound::Tensor& tensor : announced.tensors()) {
     const std::optional<at::ScalarType> type = type_of(tensor.dtype);
     if (!type) throw py::type_error("a tensor is to come of a type that this torch does not have");
     py::tuple shape(tensor.shape.size());
     for (size_t i = 0; i < tensor.shape.size(); ++i) shape[i] = tensor.shape[i];
-    descriptions.append(py::make_tuple(*type, shape, tensor.kind == MemoryKind::kCuda));
+    descriptions.append(incoming(*type, shape, tensor.kind == MemoryKind::kCuda));
   }
   return descriptions;
 }
 
-Destinations ask_where(const py::object& where, Inbound& announced) {
-  const py::tuple arguments = py::make_tuple(describe(announced));
+Destinations ask_where(const py::object& where, Inbound& announced, const std::shared_ptr<Connection>& peer) {
+  const py::list incoming = describe(announced);
+  const py::tuple arguments = py::make_tuple(incoming, unpack_announced(announced, incoming, peer));
   const auto given_out = py::reinterpret_steal<py::object>(call_or_sleep(where.ptr(), arguments.ptr()));
   if (!given_out) throw py::error_already_set();
   const py::list tensors = given_out;

@@ -3,9 +3,10 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <vector>
 
-#include "runtime/inbound.hpp"
+#include "runtime/connection.hpp"
 
 namespace axon {
 
@@ -15,11 +16,11 @@ struct Destinations {
   std::vector<Owner> owners;
 };
 
-// Asks `where`, which is called with a list of (dtype, shape, whether it was on CUDA) of the tensors that are
-// announced, and returns as many tensors of these shapes and types, or None in their place; torch_axon.runtime._memory
-// has checked them. Those on the host are received into; the others are copied to when the message is unpacked. Throws
-// what it raises. With Python's lock held.
-Destinations ask_where(const pybind11::object& where, Inbound& announced);
+// Asks `where`, which is called with a list of Incoming, one for each tensor that is announced, and with the message's
+// values, in which these stand for the tensors. It returns as many tensors of these shapes and types, or None in their
+// place; torch_axon.runtime._memory has checked them. Those on the host are received into; the others are copied to
+// when the message is unpacked. Throws what it raises. With Python's lock held.
+Destinations ask_where(const pybind11::object& where, Inbound& announced, const std::shared_ptr<Connection>& peer);
 
 // Lets go of an object, on any thread, with Python's lock or without; leaves it behind where Python is ending.
 void let_go(pybind11::object object) noexcept;

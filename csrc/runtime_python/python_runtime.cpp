@@ -15,8 +15,8 @@ namespace py = pybind11;
 // As good as for ever, without overflowing when it is added to a clock.
 static constexpr std::chrono::hours kLongWait{24};
 
-static py::module_ errors() {
-  return py::module_::import("torch_axon.runtime._errors");
+static py::tuple describe(const py::object& exception) {
+  return py::module_::import("torch_axon.runtime._descriptions").attr("describe")(exception);
 }
 
 // With its traceback, which before Python 3.12 is kept apart from it.
@@ -72,27 +72,35 @@ void PythonInvocation::fail(std::string_view class_name, const std::string& mess
   std::exchange(invocation_, nullptr)->fail(class_name, message);
 }
 
-// [message, traceback, arguments of the exception, as far as they can be sent]
-void PythonInvocation::fail(const py::object& exception) {
-  if (invocation_ == nullptr) return;
+// [message, traceback, arguments, attributes] of the exception. Without the latter two, where these cannot be sent.
+void PythonInvocation::write_failure(const py::tuple& described) {
   Outbound& answer = invocation_->answer;
-  const py::tuple described = errors().attr("describe")(exception);
   const auto class_name = py::cast<std::string>(described[0]);
-  const auto open = [&] {
+  const auto write = [&](size_t num_parts) {
     answer.open(std::string_view(class_name).substr(0, kLongestName));
-    ValueWriter(answer.bytes()).array(3);
-    pack(answer, described[1].ptr(), *connection_);
-    pack(answer, described[2].ptr(), *connection_);
+    ValueWriter(answer.bytes()).array(num_parts);
+    for (size_t i = 1; i <= num_parts; ++i) pack(answer, described[i].ptr(), *connection_);
+    answer.seal();
   };
-  open();
   try {
-    pack(answer, described[3].ptr(), *connection_);
+    write(4);
   } catch (...) {
     PyErr_Clear();
-    open();
-    pack(answer, py::list(0).ptr(), *connection_);
+    write(2);
   }
-  answer.seal();
+}
+
+// Whatever happens on the way, the caller gets an answer.
+void PythonInvocation::fail(const py::object& exception) {
+  if (invocation_ == nullptr) return;
+  try {
+    const py::tuple described = describe(exception);
+    if (!wants_answer()) return fail(py::cast<std::string>(described[0]), py::cast<std::string>(described[1]));
+    write_failure(described);
+  } catch (const std::exception& error) {
+    PyErr_Clear();
+    return fail(Py_TYPE(exception.ptr())->tp_name, std::string("it cannot be described: ") + error.what());
+  }
   std::exchange(invocation_, nullptr)->reply_failure();
 }
 
@@ -183,13 +191,10 @@ void PythonRuntime::Queue::give_up(Item item) noexcept {
   if (item.kind == Item::Kind::kFinished) engine_.submit_after_delivery(*new LateCallbacks(engine_, item.call));
 }
 
-PythonRuntime::PythonRuntime(RuntimeOptions options, Listeners listeners) : listeners_(std::move(listeners)) {
-  const EngineHold hold = Engine::hold_instance();
-  Engine& engine = hold.engine();
-  Result<std::unique_ptr<Runtime>> opened = Runtime::open(std::move(options), engine);
-  if (!opened.ok()) throw std::runtime_error(opened.status().message());
-  runtime_ = std::move(opened).value();
-  queue_ = std::make_shared<Queue>(engine);
+PythonRuntime::PythonRuntime(std::unique_ptr<Runtime> runtime, Listeners listeners)
+    : runtime_(std::move(runtime)),
+      queue_(std::make_shared<Queue>(runtime_->core().engine())),
+      listeners_(std::move(listeners)) {
   using Kind = Item::Kind;
   RuntimeCore& core = runtime_->core();
   core.hand_over_in_order();
@@ -308,17 +313,18 @@ void PythonRuntime::land_arguments(Invocation& invocation) {
     const auto found = functions_.find(name);
     if (found == functions_.end()) throw py::key_error("the runtime is closed");
     const py::object landing = found->second.landing;
-    Destinations to = ask_where(landing, invocation.arguments());
+    Destinations to = ask_where(landing, invocation.arguments(), invocation.connection());
     const GilReleased no_gil;
     invocation.accept(to.buffers, to.owners);
   };
-  guarded(run, [&](const py::object& exception) { PythonInvocation(invocation, name).fail(exception); });
+  guarded(run,
+          [&](const py::object& exception) { PythonInvocation(invocation, name, listeners_.runtime).fail(exception); });
 }
 
 void PythonRuntime::land_answer(PythonCall& call) {
   if (call.finished()) return;
   const auto run = [&] {
-    Destinations to = ask_where(call.where(), call.reply());
+    Destinations to = ask_where(call.where(), call.reply(), call.connection());
     const GilReleased no_gil;
     call.connection()->accept(call, to.buffers, to.owners);
   };
@@ -329,27 +335,88 @@ void PythonRuntime::land_answer(PythonCall& call) {
   });
 }
 
-void PythonRuntime::invoke(Invocation& invocation) {
-  PythonInvocation held(invocation, std::string(invocation.function()));
-  if (held.is_cancelled()) return held.fail("RuntimeError", "'" + held.name() + "' has been cancelled");
+namespace {
+
+// A plain function's call, on the thread that runs it.
+class CallHere {
+ public:
+  explicit CallHere(PythonInvocation& own) noexcept : own_(own), outer_(std::exchange(latest_, this)) {}
+  CallHere(const CallHere&) = delete;
+  CallHere& operator=(const CallHere&) = delete;
+  ~CallHere() { latest_ = outer_; }
+
+  static CallHere* latest() noexcept { return latest_; }
+
+  PythonInvocation& invocation() { return handed_out_ ? handed_out_.cast<PythonInvocation&>() : own_; }
+  // Few functions ask: an object of Python's is made for those alone.
+  py::object hand_out() {
+    if (!handed_out_) handed_out_ = py::cast(std::move(own_));
+    return handed_out_;
+  }
+
+ private:
+  static thread_local CallHere* latest_;
+
+  PythonInvocation& own_;
+  py::object handed_out_;
+  CallHere* const outer_;
+};
+
+thread_local CallHere* CallHere::latest_ = nullptr;
+
+}  // namespace
+
+py::object current_invocation() {
+  return CallHere::latest() == nullptr ? py::none() : CallHere::latest()->hand_out();
+}
+
+void PythonRuntime::call_here(const PythonFunction& function, PythonInvocation& held, const Arguments& arguments) {
+  CallHere call(held);
   const auto run = [&] {
-    const auto found = functions_.find(held.name());
-    if (found == functions_.end()) {
-      return held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no " + spoken(held.name()));
-    }
-    const PythonFunction function = found->second;
-    Arguments arguments = unpack_arguments(invocation.arguments(), function.placement, held.connection());
-    if (function.where == Where::kDispatched) {
-      py::object named = arguments.named ? std::move(arguments.named) : py::dict();
-      run_python(function.call, py::cast(std::move(held)), arguments.positional, named);
-      return;
-    }
     const auto result = py::reinterpret_steal<py::object>(
         call_or_sleep(function.call.ptr(), arguments.positional.ptr(), arguments.named.ptr()));
     if (!result) throw py::error_already_set();
-    held.reply(result);
+    if (PyCoro_CheckExact(result.ptr()) == 0) [[likely]]
+      return call.invocation().reply(result);
+    const py::object handed_out = call.hand_out();  // a decorated coroutine
+    handed_out.attr("runtime").attr("_run_coroutine")(handed_out, result);
   };
-  guarded(run, [&](const py::object& exception) { held.fail(exception); });
+  guarded(run, [&](const py::object& exception) { call.invocation().fail(exception); });
+}
+
+// From here on Python has the invocation, though it may fail to begin with it.
+void PythonRuntime::dispatch(const py::object& function, PythonInvocation held, Arguments& arguments) {
+  const py::object handed_over = py::cast(std::move(held));
+  const py::object named = arguments.named ? std::move(arguments.named) : py::dict();
+  guarded([&] { run_python(function, handed_over, arguments.positional, named); },
+          [&](const py::object& exception) { handed_over.cast<PythonInvocation&>().fail(exception); });
+}
+
+// Whether the caller means to iterate, which it says by an argument.
+static bool is_iterated(const Arguments& arguments) {
+  static PyObject* const number = PyUnicode_InternFromString("axon.number");
+  return arguments.named && PyDict_Contains(arguments.named.ptr(), number) == 1;
+}
+
+void PythonRuntime::invoke(Invocation& invocation) {
+  PythonInvocation held(invocation, std::string(invocation.function()), listeners_.runtime);
+  if (held.is_cancelled()) return held.fail("RuntimeError", "'" + held.name() + "' has been cancelled");
+  guarded([&] { run(invocation, held); }, [&](const py::object& exception) { held.fail(exception); });
+}
+
+void PythonRuntime::run(Invocation& invocation, PythonInvocation& held) {
+  const auto found = functions_.find(held.name());
+  if (found == functions_.end()) {
+    return held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no " + spoken(held.name()));
+  }
+  const PythonFunction function = found->second;
+  Arguments arguments = unpack_arguments(invocation.arguments(), function.placement, held.connection());
+  if (is_iterated(arguments)) {
+    if (function.iterate) return dispatch(function.iterate, std::move(held), arguments);
+    return held.fail("TypeError", "'" + held.name() + "' is not a generator function; allowed: to invoke it");
+  }
+  if (function.where == Where::kDispatched) return dispatch(function.call, std::move(held), arguments);
+  call_here(function, held, arguments);
 }
 
 }  // namespace axon

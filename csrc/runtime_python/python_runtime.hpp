@@ -25,18 +25,26 @@ class PythonRuntime;
 // An invocation in Python's hands: answered once; with an error if it is dropped.
 class PythonInvocation {
  public:
-  PythonInvocation(Invocation& invocation, std::string name)
-      : invocation_(&invocation), name_(std::move(name)), connection_(invocation.connection()) {}
+  // `runtime` finds the Runtime of Python's that it is an invocation of: a weak reference.
+  PythonInvocation(Invocation& invocation, std::string name, pybind11::object runtime)
+      : invocation_(&invocation),
+        name_(std::move(name)),
+        connection_(invocation.connection()),
+        runtime_(std::move(runtime)) {}
   PythonInvocation(PythonInvocation&& other) noexcept
       : invocation_(std::exchange(other.invocation_, nullptr)),
         name_(std::move(other.name_)),
-        connection_(std::move(other.connection_)) {}
+        connection_(std::move(other.connection_)),
+        runtime_(std::move(other.runtime_)) {}
   ~PythonInvocation();
 
   const std::string& name() const noexcept { return name_; }
   uint64_t serial() const noexcept { return invocation_ == nullptr ? 0 : invocation_->serial(); }
   const std::string& caller() const noexcept { return connection_->identity().name; }
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
+  // None once it is gone.
+  pybind11::object runtime() const { return runtime_(); }
+  bool is_answered() const noexcept { return invocation_ == nullptr; }
   bool wants_answer() const noexcept { return invocation_ != nullptr && invocation_->wants_answer(); }
   // Of one that has waited for long, as where the process was stopped, what has come since is looked at first.
   bool is_cancelled();
@@ -46,21 +54,28 @@ class PythonInvocation {
   void fail(std::string_view class_name, const std::string& message);
 
  private:
+  void write_failure(const pybind11::tuple& described);
+
   Invocation* invocation_;  // null once answered
   std::string name_;
   std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be closed before
+  pybind11::object runtime_;
 };
+
+// That of the plain function which this thread is running, on its way to Python, which may keep it; None elsewhere.
+pybind11::object current_invocation();
 
 class PythonRuntime {
  public:
   enum class Where : uint8_t { kHere, kDispatched };
 
   struct Listeners {
+    pybind11::object runtime;       // a weak reference to Python's Runtime
     pybind11::object on_cancelled;  // gets the serial of an invocation whose caller has given up
     pybind11::object on_lost;       // gets a connection that has come to its end
   };
 
-  PythonRuntime(RuntimeOptions options, Listeners listeners);
+  PythonRuntime(std::unique_ptr<Runtime> runtime, Listeners listeners);
   ~PythonRuntime();
 
   Runtime& runtime() noexcept { return *runtime_; }
@@ -72,6 +87,7 @@ class PythonRuntime {
     Where where;
     Placement placement;
     pybind11::object landing;  // says where its arguments go, see ask_where(); or null
+    pybind11::object iterate;  // dispatched to in the place of `call` where the caller iterates; null: it may not
   };
   void add(const std::string& name, PythonFunction function);
 
@@ -123,6 +139,9 @@ class PythonRuntime {
 
   void handle(Item& item);
   void invoke(Invocation& invocation);
+  void run(Invocation& invocation, PythonInvocation& held);
+  static void call_here(const PythonFunction& function, PythonInvocation& held, const Arguments& arguments);
+  static void dispatch(const pybind11::object& function, PythonInvocation held, Arguments& arguments);
   void land_arguments(Invocation& invocation);
   void land_answer(PythonCall& call);
 

@@ -70,6 +70,11 @@ class Unpacker {
     return arguments;
   }
 
+  // From here on these are the tensors.
+  void stand_in(const py::list& stand_ins) {
+    for (const py::handle each : stand_ins) tensors_.push_back(py::reinterpret_borrow<py::object>(each));
+  }
+
   void check_end() const {
     if (!reader_.at_end()) throw py::value_error("values have come with others behind their end");
   }
@@ -164,6 +169,12 @@ static auto read_all(Inbound& inbound, const Placement& placement, const std::sh
 
 py::object unpack(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
   return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.unpack(0); });
+}
+
+py::object unpack_announced(Inbound& inbound, const py::list& stand_ins, const std::shared_ptr<Connection>& peer) {
+  Unpacker unpacker(inbound, {}, peer);
+  unpacker.stand_in(stand_ins);
+  return unpacker.unpack(0);
 }
 
 Arguments unpack_arguments(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {

@@ -35,6 +35,10 @@ struct Placement {
 // The values of a message, its tensors among them. Takes what the message has: once only. Tuples have become lists.
 pybind11::object unpack(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer);
 
+// The values of a message whose tensors have not come yet, with these in their places. Takes nothing.
+pybind11::object unpack_announced(Inbound& inbound, const pybind11::list& stand_ins,
+                                  const std::shared_ptr<Connection>& peer);
+
 struct Arguments {
   pybind11::tuple positional;
   pybind11::object named;  // null where there are none

@@ -20,7 +20,7 @@ from processes import environment
 from runtime_clients import PROGRAMS, Server
 
 from torch_axon import Runtime
-from torch_axon.runtime import Future, Peer, PeerLostError, RemoteError, RuntimeClosedError
+from torch_axon.runtime import Future, Peer, PeerLostError, RemoteError, RuntimeClosedError, WrongSecretError
 
 
 def test_plain_values_come_back(peer: Peer) -> None:
@@ -256,7 +256,7 @@ def test_host_and_port_need_a_secret() -> None:
         listening.register("yes")(lambda: True)
         assert knowing.connect(("127.0.0.1", port)).invoke("yes").result()
         guessing = Runtime("guessing", secret=b"another sixteen bytes")
-        with guessing, pytest.raises(ValueError, match="secret"):
+        with guessing, pytest.raises(WrongSecretError, match="secret"):
             guessing.connect(("127.0.0.1", port))
         with Runtime("without") as without, pytest.raises(ValueError, match="has no secret for peers"):
             without.connect(("127.0.0.1", port))
@@ -375,7 +375,7 @@ def test_arguments_are_checked() -> None:
         runtime.register("there")(print)
         with pytest.raises(ValueError, match="there is a function 'there' already"):
             runtime.register("there")(print)
-    with pytest.raises(RuntimeError, match="name is 0 bytes long"):
+    with pytest.raises(ValueError, match="name is 0 bytes long"):
         Runtime("")
 
 

@@ -344,3 +344,26 @@ def test_neither_side_grows_with_peers_that_come_and_go(server: Server) -> None:
         assert grown[:3] == [0, 0, 0], f"descriptors, threads, connections, KiB: {there}, {grown} more"
         assert grown[3] < 4096, f"{grown[3]} KiB more, for 200 connections"
         await_condition(lambda: held() == here)  # a thread that has been joined may still be listed
+
+
+def test_a_runtime_is_closed_on_the_loop_that_its_functions_run_on() -> None:
+    async def main() -> None:
+        async with Runtime("client") as client:
+            async with Runtime("server") as server:
+                entered, goes_on = asyncio.Event(), asyncio.Event()
+
+                @server.register
+                async def waits() -> int:
+                    entered.set()
+                    await goes_on.wait()
+                    return 1
+
+                call = client.connect(server.address).invoke("waits")
+                await entered.wait()
+                closing = asyncio.create_task(server.aclose())
+                await asyncio.sleep(0)
+                goes_on.set()
+                assert await closing  # nothing was left
+            assert await call == 1
+
+    asyncio.run(main())

@@ -17,7 +17,7 @@ import pytest
 import torch
 from processes import environment
 
-from torch_axon.runtime import Peer, Runtime
+from torch_axon.runtime import Peer, Runtime, WrongSecretError
 
 SECRET = b"a secret of these tests"
 DEADLINE_S = 30
@@ -62,7 +62,7 @@ def test_a_wrong_secret_is_refused_and_said_so(server: Runtime) -> None:
     with client_of(server) as peer:
         with (
             Runtime("stranger", secret=b"another secret of 16 bytes") as stranger,
-            pytest.raises(ValueError, match=r"127\.0\.0\.1:\d+ refuses: the secrets of the two ends differ"),
+            pytest.raises(WrongSecretError, match=r"127\.0\.0\.1:\d+ refuses: the secrets of the two ends differ"),
         ):
             stranger.connect(("127.0.0.1", port_of(server)))
         await_count(server, "wrong_secret", 1)
@@ -152,7 +152,7 @@ def test_an_address_lets_in_and_a_changed_one_does_not(server: Runtime) -> None:
     address = server.address
     with Runtime("client") as runtime:
         expect_works(runtime.connect(address))
-        with pytest.raises(ValueError, match="the secrets of the two ends differ"):
+        with pytest.raises(WrongSecretError, match="the secrets of the two ends differ"):
             runtime.connect(address[:-1] + bytes([address[-1] ^ 1]))
         for broken in (b"", address[:-1], address + b"x", b"x" + address[1:]):
             with pytest.raises(ValueError, match="address of a runtime"):

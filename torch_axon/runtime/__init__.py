@@ -7,24 +7,31 @@
         def scale(tensor, factor):
             return tensor * factor
 
-        publish(runtime.address)                          # bytes, which allow to connect
+        address = runtime.address                         # bytes, which allow to connect: hand them to another process
         ...
 
     with Runtime("client") as runtime:                    # another one
-        server = runtime.connect(address)
+        server = runtime.connect(address)                 # or "host:port", see Runtime.listen
         print(server.invoke("scale", torch.ones(3), 2.0).result())      # or: await server.invoke(…)
 
 See docs/runtime.md.
 """
 
+from torch_axon.runtime._current import CurrentCall as CurrentCall
+from torch_axon.runtime._current import current_call as current_call
 from torch_axon.runtime._errors import PeerLostError as PeerLostError
 from torch_axon.runtime._errors import RemoteError as RemoteError
 from torch_axon.runtime._errors import RuntimeClosedError as RuntimeClosedError
+from torch_axon.runtime._errors import UnknownHostError as UnknownHostError
+from torch_axon.runtime._errors import VersionMismatchError as VersionMismatchError
+from torch_axon.runtime._errors import WrongSecretError as WrongSecretError
 from torch_axon.runtime._future import Future as Future
 from torch_axon.runtime._generators import Answers as Answers
 from torch_axon.runtime._mailboxes import Mailbox as Mailbox
+from torch_axon.runtime._memory import Coming as Coming
 from torch_axon.runtime._memory import Incoming as Incoming
 from torch_axon.runtime._memory import Memory as Memory
+from torch_axon.runtime._peer import Options as Options
 from torch_axon.runtime._peer import Peer as Peer
 from torch_axon.runtime._peer import publish as publish
 from torch_axon.runtime._pool import Pool as Pool
@@ -32,15 +39,22 @@ from torch_axon.runtime._runtime import Runtime as Runtime
 
 __all__ = [
     "Answers",
+    "Coming",
+    "CurrentCall",
     "Future",
     "Incoming",
     "Mailbox",
     "Memory",
+    "Options",
     "Peer",
     "PeerLostError",
     "Pool",
     "RemoteError",
     "Runtime",
     "RuntimeClosedError",
+    "UnknownHostError",
+    "VersionMismatchError",
+    "WrongSecretError",
+    "current_call",
     "publish",
 ]

@@ -1,10 +1,7 @@
-"""What goes wrong with calls, and how a function's exception travels."""
+"""What goes wrong with calls."""
 
 from __future__ import annotations
 
-import builtins
-import sys
-import traceback
 from concurrent.futures import CancelledError
 from typing import NoReturn
 
@@ -15,6 +12,18 @@ class PeerLostError(ConnectionError):
 
 class RuntimeClosedError(ConnectionError):
     """This process's own end is closed: its runtime, or what it had of this peer."""
+
+
+class UnknownHostError(ConnectionError):
+    """No address is known for the host that was to be connected to."""
+
+
+class WrongSecretError(ConnectionError):
+    """The peer does not know the secret that this runtime has, or the address is of a listener that is gone."""
+
+
+class VersionMismatchError(ConnectionError):
+    """The peer runs a version of torch_axon that this one does not understand."""
 
 
 class RemoteError(RuntimeError):
@@ -43,49 +52,12 @@ _CLASSES: dict[str, type[BaseException]] = {
     "aborted": RuntimeClosedError,
     "resource_exhausted": BufferError,
     "cancelled": CancelledError,
+    "unknown_host": UnknownHostError,
+    "wrong_secret": WrongSecretError,
+    "mismatch": VersionMismatchError,
 }
 
 
 def raise_failure(code: str, message: str) -> NoReturn:
     """Raises what a failure of the engine's is for Python."""
     raise _CLASSES.get(code, ConnectionError)(message)
-
-
-def describe(exception: BaseException) -> tuple[str, str, str, list[object]]:
-    """Of a function's exception: the name of its class, its message, its traceback, its arguments."""
-    cls = type(exception)
-    name = cls.__name__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-    text = "".join(traceback.format_exception(cls, exception, exception.__traceback__))
-    return name, str(exception), text, list(exception.args)
-
-
-def raise_remote_failure(class_name: str, described: object) -> NoReturn:
-    """Raises what a function has raised elsewhere, as the same class where this process has it loaded."""
-    message, text, *arguments = described if isinstance(described, list) else [str(described), ""]
-    exception = _rebuild(class_name, str(message), arguments[0] if arguments else [str(message)])
-    if text:
-        exception.__cause__ = RemoteTraceback(str(text))
-    raise exception
-
-
-# What a function raises must not end those who have called it as if it had come to them.
-_NOT_OURS = (SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, StopAsyncIteration)
-
-
-def _rebuild(class_name: str, message: str, arguments: object) -> BaseException:
-    cls = _find(class_name)
-    if cls is None or not isinstance(arguments, list):
-        return RemoteError(class_name, message)
-    try:
-        return cls(*arguments)
-    except Exception:
-        return RemoteError(class_name, message)
-
-
-def _find(class_name: str) -> type[Exception] | None:
-    """Among the built-in exceptions and those of modules that are imported already: nothing is imported for a peer."""
-    module_name, _, name = class_name.rpartition(".")
-    found = getattr(builtins, name, None) if not module_name else getattr(sys.modules.get(module_name), name, None)
-    if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, _NOT_OURS):
-        return found
-    return None

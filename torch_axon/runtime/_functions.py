@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from torch_axon import _native
 from torch_axon.runtime import _loops
+from torch_axon.runtime._current import invocation_here
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeInvocation
@@ -42,17 +45,52 @@ class InExecutor:
         self._executor = executor
 
     def __call__(self, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
-        self._executor.submit(self._run, invocation, args, kwargs)
+        try:
+            submitted = self._executor.submit(self._run, invocation, args, kwargs)
+        except RuntimeError as error:  # it has been shut down, or its threads cannot start
+            raise RuntimeError(f"the executor of '{invocation.name}' does not take it: {error}") from error
+        submitted.add_done_callback(partial(_fail_unless_run, invocation))
 
     def _run(self, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
         if invocation.is_cancelled:
             return _fail_as_cancelled(invocation)
+        before = invocation_here.set(invocation)
         try:
             result = self._function(*args, **kwargs)
         except BaseException as exception:
             invocation.fail(exception)
         else:
-            invocation.reply(result)
+            if isinstance(result, CoroutineType):  # of a decorated `async def`
+                invocation.runtime._run_coroutine(invocation, result)
+            else:
+                invocation.reply(result)
+        finally:
+            invocation_here.reset(before)
+
+
+def _fail_unless_run(invocation: RuntimeInvocation, submitted: Future[None]) -> None:
+    """What has run has answered, so that this says nothing."""
+    if submitted.cancelled():
+        invocation.fail(RuntimeError(f"the executor of '{invocation.name}' was shut down before it ran"))
+        return
+    error = submitted.exception()
+    if error is not None:
+        invocation.fail(RuntimeError(f"the executor of '{invocation.name}' cannot run it: {error!r}"))
+
+
+def check_executor(name: str, executor: Executor) -> None:
+    """Refuses what would run the function elsewhere, where neither its arguments nor its caller can be reached."""
+    for module, cls in (
+        ("concurrent.futures.process", "ProcessPoolExecutor"),
+        ("concurrent.futures.interpreter", "InterpreterPoolExecutor"),
+    ):
+        if module in sys.modules and isinstance(executor, getattr(sys.modules[module], cls)):
+            raise TypeError(
+                f"register: the executor of '{name}' is a {cls}; allowed: executors that run functions in threads of "
+                "this process, such as ThreadPoolExecutor. For other processes, have the function submit to it"
+            )
+    if not callable(getattr(executor, "submit", None)):
+        raise TypeError(f"register: the executor of '{name}' is {executor!r}; allowed: a concurrent.futures.Executor")
 
 
 Step = Callable[..., Coroutine[Any, Any, Any]]
@@ -122,10 +160,11 @@ class OnLoop:
     async def _run(
         self, serial: int, function: Step, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]
     ) -> None:
+        invocation_here.set(invocation)  # in the task's own context
         try:
             invocation.reply(await function(*args, **kwargs))
-        except asyncio.CancelledError:
-            _fail_as_cancelled(invocation)
+        except asyncio.CancelledError as cancelled:
+            _fail_as_cancelled(invocation, cancelled)
         except BaseException as exception:
             invocation.fail(exception)
         finally:
@@ -138,9 +177,10 @@ class OnLoop:
             _fail_as_cancelled(ended[1])
 
 
-def _fail_as_cancelled(invocation: RuntimeInvocation) -> None:
-    """Unless it has been answered."""
-    invocation.fail(RuntimeError(f"'{invocation.name}' has been cancelled"))
+def _fail_as_cancelled(invocation: RuntimeInvocation, cancelled: asyncio.CancelledError | None = None) -> None:
+    """Unless it has been answered. Functions that raise it by themselves say why."""
+    why = f": {cancelled}" if cancelled is not None and cancelled.args else ""
+    invocation.fail(RuntimeError(f"'{invocation.name}' has been cancelled{why}"))
 
 
 class LoopThread:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, Executor
 from typing import TYPE_CHECKING, Any
 
+from torch_axon.runtime._current import invocation_here
 from torch_axon.runtime._functions import InExecutor, OnLoop
-from torch_axon.runtime._memory import AnyMemory
+from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, policy_of, read_step
+from torch_axon.runtime._names import NEXT, NUMBER, STOP
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection, RuntimeInvocation
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 
 Step = Callable[["RuntimeInvocation", tuple[Any, ...], dict[str, Any]], None]
 
-NEXT = "axon.next"
-STOP = "axon.stop"
-NUMBER = "axon.number"  # the argument that says that the caller iterates; no function has one of that name
 _MOST_OPEN = 1024
 _MOST_STOPPED = 1024
 
@@ -33,8 +32,8 @@ _MOST_STOPPED = 1024
 class _Open:
     """A generator that has been called and not stopped. Answers `[count, value]`, and None once it is through."""
 
-    def __init__(self, values: Generator[Any, None, None] | AsyncGenerator[Any, None]) -> None:
-        self.values: Generator[Any, None, None] | AsyncGenerator[Any, None] | None = values
+    def __init__(self, values: Iterator[Any] | AsyncIterator[Any]) -> None:
+        self.values: Iterator[Any] | AsyncIterator[Any] | None = values
         self.elsewhere: Step | None = None  # how it goes on where that is not the runtime's thread
         self._count = 0
         self._turn = threading.Lock()  # executors and free threads may ask twice at a time
@@ -44,7 +43,7 @@ class _Open:
         with self._turn:
             if self.values is None:
                 return None
-            assert isinstance(self.values, Generator)
+            assert isinstance(self.values, Iterator)
             try:
                 return self._counted(next(self.values))
             except StopIteration:
@@ -59,7 +58,7 @@ class _Open:
         async with self._async_turn:
             if self.values is None:
                 return None
-            assert isinstance(self.values, AsyncGenerator)
+            assert isinstance(self.values, AsyncIterator)
             try:
                 return self._counted(await anext(self.values))
             except StopAsyncIteration:
@@ -80,12 +79,15 @@ class _Open:
     def answer(self, invocation: RuntimeInvocation) -> None:
         if self.elsewhere is not None:
             return self.elsewhere(invocation, (), {})
+        before = invocation_here.set(invocation)
         try:
             answer = self.next()
         except BaseException as exception:
             invocation.fail(exception)
         else:
             invocation.reply(answer)
+        finally:
+            invocation_here.reset(before)
 
 
 class Generators:
@@ -104,11 +106,15 @@ class Generators:
                 number = kwargs.pop(NUMBER, None)
                 if not isinstance(number, int):
                     raise TypeError(f"'{invocation.name}' is a generator function: allowed: to iterate over it")
-                opened = _Open(function(*args, **kwargs))
-                if executor is not None:
-                    opened.elsewhere = InExecutor(opened.next, executor)
-                elif loop is not None:
+                opened = _Open(_checked(function(*args, **kwargs), invocation.name))
+                if isinstance(opened.values, AsyncIterator):
+                    if loop is None:
+                        raise TypeError(
+                            f"'{invocation.name}' has made an asynchronous generator, but hides that it does"
+                        )
                     opened.elsewhere = loop.function(opened.anext)
+                elif executor is not None:
+                    opened.elsewhere = InExecutor(opened.next, executor)
                 self._add(invocation.connection, number, opened)
             except BaseException as exception:
                 invocation.fail(exception)
@@ -154,10 +160,17 @@ class Generators:
         self._open[connection, number] = opened
 
 
+def _checked(made: object, name: str) -> Iterator[Any] | AsyncIterator[Any]:
+    if isinstance(made, Iterator | AsyncIterator):
+        return made
+    raise TypeError(f"'{name}' has returned a {type(made).__qualname__}; allowed: a generator, to iterate over it")
+
+
 class Answers:
     """The values of a generator function at a peer, in order: an iterator, and an asynchronous one.
 
-    Ends by itself with the generator, and with the first error; `close()`, or leaving its `with` block, ends it before.
+    Ends by itself with the generator, and with the first error; `close()`, or leaving its `with` block, asynchronous or
+    not, ends it before.
     """
 
     def __init__(
@@ -168,7 +181,7 @@ class Answers:
         self._number = number
         self._ahead = ahead
         self._timeout = timeout
-        self._memory = memory
+        self._policy = BY_DEFAULT if memory is None else policy_of(memory, read_step)
         self._begun = False
         self._asked: deque[Future] = deque()
         self._here: dict[int, Any] = {}  # what has come before its turn
@@ -179,6 +192,12 @@ class Answers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Answers:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Answers:
@@ -239,12 +258,12 @@ class Answers:
         if self._ended:
             return
         if number != self._number:
-            raise TypeError(f"what '{self._peer.name}' was to iterate over is no generator function")
+            raise TypeError(f"iterate: the function of '{self._peer.name}' is not a generator function")
         for _ in range(self._ahead):
             self._ask()
 
     def _ask(self) -> None:
-        self._asked.append(self._peer.invoke(NEXT, self._number, timeout=self._timeout, memory=self._memory))
+        self._asked.append(self._peer._start(NEXT, (self._number,), {}, self._timeout, self._policy))
 
     def _take(self, answer: list[Any] | None) -> None:
         if answer is None:  # what was made before it may still be on its way

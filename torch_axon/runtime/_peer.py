@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch_axon.runtime._future import Future
-from torch_axon.runtime._generators import NUMBER, Answers
-from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, policy_of
+from torch_axon.runtime._generators import Answers
+from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, Policy, policy_of, read_answer
+from torch_axon.runtime._names import NUMBER
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _LONGEST_END_S = 1.0
 # How often a loop looks for it, of which nobody tells: more and more seldom.
 _LEAST_LOOK_INTERVAL_S, _MOST_LOOK_INTERVAL_S = 0.002, 0.05
+
+_numbers = itertools.count()  # of generators, of all peers of this process
 
 
 class Peer:
@@ -33,7 +36,6 @@ class Peer:
         self._runtime = runtime
         self._connection = connection
         self._timeout = runtime.timeout
-        self._numbers = itertools.count()  # of generators
         self.name: str = connection.name
         self.incarnation: int = connection.incarnation
 
@@ -71,21 +73,63 @@ class Peer:
         and lists, tuples and dicts of such; tuples arrive as lists. Tensors are read until the future is done: what is
         written into them before may be what arrives. `memory` says where tensors of the answer arrive, see `Memory`: by
         default on the CPU, or on CUDA where they were there at the peer and there is any here.
+
+        `timeout` and `memory` are not handed to the function: see `options` for one with parameters of these names.
         """
-        policy = BY_DEFAULT if memory is None else policy_of(memory)
+        if memory is not None:
+            return self._start(function, args, kwargs, timeout, policy_of(memory, read_answer))
         limit = self._timeout if timeout is None else timeout
-        if policy.where is None:
-            call = self._connection.invoke(function, args, kwargs, limit, True)
-        else:
-            call = self._runtime._core.invoke_into(self._connection, function, args, kwargs, limit, policy.where)
+        try:  # as _start does, without another call: most calls come this way
+            return Future(self, self._connection.invoke(function, args, kwargs, limit, True), BY_DEFAULT)
+        except TypeError:
+            _check(function, limit)
+            raise
+
+    def _start(
+        self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None, policy: Policy
+    ) -> Future:
+        limit = self._timeout if timeout is None else timeout
+        try:
+            if policy.where is None:
+                call = self._connection.invoke(function, args, kwargs, limit, True)
+            else:
+                call = self._runtime._core.invoke_into(self._connection, function, args, kwargs, limit, policy.where)
+        except TypeError:
+            _check(function, limit)
+            raise
         return Future(self, call, policy)
+
+    def options(self, *, timeout: float | None = None, memory: AnyMemory = None, ahead: int = 16) -> Options:
+        """This peer with options for calls, whose named arguments are then all the function's.
+
+            peer.options().invoke("wait_for", timeout=3)                # the function's own timeout
+            patient = peer.options(timeout=600)
+            patient.invoke("train", epochs=3)
+
+        Args:
+            timeout: seconds that a call may take; None: as long as the runtime says
+            memory: where tensors of answers and values arrive, see `Memory`
+            ahead: values of a generator that are asked for before they are used
+
+        Returns:
+            What has `invoke`, `tell` and `iterate`, and can be given to `publish`.
+        """
+        return Options(self, timeout, memory, ahead)
 
     def tell(self, function: str, /, *args: Any, timeout: float | None = None, **kwargs: Any) -> Future:
         """Calls a function without waiting for what becomes of it: done, with None, once the message has left.
 
         At most 1,023 messages of a connection are under way; others wait for those to be dealt with.
         """
-        call = self._connection.invoke(function, args, kwargs, self._timeout if timeout is None else timeout, False)
+        return self._tell(function, args, kwargs, timeout)
+
+    def _tell(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None) -> Future:
+        limit = self._timeout if timeout is None else timeout
+        try:
+            call = self._connection.invoke(function, args, kwargs, limit, False)
+        except TypeError:
+            _check(function, limit)
+            raise
         return Future(self, call, BY_DEFAULT)
 
     def iterate(
@@ -103,12 +147,7 @@ class Peer:
         `timeout` is for each of them, and `memory` says where their tensors arrive. An error, of the generator or on
         the way, ends the iteration.
         """
-        if ahead < 1:
-            raise ValueError(f"iterate: ahead is {ahead}; allowed: 1 or more")
-        number = next(self._numbers)
-        kwargs[NUMBER] = number
-        opening = self.invoke(function, *args, timeout=timeout, **kwargs)
-        return Answers(self, opening, number, ahead, timeout, memory)
+        return self.options(timeout=timeout, memory=memory, ahead=ahead).iterate(function, *args, **kwargs)
 
     def send(self, tag: str, value: Any, /, timeout: float | None = None) -> Future:
         """Sends a message to a mailbox of the peer's, in order with the others to this tag.
@@ -156,6 +195,45 @@ class Peer:
         return None if failure is None else failure[1]
 
 
-def publish(peers: Iterable[Peer], function: str, /, *args: Any, **kwargs: Any) -> list[Future]:
-    """Tells all of them, without waiting for any; the futures are in their order."""
+class Options:
+    """A peer with options for its calls. Made by `Peer.options`; for any thread, and for any number of calls."""
+
+    def __init__(self, peer: Peer, timeout: float | None, memory: AnyMemory, ahead: int) -> None:
+        if not isinstance(ahead, int) or ahead < 1:
+            raise ValueError(f"iterate: ahead is {ahead!r}; allowed: 1 or more")
+        self._peer = peer
+        self._timeout = timeout
+        self._memory = memory
+        self._ahead = ahead
+        self._policy = BY_DEFAULT if memory is None else policy_of(memory, read_answer)
+
+    def invoke(self, function: str, /, *args: Any, **kwargs: Any) -> Future:
+        """As `Peer.invoke`. All arguments are the function's."""
+        return self._peer._start(function, args, kwargs, self._timeout, self._policy)
+
+    def tell(self, function: str, /, *args: Any, **kwargs: Any) -> Future:
+        """As `Peer.tell`. All arguments are the function's."""
+        return self._peer._tell(function, args, kwargs, self._timeout)
+
+    def iterate(self, function: str, /, *args: Any, **kwargs: Any) -> Answers:
+        """As `Peer.iterate`. All arguments are the function's."""
+        number = next(_numbers)
+        kwargs[NUMBER] = number
+        opening = self._peer._start(function, args, kwargs, self._timeout, BY_DEFAULT)
+        return Answers(self._peer, opening, number, self._ahead, self._timeout, self._memory)
+
+
+def _check(function: object, timeout: object) -> None:
+    """Raises what is wrong with these, where something is."""
+    if not isinstance(function, str):
+        raise TypeError(f"invoke: function is {function!r}; allowed: the name of a function of the peer's")
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"invoke: timeout is {timeout!r}; allowed: a number of seconds")
+
+
+def publish(peers: Iterable[Peer | Options], function: str, /, *args: Any, **kwargs: Any) -> list[Future]:
+    """Tells all of them, without waiting for any; the futures are in their order.
+
+    A `timeout` is for each of them, and is not handed to the function, unless they are `Options` of peers.
+    """
     return [peer.tell(function, *args, **kwargs) for peer in peers]

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import inspect
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import cache
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
 from torch_axon import _native
-from torch_axon.runtime import _errors
-from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop
-from torch_axon.runtime._generators import NEXT, STOP, Generators
+from torch_axon.runtime import _connecting, _errors, _kinds
+from torch_axon.runtime._connecting import Target
+from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop, check_executor
+from torch_axon.runtime._generators import Generators
 from torch_axon.runtime._mailboxes import PUT, SETTLED, Mailbox, Mailboxes
-from torch_axon.runtime._memory import AnyMemory, policy_of
+from torch_axon.runtime._memory import AnyMemory, policy_of, read_arguments, read_message
+from torch_axon.runtime._names import LEND, NEXT, OWN, STOP
 from torch_axon.runtime._peer import Peer
 
 if TYPE_CHECKING:
@@ -30,10 +32,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-# What names begin with of functions that runtimes call by themselves.
-_OWN = "axon."
-_LEND = "axon.lend"
 
 # How long the runtime's thread looks for messages itself, after the last one, before it sleeps.
 _PATIENCE_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
@@ -44,7 +42,7 @@ _open: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
 class Runtime:
-    """Registers functions, listens, connects. A context manager; for any thread.
+    """Registers functions, listens, connects. A context manager, also an asynchronous one; for any thread.
 
     name: what peers know it by
     timeout: seconds that a call may take, where it does not say otherwise
@@ -73,12 +71,15 @@ class Runtime:
             raise ValueError(f"Runtime: progress is {progress!r}; allowed: {', '.join(_PATIENCE_S)}")
         if not timeout > 0:
             raise ValueError(f"Runtime: timeout is {timeout!r} s; allowed: more than 0")
+        if secret is not None and not isinstance(secret, bytes | str):
+            raise TypeError(f"Runtime: secret is of type {type(secret).__name__}; allowed: bytes, or text")
         self.name = name
         self.timeout = timeout
         self._secret = secret
         self._drives = _PATIENCE_S[progress] > 0  # where calls are awaited
         self._core = _native.load().RuntimeCore(
             name,
+            weakref.ref(self),
             _weakly(self._on_cancelled),
             _weakly(self._on_lost),
             {
@@ -94,11 +95,14 @@ class Runtime:
             (NEXT, self._generators.answer_next),
             (STOP, self._generators.stop),
             (SETTLED, self._mailboxes.settle),
-            (_LEND, _lend),
+            (LEND, _lend),
         ):
-            self._core.register(own, function, True, None, None)
+            self._core.register(own, function, True, None, None, None)
+        # One object for each connection, so that peers that are the same compare so.
+        self._peers: weakref.WeakValueDictionary[RuntimeConnection, Peer] = weakref.WeakValueDictionary()
         self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
         self._own_loop: LoopThread | None = None
+        self._loops_by_name: dict[str, OnLoop] = {}  # of functions that may decorate coroutines
         self._lock = threading.RLock()  # guards the loops, and who closes; finalizers and signal handlers may close
         self._closed = False
         self._pid = os.getpid()
@@ -122,6 +126,14 @@ class Runtime:
     ) -> None:
         self.close(drain=error is None)
 
+    async def __aenter__(self) -> Runtime:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose(drain=error is None)
+
     def __del__(self) -> None:
         if hasattr(self, "_thread"):
             self.close(drain=False)
@@ -137,12 +149,29 @@ class Runtime:
 
     @property
     def address(self) -> bytes:
-        """What `connect` takes at another process, and allows it to. Listens on this host, if it does not yet."""
+        """What `connect` takes at another process, and allows it to. Listens on this host, if it does not yet.
+
+        It holds a key for this listener alone, from which the runtime's secret cannot be found. It stays the same while
+        the secret, the host and the port do, over restarts as well; without a secret it ends with the runtime.
+        """
         address: bytes = self._core.address()
         return address
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Lets peers connect who know the secret. Port 0: one that is free. Returns the port."""
+        """Lets peers connect who know the secret. Once a runtime.
+
+        Args:
+            host: a name or address of this host, through which peers reach it; "0.0.0.0" and "::" are all of them
+            port: 0 for one that is free
+
+        Returns:
+            The port.
+
+        Raises:
+            UnknownHostError: the name of the host is not known
+            ValueError: the runtime has no secret, the port is taken, or it listens already
+        """
+        host, port = _connecting.place_to_listen_at(host, port)
         listening: int = self._core.listen(host, port, self._known_secret())
         return listening
 
@@ -157,13 +186,50 @@ class Runtime:
         num_connections: int = self._core.num_connections()
         return num_connections
 
-    def connect(self, to: bytes | tuple[str, int], *, timeout: float | None = None) -> Peer:
-        """Meets a runtime: at its address, or at (host, port) with the secret. Waits for its answer."""
+    def connect(self, to: Target, *, timeout: float | None = None, wait: float = 0.0) -> Peer:
+        """Connects to a runtime, and blocks until that has answered: on a loop, use `aconnect`.
+
+        Args:
+            to: its address, or (host, port) or "host:port" of its `listen`, whose secret this runtime must have as well
+            timeout: seconds that an attempt may take; by default the runtime's
+            wait: seconds for which attempts begin while nobody answers there, as with a server that is about to start;
+                0: one attempt. The last one may take `timeout` seconds more
+
+        Raises:
+            UnknownHostError: the name of the host is not known
+            WrongSecretError: the secrets differ, or the address is of an earlier listener
+            VersionMismatchError: another version of torch_axon runs there
+            PeerLostError: the runtime there is closing
+            ConnectionError: nobody listens there, or something else does. The classes above are kinds of this
+            TimeoutError: it has not answered within `timeout`
+            TypeError, ValueError: `to` is neither an address nor a place, or this runtime has no secret
+        """
         limit = self.timeout if timeout is None else timeout
-        if isinstance(to, tuple):
-            host, port = to
-            return Peer(self, self._core.connect_place(host, port, self._known_secret(), limit))
-        return Peer(self, self._core.connect_address(bytes(to), limit))
+        return _connecting.keep_trying(self._attempt(to), limit, wait)
+
+    async def aconnect(self, to: Target, *, timeout: float | None = None, wait: float = 0.0) -> Peer:
+        """`connect`, which is awaited: other tasks of the loop go on meanwhile. Cancelling it gives up."""
+        attempt = self._attempt(to)
+        limit = self.timeout if timeout is None else timeout
+        name = f"axon-connect {self.name}"
+        return await _connecting.in_thread(lambda pause: _connecting.keep_trying(attempt, limit, wait, pause), name)
+
+    def _attempt(self, to: Target) -> Callable[[float], Peer]:
+        target = _connecting.target_of(to)
+        secret = b"" if isinstance(target, bytes) else self._known_secret()
+
+        def attempt(limit: float) -> Peer:
+            self._check_open()
+            if isinstance(target, bytes):
+                return self._peer_of(self._core.connect_address(target, limit))
+            return self._peer_of(self._core.connect_place(*target, secret, limit))
+
+        return attempt
+
+    def _peer_of(self, connection: RuntimeConnection) -> Peer:
+        """The one object for it."""
+        found = self._peers.get(connection)
+        return self._peers.setdefault(connection, Peer(self, connection)) if found is None else found
 
     def meet(self, group: dist.ProcessGroup | None = None) -> list[Peer]:
         """The runtimes of a process group's ranks, in their order, this one among them. All ranks call it.
@@ -186,31 +252,68 @@ class Runtime:
         Plain functions run on the runtime's thread, one after the other: the quickest way, for functions that are
         quick. With an executor they run there. Asynchronous functions run on the loop that is running where they are
         registered, or else on one of the runtime's own. Generator functions, of both kinds, answer `Peer.iterate`.
-        `memory` says where tensors arrive, see `Memory`.
+        Decorated ones are what they decorate. `memory` says where tensors arrive, see `Memory`.
+
+        Within them `current_call()` tells for whom they run, and whether that is still wanted.
+
+        Args:
+            name: what peers call it by; by default its own name
+            executor: one whose threads are this process's
+            memory: where tensors of its arguments arrive, see `Memory`
+
+        Raises:
+            TypeError: it is not a function, or the executor runs functions elsewhere
+            ValueError: the name is taken or not allowed, or a function that runs on a loop is given an executor
         """
 
+        if name is not None and not isinstance(name, str) and not callable(name):
+            raise TypeError(f"register: name is {name!r}; allowed: text, or a function")
+
+        if callable(name):
+            self._register(_kinds.name_of(name), name, executor, memory)
+            return name
+
         def decorate(function: F) -> F:
-            self._register(name if isinstance(name, str) else function.__name__, function, executor, memory)
+            self._register(_kinds.name_of(function) if name is None else name, function, executor, memory)
             return function
 
-        return decorate(name) if callable(name) else decorate
+        return decorate
 
     def _register(self, name: str, function: Callable[..., Any], executor: Executor | None, memory: AnyMemory) -> None:
-        if name.startswith(_OWN):
-            raise ValueError(f"register: '{name}' begins with '{_OWN}', as names of the runtime's own functions do")
-        policy = policy_of(memory)
-        is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-        if is_async and executor is not None:
+        kind = _kinds.kind_of(function)
+        if name.startswith(OWN):
+            raise ValueError(f"register: '{name}' begins with '{OWN}', as names of the runtime's own functions do")
+        policy = policy_of(memory, read_arguments)
+        if kind.is_async and executor is not None:
             raise ValueError(f"register: '{name}' is asynchronous, and runs on a loop, not in an executor")
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            opener = self._generators.opener(function, executor, self._on_loop() if is_async else None)
-            self._core.register(name, opener, True, *policy)
-        elif is_async:
-            self._core.register(name, self._on_loop().function(function), True, *policy)
+        if executor is not None:
+            check_executor(name, executor)
+        for parameter in _kinds.hidden_parameters(function, kind.may_iterate):
+            warnings.warn(
+                f"register: '{name}' has a parameter '{parameter}', which calls take for an option of their own; "
+                f"callers pass it by its position, or as peer.options().invoke('{name}', {parameter}=…)",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        on_loop = self._on_loop() if kind.may_be_async else None
+        opener = self._generators.opener(function, executor, on_loop) if kind.may_iterate else None
+        call, is_dispatched = function, True
+        if kind.is_generator and opener is not None:
+            call = opener
+        elif kind.is_coroutine and on_loop is not None:
+            call = on_loop.function(function)
         elif executor is not None:
-            self._core.register(name, InExecutor(function, executor), True, *policy)
+            call = InExecutor(function, executor)
         else:
-            self._core.register(name, function, False, *policy)
+            is_dispatched = False
+        self._core.register(name, call, is_dispatched, *policy, opener)
+        if on_loop is not None:
+            self._loops_by_name[name] = on_loop
+
+    def _run_coroutine(self, invocation: RuntimeInvocation, coroutine: CoroutineType[Any, Any, Any]) -> None:
+        """What a function has returned that is not known to make coroutines. Called by the extension as well."""
+        on_loop = self._loops_by_name.get(invocation.name) or self._on_loop()
+        on_loop.function(lambda: coroutine)(invocation, (), {})
 
     def mailbox(self, tag: str, capacity: int = 64, *, memory: AnyMemory = None) -> Mailbox:
         """Where messages arrive that peers send to this tag; once a tag. There before they send.
@@ -218,7 +321,7 @@ class Runtime:
         `memory` says where their tensors arrive, see `Memory`.
         """
         mailbox = Mailbox(capacity)
-        self._core.register(PUT + tag, mailbox.arrive, True, *policy_of(memory))
+        self._core.register(PUT + tag, mailbox.arrive, True, *policy_of(memory, read_message), None)
         self._mailboxes.add(tag, mailbox)
         return mailbox
 
@@ -290,6 +393,10 @@ class Runtime:
                 self._core.end()
             if own_loop is not None:
                 own_loop.stop(_LONGEST_END_S)
+
+    async def aclose(self, drain: bool = True, timeout: float | None = None) -> bool:
+        """`close`, which is awaited. On a loop whose coroutines calls wait for, `close` would wait for itself."""
+        return await asyncio.to_thread(self.close, drain, timeout)
 
     def _check_open(self) -> None:
         if self._closed:

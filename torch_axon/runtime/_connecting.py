@@ -1,0 +1,134 @@
+"""How a runtime connects: to what, for how long, and without blocking a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch_axon.runtime._errors import RuntimeClosedError, VersionMismatchError, WrongSecretError
+
+if TYPE_CHECKING:
+    from torch_axon.runtime._peer import Peer
+
+Place = tuple[str, int]
+Target = bytes | bytearray | memoryview | str | tuple[str, int | str] | list[str | int]
+
+# Between attempts: longer and longer.
+_LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.01, 0.5
+# For an attempt that others will follow.
+_FIRST_LIMIT_S = 1.0
+# What no further attempt changes.
+_FINAL = (WrongSecretError, VersionMismatchError, RuntimeClosedError)
+
+
+def target_of(to: object) -> bytes | Place:
+    """An address, or host and port.
+
+    Raises:
+        TypeError, ValueError: it is neither; the text says what is allowed
+    """
+    if isinstance(to, bytes | bytearray | memoryview):
+        return bytes(to)
+    if isinstance(to, str):
+        host, colon, port = to.rpartition(":")
+        if not colon:
+            raise ValueError(f"connect: to is {to!r}, without a port; allowed: 'host:port', '[::1]:port'")
+        return _place(host.removeprefix("[").removesuffix("]"), port, "connect")
+    if isinstance(to, tuple | list) and len(to) == 2:
+        return _place(to[0], to[1], "connect")
+    raise TypeError(f"connect: to is {to!r}; allowed: the address of a runtime (bytes), (host, port) or 'host:port'")
+
+
+def place_to_listen_at(host: object, port: object) -> Place:
+    """Port 0: any that is free."""
+    return _place(host, port, "listen", 0)
+
+
+def _place(host: object, port: object, function: str, least_port: int = 1) -> Place:
+    if not isinstance(host, str) or not host:
+        raise TypeError(f"{function}: host is {host!r}; allowed: a name or an address, as text")
+    allowed = f"{least_port} to 65535"
+    if isinstance(port, str) and port.isascii() and port.isdigit():
+        port = int(port)
+    if not isinstance(port, int):
+        raise TypeError(f"{function}: port is {port!r}; allowed: {allowed}")
+    if not least_port <= port <= 65535:
+        raise ValueError(f"{function}: port is {port}; allowed: {allowed}")
+    return host, port
+
+
+def keep_trying(
+    attempt: Callable[[float], Peer], timeout: float, wait: float, pause: Callable[[float], object] = time.sleep
+) -> Peer:
+    """The first peer that an attempt connects to, each of which is told how long it may take.
+
+    Those that begin within `wait` seconds are short at first: what is led to a place where nobody answers, as by a
+    network that is being set up, gets another chance soon.
+    """
+    if not wait >= 0:
+        raise ValueError(f"connect: wait is {wait!r} s; allowed: 0 or more")
+    until = time.monotonic() + wait
+    interval, limit = _LEAST_INTERVAL_S, _FIRST_LIMIT_S
+    num_attempts = 0
+    while True:
+        num_attempts += 1
+        left = until - time.monotonic()
+        try:
+            return attempt(min(timeout, limit) if left > 0 else timeout)
+        except (ConnectionError, TimeoutError) as error:
+            if wait == 0 or isinstance(error, _FINAL):
+                raise
+            if left <= 0:
+                raise type(error)(f"{error} (attempt {num_attempts}, within wait={wait} s)") from None
+        pause(min(interval, max(until - time.monotonic(), 0.0)))
+        interval, limit = min(2 * interval, _MOST_INTERVAL_S), 2 * limit
+
+
+async def in_thread(connect: Callable[[Callable[[float], object]], Peer], name: str) -> Peer:
+    """What `connect` returns, which is called on a thread of its own with a function that pauses.
+
+    If the task is cancelled the thread ends with its current attempt, and a peer that this connects to is closed.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Peer] = loop.create_future()
+    is_given_up = threading.Event()
+
+    def pause(interval: float) -> None:
+        if is_given_up.wait(interval):
+            raise RuntimeClosedError("nobody waits for this connection any more")
+
+    def tell(peer: Peer | None, error: BaseException | None) -> None:
+        if outcome.done():
+            _drop(peer)
+        elif peer is not None:
+            outcome.set_result(peer)
+        elif error is not None:
+            outcome.set_exception(error)
+
+    def run() -> None:
+        peer, failure = None, None
+        try:
+            peer = connect(pause)
+        except BaseException as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(tell, peer, failure)
+        except RuntimeError:  # the loop is closed
+            _drop(peer)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        return await outcome
+    except asyncio.CancelledError:
+        is_given_up.set()
+        if outcome.done() and not outcome.cancelled() and outcome.exception() is None:
+            _drop(outcome.result())
+        raise
+
+
+def _drop(peer: Peer | None) -> None:
+    if peer is not None:
+        peer._connection.close(0.0)
