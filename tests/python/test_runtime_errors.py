@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import copy
 import json
+import pickle
 import sys
 import threading
 import traceback
@@ -201,6 +203,17 @@ def test_what_cannot_be_of_its_class_says_of_which_it_was(site: Site, case: str,
 @pytest.mark.parametrize("where", WHERE)
 def test_a_coroutines_own_cancellation_says_why(site: Site, where: str) -> None:
     assert "by hand" in str(site.error_of(raises(asyncio.CancelledError("by hand")), where))
+
+
+def test_an_error_can_be_handed_on(site: Site) -> None:
+    """By pickle, as from a worker process, and by another runtime."""
+    for error in (site.error_of(raises(SystemExit(3)), "plain"), site.error_of(missing_file, "plain")):
+        for handed_on in (
+            pickle.loads(pickle.dumps(error)),
+            copy.copy(error),
+            site.error_of(raises(error), "executor"),
+        ):
+            assert (type(handed_on), str(handed_on)) == (type(error), str(error))
 
 
 def test_attributes_arrive(site: Site) -> None:

@@ -27,11 +27,19 @@ class VersionMismatchError(ConnectionError):
 
 
 class RemoteError(RuntimeError):
-    """A function has failed with an exception of a class that this process does not have; `class_name` names it."""
+    """A function has failed with an exception of a class that this process does not have, or cannot make anew.
+
+    class_name: that class's name, with its module
+    message: what the exception has said
+    """
 
     def __init__(self, class_name: str, message: str) -> None:
         super().__init__(f"{class_name}: {message}")
         self.class_name = class_name
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str]]:
+        return type(self), (self.class_name, self.message)  # for callers that hand it on by pickle
 
 
 class RemoteTraceback(Exception):  # noqa: N818
