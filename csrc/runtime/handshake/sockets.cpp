@@ -83,8 +83,7 @@ Result<Addresses> resolve(const Place& place, sync::Clock::time_point deadline) 
     return Status(ErrorCode::kTimeout, "host '" + place.host + "' has not been resolved by the deadline");
   }
   if (lookup->error != 0) {
-    return Status(ErrorCode::kUnknownHost,
-                  "host '" + place.host + "' is not known: " + gai_strerror(lookup->error));
+    return Status(ErrorCode::kUnknownHost, "host '" + place.host + "' is not known: " + gai_strerror(lookup->error));
   }
   return std::move(lookup->found);
 }
