@@ -57,6 +57,7 @@ Listener::Listener(FileDescriptor socket, FileDescriptor bell, const Place& plac
                    const Limits& limits, Welcome welcome)
     : socket_(std::move(socket)),
       bell_(std::move(bell)),
+      spare_(fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0)),
       secret_(secret),
       limits_(limits),
       welcome_(std::move(welcome)),
