@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "comm/engines.hpp"
 
 namespace axon {
@@ -25,6 +27,7 @@ class Neighbour {
     PeerCard card = engine.card();
     card.process[0] += 1;
     card.pid = pid_;
+    beacon_.emplace(HostBeacon::light(card.process).value());  // its proof that it is on this host
     EXPECT_TRUE(engine.exclusively([&] { return engine.meet(card).ok(); }));
   }
   ~Neighbour() { end(); }
@@ -40,6 +43,7 @@ class Neighbour {
 
  private:
   const pid_t pid_;
+  std::optional<HostBeacon> beacon_;
   bool has_ended_ = false;
 };
 

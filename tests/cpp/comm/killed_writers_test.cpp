@@ -7,6 +7,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "comm/engines.hpp"
@@ -77,6 +78,7 @@ class Writer {
     PeerCard card = engine.card();
     card.process = {static_cast<uint64_t>(pid_), 1};
     card.pid = pid_;
+    beacon_.emplace(HostBeacon::light(card.process).value());  // in the writer's name: its own engine has another one
     EXPECT_TRUE(engine.exclusively([&] { return engine.meet(card).ok(); }));
   }
   ~Writer() { end(); }
@@ -91,6 +93,7 @@ class Writer {
 
  private:
   pid_t pid_ = -1;
+  std::optional<HostBeacon> beacon_;
   bool has_ended_ = false;
 };
 
