@@ -56,9 +56,6 @@ uint16_t Outbound::element_num_bytes_of(const TensorView& tensor) {
   const std::optional<size_t> counted = count_elements(tensor.shape);
   if (!counted) refuse("a tensor's shape has a negative size, or more elements than 64 bits count");
   const size_t num_elements = counted.value_or(0);
-  if (tensor.data.data == nullptr && tensor.data.num_bytes != 0) {
-    refuse("a tensor of " + std::to_string(tensor.data.num_bytes) + " bytes has no memory: its data is null");
-  }
   const bool is_known = tensor.dtype <= static_cast<uint8_t>(DataType::kComplex128);
   const size_t num_bytes = is_known            ? size_of(static_cast<DataType>(tensor.dtype))
                            : num_elements == 0 ? 0
@@ -83,7 +80,7 @@ size_t Outbound::add(const TensorView& tensor, Owner owner) {
                       .num_dimensions = static_cast<uint8_t>(tensor.shape.size()),
                       .element_num_bytes = element_num_bytes_of(tensor)};
   added.shape_offset = shapes_.size();
-  if (fits_.ok()) added.data = tensor.data;  // else nothing is sent, and nothing may be where it says
+  added.data = tensor.data;
   added.owner = std::move(owner);
   for (const int64_t size : tensor.shape) shapes_.push_back(size);
   return tensors_.size() - 1;
@@ -138,9 +135,14 @@ size_t Outbound::place_tensors(size_t num_before) {
   size_t num_bytes = tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
+    const bool is_lent = tensor.descriptor.place == TensorPlace::kLent;
+    if (tensor.data.data == nullptr && tensor.data.num_bytes != 0 && !is_lent) {
+      refuse("a tensor of " + std::to_string(tensor.data.num_bytes) + " bytes has no memory: its data is null");
+      tensor.data.num_bytes = 0;
+    }
     const size_t num_inline = padded(tensor.data.num_bytes);
     const bool fits = num_inline <= kLargestInline && num_before + num_bytes + num_inline <= kLongestWithTensors;
-    if (tensor.descriptor.place == TensorPlace::kLent) {
+    if (is_lent) {
       num_bytes += sizeof(Whereabouts);
       parts_.push_back({index, kLentPart, std::move(tensor.owner), true});
     } else if (fits || tensor.data.num_bytes == 0) {
