@@ -20,11 +20,12 @@ SIZES = (10, 1000, 10_000, 50_000)
 
 @contextmanager
 def stopped(server: Server) -> Iterator[None]:
-    os.kill(server.process.pid, signal.SIGSTOP)
-    while state_of(server.process.pid) != "T":
-        pass
+    pid = server.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    while any(state_of(f"{pid}/task/{thread}") != "T" for thread in os.listdir(f"/proc/{pid}/task")):
+        pass  # each of its threads stops when it is next given a core
     yield
-    os.kill(server.process.pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module", params=["rings", "ucx"])

@@ -49,9 +49,8 @@ class GivenUpTest : public testing::TestWithParam<NetworkKind> {
     for (int i = 0; i < 1500; ++i) next.push_back(start(*pair_.to_server, "count", sent_[0]));
     expect_all_ended(next, ErrorCode::kOk);
     EXPECT_EQ(num_run_.load(), 1 + 1500);
-    for (const std::vector<CallPointer>* each : {&calls, &next}) {
-      for (const CallPointer& call : *each) wait_for(*pair_.to_server, *call);
-    }
+    next.insert(next.end(), calls.begin(), calls.end());
+    for (const CallPointer& call : next) wait_for(*pair_.to_server, *call);
   }
 
   const std::vector<Bytes> sent_{pattern(8, 1), pattern(3000, 2), pattern(40'000, 3), pattern(200'000, 4)};
