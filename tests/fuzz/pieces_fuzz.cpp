@@ -188,7 +188,11 @@ class Player final : Receiver {
       const auto said = std::as_bytes(std::span(&message, 1));
       bytes.assign(said.begin(), said.end());
     }
-    if (input_.take<uint8_t>() % 4 == 0) bytes.resize(input_.take<uint32_t>() % (PieceTransport::kPiece + 2));
+    if (input_.take<uint8_t>() % 4 == 0) {
+      std::vector<std::byte> resized(input_.take<uint32_t>() % (PieceTransport::kPiece + 2));  // g++ 13 misreads resize()
+      std::copy_n(bytes.begin(), std::min(bytes.size(), resized.size()), resized.begin());
+      bytes = std::move(resized);
+    }
     const bool is_of_others = !is_of_pieces(operation);
     const size_t num_before = num_delivered_;
     network_->receiver().on_message(header, {.bytes = bytes.data(), .num_bytes = bytes.size()});

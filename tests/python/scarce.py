@@ -15,6 +15,7 @@ import pytest
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS = 0x00020000  # linux/sched.h
+_CLONE_FS = 0x00000200
 _CLONE_THREAD = 0x00010000
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000  # linux/seccomp.h
@@ -69,7 +70,7 @@ def mount_shared_memory(options: str) -> str:
 def share_mounts(pid: int) -> None:
     """Moves this process to where that one has its /dev/shm."""
     mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
-    if _LIBC.setns(mounts, 0) != 0:
+    if _LIBC.unshare(_CLONE_FS) != 0 or _LIBC.setns(mounts, 0) != 0:  # threads that share a folder cannot move
         raise OSError(ctypes.get_errno(), "setns")
     os.close(mounts)
 

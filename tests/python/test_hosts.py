@@ -159,8 +159,8 @@ class _Farewell(dist.Store):
         super().__init__()
         self._store = store
 
-    def add(self, key: str, amount: int) -> int:
-        return self._store.add(key, amount)
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
 
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)
@@ -197,8 +197,9 @@ def test_a_rank_whose_port_refuses_is_named(hosts: Hosts, tmp_path: Path) -> Non
     with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
         for rank, pool in enumerate((one, other)):
             pool.run(move_to, hosts.names[rank])
+        one.start(_meet_the_gone, path)
         other.run(_be_gone_once_announced, path, dying=[0])
-        [(message, until_raised, until_left)] = one.run(_meet_the_gone, path)
+        [(message, until_raised, until_left)] = one.finish()
     assert re.search("rank 1 cannot be reached|all_reduce.*rank 1", message), message
     assert until_raised < TIMEOUT_S + 1
     assert until_left < TIMEOUT_S

@@ -291,7 +291,7 @@ def test_what_refers_to_itself_arrives(site: Site) -> None:
 def test_an_answer_that_cannot_be_sent_is_named(site: Site, where: str) -> None:
     error = site.error_of(object, where) if where != "coroutine" else site.error_of(lambda: object(), where)
     assert isinstance(error, TypeError)
-    assert "a value of object cannot be sent" in str(error)
+    assert "a value of type object cannot be sent" in str(error)
 
 
 def test_an_executor_that_cannot_run_functions_is_refused() -> None:

@@ -145,8 +145,10 @@ class Generators:
             self._open.pop(key).close()
 
     def close(self) -> None:
-        for key in list(self._open):
-            self._open.pop(key).close()
+        for key in list(self._open):  # a generator that ends meanwhile takes itself out
+            opened = self._open.pop(key, None)
+            if opened is not None:
+                opened.close()
 
     def _add(self, connection: RuntimeConnection, number: int, opened: _Open) -> None:
         stopped = self._stopped.get(connection, ())

@@ -46,7 +46,11 @@ class Mailbox:
 
     def get(self, timeout: float | None = None) -> Any:
         """The next message; waits for it, TimeoutError after `timeout` seconds."""
-        waiter = self._take()
+        try:
+            waiter = self._take()
+        except Exception:
+            _native.load().stay_behind()
+            raise
         try:
             return waiter.result(timeout)
         except (TimeoutError, NotInTime):
