@@ -468,6 +468,7 @@ void Engine::shut_down() noexcept {
       log::info("messages refused, as from no member of a group or repeated: " + std::to_string(refused));
     }
     transport_.reset();
+    beacon_.reset();
     while (Gated* item = watched_.pop_front()) item->on_opened();
     while (Operation* operation = restless_.pop_front()) {  // nobody moves their memory any more
       operation->exchange_.reset();

@@ -1,0 +1,89 @@
+// How a link gets its ring: it makes one, offers it to the reader, and looks for the answer.
+#include <string>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "transport/rings/ring_link.hpp"
+
+namespace axon {
+
+// Other links' descriptors come back once their rings are read; those of the program may not.
+static constexpr std::chrono::seconds kLongestShortage{1};
+static constexpr std::chrono::milliseconds kBetweenTries{5};
+
+void RingLink::connect() noexcept {
+  if (state_ != State::kNew) return;
+  if (short_since_ != sync::Clock::time_point{} && sync::Clock::now() < next_try_) return;
+  const Status made = make_ring();
+  if (made.ok()) return offer_ring();
+  if (made.code() == ErrorCode::kResourceExhausted) {
+    return await_descriptors("this process has had no file descriptor left to send to it (ulimit -n raises the limit)");
+  }
+  if (reads()) return;
+  state_ = State::kNetwork;
+  const std::string text = "messages to process " + std::to_string(address_.pid) + " take no ring: " + made.message();
+  bell_ ? log::warn(text) : log::info(text);  // for want of memory; or since they may not look into each other
+}
+
+void RingLink::await_descriptors(const char* whose) noexcept {
+  const auto now = sync::Clock::now();
+  if (short_since_ == sync::Clock::time_point{}) short_since_ = now;
+  next_try_ = now + kBetweenTries;
+  state_ = State::kNew;
+  if (now - short_since_ > kLongestShortage && fault_ == nullptr) fault_ = whose;
+}
+
+Status RingLink::open_bell() noexcept {
+  if (bell_) return Status();
+  Result<BellPull> opened = BellPull::open(address_);
+  if (!opened.ok()) return std::move(opened.status());
+  bell_.emplace(std::move(opened).value());
+  return Status();
+}
+
+Status RingLink::make_ring() noexcept {
+  AXON_TRY(open_bell());
+  if (writer_) return Status();
+  Result<RingWriter> made = RingWriter::make(shared_.own.key, address_.key);
+  if (!made.ok()) return std::move(made.status());
+  writer_.emplace(std::move(made).value());
+  return Status();
+}
+
+// Where the bell is full it is rung again.
+void RingLink::offer_ring() noexcept {
+  call_ = random_number() & ~RingCall::kForWant;
+  const bool is_heard = bell_->call({.key = address_.key,
+                                     .caller = shared_.own,
+                                     .number = call_,
+                                     .kind = RingCall::Kind::kRing,
+                                     .descriptor = writer_->descriptor()});
+  state_ = is_heard ? State::kCalled : State::kNew;
+}
+
+void RingLink::look_for_answer() noexcept {
+  if (writer_->is_read()) {
+    state_ = State::kOpen;
+    short_since_ = {};
+    if (refuses_ring_) fault_ = "it reads what this process writes, which cannot read what it writes";
+    return;
+  }
+  switch (bell_->has_refused(call_)) {
+    case BellPull::Refused::kNo:
+      break;
+    case BellPull::Refused::kYes:
+      state_ = State::kNetwork;
+      writer_.reset();
+      if (reads()) fault_ = "it writes to this process, but cannot read what this one writes";
+      break;
+    case BellPull::Refused::kForWant:
+      await_descriptors("it has had no file descriptor left for what this process sends (ulimit -n raises the limit)");
+      break;
+    case BellPull::Refused::kMaybe:
+      offer_ring();
+      break;
+  }
+}
+
+}  // namespace axon

@@ -1,0 +1,73 @@
+"""Programs that launchers start: python launched_programs.py PROGRAM [ARGUMENT …]"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import torch_axon  # noqa: F401
+
+
+def runs_under_a_launcher() -> None:
+    """env://, with what torchrun sets."""
+    dist.init_process_group("axon")
+    data = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(data)
+    # One write: the ranks share the launcher's output, and an unbuffered print would end its line with a second one.
+    sys.stdout.write(f"rank {os.environ['RANK']} of {dist.get_world_size()}: sum {int(data)}\n")
+    dist.destroy_process_group()
+
+
+def dies_in_its_first_attempt() -> None:
+    """Under torchrun. Rank 1 ends once rank 0 waits for it in the default group ("init") or in another one ("new")."""
+    is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    dies_early, dies_late = (is_first and os.environ["RANK"] == "1" and sys.argv[2] == name for name in ("init", "new"))
+    if dies_early:
+        _end_once_awaited("default_pg")
+    dist.init_process_group("axon", timeout=timedelta(seconds=60))
+    if dies_late:
+        _end_once_awaited("1/")
+    group = dist.new_group()
+    data = torch.ones(1000)
+    dist.all_reduce(data, group=group)
+    sys.stdout.write(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}: sum {int(data[0])}\n")
+    dist.destroy_process_group()
+
+
+def _end_once_awaited(name: str) -> None:
+    """Once a rank has left an entry of ours in the agent's store, for the group of this name."""
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    while not any("axon/2/round" in key and name in key for key in store.list_keys()):
+        time.sleep(0.01)
+    os._exit(1)
+
+
+def _spawned(rank: int, store: str, results: str) -> None:
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    data = torch.ones(1)
+    dist.all_reduce(data)
+    dist.destroy_process_group()
+    with open(f"{results}{rank}", "w") as result:
+        result.write(str(int(data)))
+
+
+def spawns() -> None:
+    import torch.multiprocessing as mp
+
+    _, _, _, _, store, results = sys.argv
+    mp.spawn(_spawned, args=(store, results), nprocs=2)
+    print("ready", flush=True)
+
+
+if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    program: Callable[[], None] = globals()[sys.argv[1]]
+    program()
