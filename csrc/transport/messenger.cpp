@@ -121,10 +121,13 @@ unsigned Messenger::progress() noexcept {
 }
 
 void Messenger::run_ready() noexcept {
-  do {
+  for (;;) {
     while (Wakeable* wakeable = ready_.pop_front()) wakeable->wake();
-    while (FlowControl* flow = due_.pop_front()) flow->settle();
-  } while (!ready_.empty());
+    FlowControl* const flow = due_.pop_front();
+    if (flow == nullptr) [[likely]]
+      return;
+    flow->settle();
+  }
 }
 
 void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
