@@ -179,14 +179,14 @@ class Player final : Receiver {
       header.destination = static_cast<uint32_t>(known >> 32);
     }
     if (is_piece && (chosen & 128)) value = value % 5 * PieceTransport::kPiece;
-    std::vector<std::byte> bytes(is_piece ? PieceTransport::kPiece : 0);
+    std::vector<std::byte> bytes = is_piece ? std::vector<std::byte>(PieceTransport::kPiece) : std::vector<std::byte>();
     if (operation == OperationKind::kAnnouncement) {
       const LongMessage message{.header = {.fingerprint = {}},
                                 .sender = kFirstName + peer,
                                 .number = 1,
                                 .num_bytes = chosen & 128 ? 2 * PieceTransport::kPiece + value % 3 : value};
       const auto said = std::as_bytes(std::span(&message, 1));
-      bytes.assign(said.begin(), said.end());
+      bytes = std::vector<std::byte>(said.begin(), said.end());
     }
     if (input_.take<uint8_t>() % 4 == 0) {
       std::vector<std::byte> resized(input_.take<uint32_t>() % (PieceTransport::kPiece + 2));  // g++ 13 misreads resize()
