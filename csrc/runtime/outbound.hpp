@@ -9,6 +9,7 @@
 // message has left, or owned by an Owner.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <span>
@@ -84,6 +85,9 @@ class Outbound : private Completion {
   Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept;
   // Nothing of it is in the transport's hands.
   bool at_rest() const noexcept { return num_moving_ == 0; }
+  bool lends() const noexcept {
+    return std::ranges::any_of(parts_, [](const Part& part) { return part.is_lent; });
+  }
   // The transport is gone, and so moves nothing.
   void come_to_rest() noexcept { num_moving_ = 0; }
 

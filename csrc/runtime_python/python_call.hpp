@@ -77,7 +77,9 @@ class CompletionQueue final : public CompletionSink {
 
 class PythonCall final : public Call {
  public:
-  explicit PythonCall(std::shared_ptr<Connection> connection) noexcept : connection_(std::move(connection)) {}
+  explicit PythonCall(std::shared_ptr<Connection> connection) noexcept : connection_(std::move(connection)) {
+    awaits_loans = true;
+  }
 
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
 

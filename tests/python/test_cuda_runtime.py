@@ -132,6 +132,18 @@ def test_memory_may_be_used_again_once_its_call_is_done(peer: Peer) -> None:
     assert peer.invoke("sums_of_kept").result() == [value * 1_000_000.0 for value in range(50)]
 
 
+def test_memory_may_be_used_again_though_the_receivers_stream_is_busy(peer: Peer) -> None:
+    tensor = torch.ones(1_000_000, device="cuda")
+    assert peer.invoke("keep", tensor).result() is None
+    assert peer.invoke("sums_of_kept").result() == [1e6]  # from here on tensors are lent, and streams warm
+    for _ in range(3):
+        peer.invoke("keep_busy").result()
+        peer.invoke("keep", tensor.fill_(2)).result()
+        tensor.fill_(3)
+        torch.cuda.synchronize()
+        assert peer.invoke("sums_of_kept").result() == [2e6]
+
+
 @pytest.mark.parametrize("size", [16, 5_000, 3_000_000])
 def test_tensors_on_cuda_may_be_handed_out(peer: Peer, size: int) -> None:
     where = torch.zeros(size, dtype=torch.int64, device="cuda")

@@ -123,6 +123,20 @@ class LendingTest : public testing::TestWithParam<std::string> {
   TwoRuntimes pair_{transports(fabric_), {.name = "server", .borrows = true}, {.name = "client", .borrows = true}};
 };
 
+TEST_P(LendingTest, a_call_that_awaits_its_loans_is_finished_once_they_are_back) {
+  const CallPointer call = CallPointer::adopt(*new Call);
+  call->awaits_loans = true;
+  call->request.open("take");
+  lend(call->request);
+  pair_.to_server->start(*call);
+  const CallPointer next = start("take");
+  wait_until_taken(*next);  // the answer of the first one has come before
+  EXPECT_FALSE(call->finished());
+  give_back();
+  wait_until_taken(*call);
+  EXPECT_TRUE(is_released_within(30s));
+}
+
 TEST_P(LendingTest, arguments_are_their_senders_again_once_they_have_been_read) {
   const CallPointer call = start("take");
   ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
