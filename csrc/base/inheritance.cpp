@@ -119,14 +119,18 @@ void withhold_all() noexcept {
   if (blank >= 0) ::close(blank);
 }
 
-[[maybe_unused]] const int registered =
-    pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
-                   [] {
-                     withhold_all();
-                     registry().mutex.unlock();
-                   });
-
 }  // namespace
+
+void withhold_at_forks() {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
+                     [] {
+                       withhold_all();
+                       registry().mutex.unlock();
+                     });
+}
+
+[[maybe_unused]] static const bool withholds = (withhold_at_forks(), true);
 
 WithheldFromForks::WithheldFromForks(int descriptor, What what) : descriptor_(descriptor) {
   const std::lock_guard lock(registry().mutex);

@@ -18,6 +18,10 @@
 
 namespace axon {
 
+// Has forks do so from now on; again does nothing. Called before the handlers of whoever makes descriptors while
+// holding a lock that a fork takes: fork() takes locks in the opposite order of their handlers.
+void withhold_at_forks();
+
 class WithheldFromForks {
  public:
   enum class What : uint8_t {

@@ -48,7 +48,7 @@ class [[nodiscard]] Status {
   const std::string& message() const noexcept { return error().message; }  // empty for a success
 
   // One failure often ends many operations; each gets its own copy.
-  Status clone() const { return {code(), message()}; }
+  Status clone() const { return ok() ? Status() : Status(error_->code, error_->message); }
   // The same failure with another sentence. A success stays one.
   Status followed_by(const std::string& sentence) const {
     return {code(), message() + (message().ends_with('.') ? " " : ". ") + sentence};

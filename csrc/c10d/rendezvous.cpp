@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
@@ -83,7 +84,8 @@ std::vector<PeerCard> Rendezvous::follow() {
       return std::move(end.cards);
     } else {  // it had ended before this rank came
       forget(card_key(round_, membership_.rank));
-      round_ = get_number(next_key(round_));
+      const int64_t ended = std::exchange(round_, 0);  // it takes part in none until rank 0 opens another one
+      round_ = get_number(next_key(ended));
     }
   }
 }

@@ -5,10 +5,12 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/config.hpp"
+#include "base/inheritance.hpp"
 #include "base/trace.hpp"
 #include "comm/engine.hpp"
 #include "comm/network.hpp"
@@ -51,7 +53,8 @@ void after_fork_in_child() {
   instance.mutex.unlock();
 }
 
-[[maybe_unused]] const int registered = pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child);
+[[maybe_unused]] const int registered =
+    (withhold_at_forks(), pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child));
 
 template <typename T>
 T value_or_throw(const char* origin, Result<T> result) {
@@ -124,6 +127,7 @@ void Engine::end_unused_instance() noexcept {
       if (engine == instance.engine) instance.former.push_back(std::exchange(instance.engine, nullptr));
     }
     engine->shut_down();
+    while (!engine->has_ended()) std::this_thread::yield();  // where another thread that forks is ending it
   }
 }
 

@@ -63,7 +63,7 @@ void Call::on_announced(Inbound&) noexcept {
 
 // The answer may overtake the copy of what was lent, which the peer has only enqueued on its stream.
 void Call::on_complete(Inbound&) noexcept {
-  is_lending_ = awaits_loans && !request.at_rest() && request.lends();
+  is_lending_ = still_lends();
   if (!is_lending_) finish_answered();
 }
 

@@ -96,6 +96,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   void on_complete(Inbound&) noexcept override;
   void on_broken(Inbound&, Status reason) noexcept override;
   void on_sent() noexcept override;
+  bool still_lends() const noexcept { return awaits_loans && !request.at_rest() && request.lends(); }
   void finish_answered() noexcept;
   bool at_rest() const noexcept { return request.at_rest() && reply_.at_rest(); }
 

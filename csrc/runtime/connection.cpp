@@ -214,7 +214,8 @@ void Connection::on_answer(const MessageHeader& header, const Payload& payload) 
   call.answered_ = true;
   if (call.answer == Call::Answer::kNone) {
     drop(payload);
-    return finish(call, Status());
+    if (!call.still_lends()) finish(call, Status());  // else Call::on_sent() does
+    return;
   }
   call.failed_there_ = header.fingerprint.operation == OperationKind::kFailure;
   call.reply_.on_envelope(payload);
@@ -339,9 +340,11 @@ void Connection::tick(Clock::time_point now) noexcept {
     }
     if (now < call.deadline_) return;
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(call.timeout);
-    give_up(call, Status(ErrorCode::kTimeout, "'" + identity_.name + "' has not answered '" +
-                                                  std::string(call.request.name()) + "' within " +
-                                                  std::to_string(took.count()) + " ms"));
+    give_up(call, Status(ErrorCode::kTimeout,
+                         "'" + identity_.name +
+                             (call.is_lending_ ? "' has not copied the CUDA tensors of '" : "' has not answered '") +
+                             std::string(call.request.name()) + "' within " + std::to_string(took.count()) + " ms" +
+                             (call.is_lending_ ? ": its stream is busy" : "")));
   };
   for (Place& place : places_) {
     if (place.call != nullptr) end_if_late(*place.call);
@@ -387,7 +390,8 @@ void Connection::fail(const Status& reason) noexcept {
   socket_ = FileDescriptor();
   engine_.messenger().detach(identity_.own_key);
   for (Place& place : places_) {
-    if (place.call != nullptr) finish(*place.call, failure_.clone());
+    if (place.call == nullptr) continue;
+    place.call->is_lending_ ? place.call->finish_answered() : finish(*place.call, failure_.clone());
   }
   end_waiting(failure_);
   for (PeersPlace& place : peers_places_) {

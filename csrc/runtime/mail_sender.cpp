@@ -88,7 +88,7 @@ void MailSender::on_end(Call& message, bool is_answered) noexcept {
     return give_back_unused();
   }
   const bool is_accepted = message.status().ok();
-  if (is_accepted) receive_grant(message.reply_.values());
+  if (message.answered_ && !message.failed_there_) receive_grant(message.reply_.values());
   if (!is_accepted) failed_ = std::max(failed_, turn + 1);
   if (is_answered && turn == asking_) asking_ = -1;
   done_.insert(turn);

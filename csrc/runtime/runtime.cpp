@@ -17,22 +17,33 @@ Result<std::unique_ptr<Runtime>> Runtime::open(RuntimeOptions options, Engine& e
   return std::unique_ptr<Runtime>(new Runtime(std::move(core)));
 }
 
+// The host is looked up without the lock: signal handlers run meanwhile, and may use the runtime.
 Result<uint16_t> Runtime::listen(const Place& place, const Secret& secret) {
+  {
+    const std::lock_guard lock(mutex_);
+    AXON_TRY(may_listen_held());
+  }
+  Result<std::unique_ptr<Listener>> opened = open_listener(place, secret);
+  if (!opened.ok()) return std::move(opened.status());
   const std::lock_guard lock(mutex_);
-  return listen_held(place, secret);
+  AXON_TRY(may_listen_held());
+  return install_held(place, std::move(opened).value());
 }
 
-Result<uint16_t> Runtime::listen_held(const Place& place, const Secret& secret) {
+Status Runtime::may_listen_held() const {
   if (core_->engine().is_forked()) return Engine::forked();
-  if (closed_) return Status(ErrorCode::kAborted, "the runtime '" + name() + "' is closed");
-  if (listener_) {
-    return Status(ErrorCode::kInvalidArgument,
-                  "the runtime '" + name() + "' listens on port " + std::to_string(listener_->port()) + " already");
-  }
-  Result<std::unique_ptr<Listener>> listener =
-      Listener::open(place, secret, {}, [this](Meeting meeting) { return welcome(std::move(meeting)); });
-  if (!listener.ok()) return std::move(listener.status());
-  listener_ = std::move(listener).value();
+  if (closed_) return {ErrorCode::kAborted, "the runtime '" + name() + "' is closed"};
+  if (!listener_) return Status();
+  return {ErrorCode::kInvalidArgument,
+          "the runtime '" + name() + "' listens on port " + std::to_string(listener_->port()) + " already"};
+}
+
+Result<std::unique_ptr<Listener>> Runtime::open_listener(const Place& place, const Secret& secret) {
+  return Listener::open(place, secret, {}, [this](Meeting meeting) { return welcome(std::move(meeting)); });
+}
+
+uint16_t Runtime::install_held(const Place& place, std::unique_ptr<Listener> listener) {
+  listener_ = std::move(listener);
   invitation_.emplace(Invitation{.host = place.host, .port = listener_->port(), .secret = listener_->address_key()});
   return listener_->port();
 }
@@ -40,8 +51,11 @@ Result<uint16_t> Runtime::listen_held(const Place& place, const Secret& secret) 
 Result<std::vector<std::byte>> Runtime::address() {
   const std::lock_guard lock(mutex_);
   if (!invitation_) {
-    Result<uint16_t> port = listen_held({.host = "127.0.0.1", .port = 0}, Secret::random());
-    if (!port.ok()) return std::move(port.status());
+    const Place own{.host = "127.0.0.1", .port = 0};
+    AXON_TRY(may_listen_held());
+    Result<std::unique_ptr<Listener>> opened = open_listener(own, Secret::random());
+    if (!opened.ok()) return std::move(opened.status());
+    install_held(own, std::move(opened).value());
   }
   if (invitation_->host == "0.0.0.0" || invitation_->host == "::") {
     return Status(ErrorCode::kInvalidArgument,

@@ -61,7 +61,9 @@ class Runtime {
  private:
   explicit Runtime(std::shared_ptr<RuntimeCore> core) : core_(std::move(core)), incarnation_(random_number()) {}
 
-  Result<uint16_t> listen_held(const Place& place, const Secret& secret);
+  Status may_listen_held() const;
+  Result<std::unique_ptr<Listener>> open_listener(const Place& place, const Secret& secret);
+  uint16_t install_held(const Place& place, std::unique_ptr<Listener> listener);
   Result<Introduction> welcome(Meeting meeting);
   Introduction introduction(const PeerCard& own) const;
   Result<std::shared_ptr<Connection>> admit(Meeting meeting, uint64_t own_key);

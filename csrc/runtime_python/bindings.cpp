@@ -258,7 +258,14 @@ py::object drive(CompletionQueue& queue) {
 
 uint16_t listen(PythonRuntime& self, std::string host, uint16_t port, const py::bytes& secret) {
   const Secret known = secret_of(secret);
-  return value_or_raise(self.runtime().listen({.host = std::move(host), .port = port}, known));
+  auto listening = [&] {
+    const GilReleased no_gil;
+    auto result = self.runtime().listen({.host = std::move(host), .port = port}, known);
+    stay_behind_if_runtimes_end();
+    return result;
+  }();
+  raise_what_signals_raised();
+  return value_or_raise(std::move(listening));
 }
 
 py::bytes address(PythonRuntime& self) {

@@ -185,8 +185,8 @@ void Exchange::deliver(Request& receive, const MessageHeader& header, const Payl
   }
 }
 
-// Collectives have compared fingerprints already (Inbox::agrees), except for the sizes of an all_to_all; point to point
-// compares type and length here.
+// Collectives have compared fingerprints already (Inbox::compare), except for the sizes of an all_to_all; point to
+// point compares type and length here.
 bool Exchange::fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept {
   return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == receive.header.fingerprint;
 }

@@ -38,6 +38,7 @@ Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListe
       departures_(team.peers.size()) {}
 
 Inbox::~Inbox() {
+  if (num_forks() != born_after_) return;  // in a child: the connections are its parent's
   const Status left(ErrorCode::kAborted, "it has left the group without receiving it");
   const auto discard_all = [&](IntrusiveList<Unexpected>& list) {
     while (Unexpected* message = list.front()) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/block_pool.hpp"
+#include "base/forks.hpp"
 #include "base/intrusive_list.hpp"
 #include "transport/flow_control.hpp"
 #include "transport/request.hpp"
@@ -152,7 +153,8 @@ class Inbox {
 
   IntrusiveList<Request, InInbox> posted_point_to_point_;
   IntrusiveList<Unexpected> unexpected_point_to_point_;
-  IntrusiveList<Unexpected> early_;    // overtook an earlier message of the same source
+  IntrusiveList<Unexpected> early_;  // overtook an earlier message of the same source
+  const uint32_t born_after_ = num_forks();
   std::vector<uint32_t> sent_;         // by destination
   std::vector<uint32_t> arrived_;      // by source
   std::vector<Departure> departures_;  // by rank

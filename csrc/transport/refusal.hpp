@@ -1,7 +1,8 @@
 // Why a receiver refuses a message that waits at its sender (NACK): what travels back, over every transport.
 //
-//   const refusal::Encoded reason(why);   … send reason.bytes() …   completion.done(completion,
-//   refusal::decode(bytes));
+//   const refusal::Encoded reason(why);
+//   …                                     // reason.bytes() travel
+//   const Status there = refusal::decode(bytes);
 #pragma once
 
 #include <array>

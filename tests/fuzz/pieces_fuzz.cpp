@@ -189,7 +189,8 @@ class Player final : Receiver {
       bytes = std::vector<std::byte>(said.begin(), said.end());
     }
     if (input_.take<uint8_t>() % 4 == 0) {
-      std::vector<std::byte> resized(input_.take<uint32_t>() % (PieceTransport::kPiece + 2));  // g++ 13 misreads resize()
+      std::vector<std::byte> resized(input_.take<uint32_t>() %
+                                     (PieceTransport::kPiece + 2));  // g++ 13 misreads resize()
       std::copy_n(bytes.begin(), std::min(bytes.size(), resized.size()), resized.begin());
       bytes = std::move(resized);
     }

@@ -39,7 +39,9 @@ def raise_remote_failure(class_name: str, described: object) -> NoReturn:
 
     described: [message, traceback], and for functions of Python arguments and attributes as well
     """
-    message, text, *details = described if isinstance(described, list) else [str(described), ""]
+    if not isinstance(described, list) or len(described) < 2:
+        described = [str(described), ""]
+    message, text, *details = described
     try:
         details = [_decode(detail) for detail in details]
     except Exception:  # what the peer has sent is not what _descriptions makes
@@ -72,6 +74,8 @@ def _rebuild(class_name: str, message: str, details: list[Any]) -> Exception:
     """details: arguments and attributes, decoded; or nothing."""
     cls = _find(class_name)
     arguments, attributes = details if len(details) == 2 else ([message], {})
+    if not isinstance(attributes, dict):  # only a peer that is not this library sends such
+        attributes = {}
     for given in (arguments, [message]):
         try:
             if cls is None:

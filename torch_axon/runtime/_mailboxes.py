@@ -97,12 +97,14 @@ class Mailbox:
     def _take(self) -> Waiter[Any]:
         waiter: Waiter[Any] = Waiter()
         with self._lock:
-            if not self._here:
+            try:  # rather than to look first: a signal handler may take the last one in between
+                taken = self._here.popleft()
+            except IndexError:
                 if self._closed is not None:
-                    raise self._closed
+                    raise self._closed from None
                 self._waiting.append(waiter)
                 return waiter
-            waiter.set_result(self._here.popleft())
+            waiter.set_result(taken)
             if not self._at_the_door:
                 return waiter
             value, admitted, num_waiting = self._at_the_door.popleft()
@@ -162,17 +164,23 @@ class Mailbox:
         takers = []
         with self._lock:
             self._closed = error
+            at_the_door, self._at_the_door = self._at_the_door, deque()
+            self._here.extend(value for value, _, _ in at_the_door)
             while (taker := self._next_taker()) is not None:
                 takers.append(taker)
+        for _, admitted, _ in at_the_door:
+            admitted.reply(0)
         for taker in takers:
             taker.set_exception(error)
 
     def _next_taker(self) -> Waiter[Any] | None:
-        while self._waiting:
-            taker = self._waiting.popleft()
+        while True:
+            try:  # rather than to look first: a signal handler may take the last one in between
+                taker = self._waiting.popleft()
+            except IndexError:
+                return None
             if taker.set_running_or_notify_cancel():
                 return taker
-        return None
 
 
 class _Receiver:

@@ -384,15 +384,14 @@ class Runtime:
             steps.callback(self._core.close)
 
     def _await_threads(self) -> None:
-        own_loop = self._own_loop
         try:
             if not self._is_own_thread():
                 self._thread.join(_LONGEST_END_S)
         finally:
             if not self._is_own_thread():
                 self._core.end()
-            if own_loop is not None:
-                own_loop.stop(_LONGEST_END_S)
+            if self._own_loop is not None:  # which a last call may have made
+                self._own_loop.stop(_LONGEST_END_S)
 
     async def aclose(self, drain: bool = True, timeout: float | None = None) -> bool:
         """`close`, which is awaited. On a loop whose coroutines calls wait for, `close` would wait for itself."""

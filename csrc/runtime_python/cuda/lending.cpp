@@ -61,13 +61,15 @@ namespace {
 // Of a tensor that has been copied once the mark is passed.
 class Return final : public Submission, private Gated {
  public:
-  Return(Mark read, Loan loan) noexcept : read_(std::move(read)), loan_(std::move(loan)) {}
+  Return(Engine& engine, Mark read, Loan loan) noexcept
+      : engine_(engine), read_(std::move(read)), loan_(std::move(loan)) {}
 
  private:
-  void begin() noexcept override { Engine::instance().watch(*this, read_.word()); }
+  void begin() noexcept override { engine_.watch(*this, read_.word()); }
   void on_opened() noexcept override { delete this; }
   void deliver() noexcept override {}
 
+  Engine& engine_;
   const Mark read_;
   const Loan loan_;
 };
@@ -93,8 +95,8 @@ void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& p
     lent.loan = Loan();
     return;
   }
-  auto* const back = new Return(value_of(Mark::set(stream)), std::move(lent.loan));
-  Engine::instance().submit(*back);
+  Engine& engine = peer.engine();
+  engine.submit(*new Return(engine, value_of(Mark::set(stream)), std::move(lent.loan)));
 }
 
 // None where the driver does not tell.
