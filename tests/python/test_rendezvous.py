@@ -247,6 +247,16 @@ def _try_again_after_a_timeout() -> None:
     _check_group(_start(store, 2))
 
 
+def _name_rank_0_where_a_group_was_formed_before() -> None:
+    store = dist.HashStore()
+    _check_group(_start(store, 3))
+    alone = _Rank(store, 1, 3, timeout_s=0.3)
+    alone.end()
+    assert alone.error.split("Not joined by: ")[1].startswith("rank 0"), alone.error
+    assert "rank 2" not in alone.error
+    _check_group(_start(store, 3))
+
+
 _SCENARIOS: list[Callable[[], None]] = [
     _restart_after_a_death_at_every_call,
     _restart_again_and_again,
@@ -257,6 +267,7 @@ _SCENARIOS: list[Callable[[], None]] = [
     _change_the_size,
     _count_calls,
     _try_again_after_a_timeout,
+    _name_rank_0_where_a_group_was_formed_before,
 ]
 
 
