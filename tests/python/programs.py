@@ -453,6 +453,30 @@ def forks_beside_a_group() -> None:
     dist.destroy_process_group()
 
 
+def forks_while_a_message_waits() -> None:
+    """The child drops its parent's group, which holds a message that nobody has received yet."""
+    join()
+    large, small = torch.arange(1 << 20), torch.ones(1)
+    if dist.get_rank() == 0:
+        sent = dist.isend(large, 1, tag=5)
+        dist.send(small, 1, tag=6)
+        sent.wait()
+    else:
+        dist.recv(small, 0, tag=6)  # so the other one has been announced
+        child = os.fork()
+        if child == 0:
+            dist.destroy_process_group()
+            os._exit(0)
+        os.waitpid(child, 0)
+        received = torch.zeros_like(large)
+        dist.recv(received, 0, tag=5)
+        assert torch.equal(received, large)
+    for _ in range(100):
+        dist.all_reduce(small)
+    ready()
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore

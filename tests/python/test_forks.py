@@ -40,6 +40,11 @@ def test_a_process_with_a_group_tells_its_children_to_be_spawned(tmp_path: Path)
     assert "while its parent has no process group and no runtime" in told
 
 
+def test_a_child_that_drops_a_group_leaves_its_parents_messages_alone(tmp_path: Path) -> None:
+    for ended in run_ranks("forks_while_a_message_waits", 2, tmp_path / "store", timeout_s=100):
+        assert ended.code == 0, ended.errors
+
+
 def test_runtimes_are_opened_in_children_of_a_process_that_has_closed_its_own() -> None:
     program = [sys.executable, "-W", "ignore", str(HERE / "runtime_servers.py"), "forks_when_closed"]
     assert output_of(program, timeout_s=120) == "ready\n"
