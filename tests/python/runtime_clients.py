@@ -27,3 +27,17 @@ class Server:
 
     def close(self) -> None:
         self.process.communicate(timeout=60)
+
+
+def check_that_it_ends(program: str) -> None:
+    """Runs a program of runtime_servers.py, which prints "ready" and ends without a word more."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", str(PROGRAMS), program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(),
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "ready\n"
+    assert not ended.stderr

@@ -6,8 +6,6 @@ import array
 import asyncio
 import gc
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import CancelledError
 
@@ -16,8 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from pool import RankPool
-from processes import environment
-from runtime_clients import PROGRAMS, Server
+from runtime_clients import Server, check_that_it_ends
 
 from torch_axon import Runtime
 from torch_axon.runtime import Future, Peer, PeerLostError, RemoteError, RuntimeClosedError, WrongSecretError
@@ -395,16 +392,7 @@ def test_arguments_are_checked() -> None:
     ],
 )
 def test_processes_end_whatever_is_under_way(program: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", str(PROGRAMS), program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment(),
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "ready\n"
-    assert not ended.stderr
+    check_that_it_ends(program)
 
 
 def meets_and_calls() -> None:
