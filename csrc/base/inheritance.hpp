@@ -1,4 +1,4 @@
-// What child processes inherit of this process's descriptors.
+// Keeps chosen file descriptors of this process from its forked children.
 //
 // A connection hangs up when the last copy of its socket is closed. A child's copy would thus hide the end of this
 // process from its peers for as long as the child lives, and keep a listener's port bound.

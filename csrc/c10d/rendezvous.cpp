@@ -23,7 +23,7 @@ static constexpr std::chrono::hours kLongestTimeout{24 * 365};
 static constexpr uint8_t kGroup = 'g';
 static constexpr uint8_t kMove = 'm';
 
-// What a value of a TCPStore may hold.
+// The largest value that a TCPStore accepts.
 static constexpr size_t kLargestValue = size_t{8} << 20;
 
 Rendezvous::Rendezvous(c10d::Store& store, const Membership& membership, Engine& engine)
