@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from holdings import memory_kib
 
-from torch_axon.runtime import Mailbox, Pool, Runtime, RuntimeClosedError
+from torch_axon.runtime import Mailbox, Peer, Pool, Runtime, RuntimeClosedError
 
 GREETED: list[str] = []
 
@@ -236,16 +236,26 @@ def lends() -> None:
         calls[-1].result()
 
 
+def a_server_and_its_client() -> tuple[Runtime, Runtime, Peer]:
+    """A runtime with all functions, another one, and the peer by which that one calls it."""
+    server = Runtime("other")
+    functions(server)
+    client = Runtime("runtime")
+    return server, client, client.connect(server.address)
+
+
+def is_ready(*kept: object) -> None:
+    """From here on the process may end, at which these are still there."""
+    globals()["KEPT"] = kept
+    print("ready", flush=True)
+
+
 def ends_with_calls_in_flight() -> None:
     """Its exit has to end what is under way in every direction."""
-    other = Runtime("other")
-    functions(other)
-    runtime = Runtime("runtime")
-    peer = runtime.connect(other.address)
+    other, runtime, peer = a_server_and_its_client()
     kept = [peer.invoke("sleepy", 1000), peer.invoke("never"), peer.invoke("echo", torch.ones(1 << 20))]
     threading.Thread(target=kept[0].exception, daemon=True).start()
-    print("ready", flush=True)
-    globals()["KEPT"] = (other, runtime, peer, kept)
+    is_ready(other, runtime, peer, kept)
 
 
 def ends_in_a_function() -> None:
@@ -258,9 +268,9 @@ def ends_in_a_function() -> None:
         entered.set()
         time.sleep(1000)
 
-    globals()["KEPT"] = Runtime("other").connect(runtime.address).invoke("naps")
+    call = Runtime("other").connect(runtime.address).invoke("naps")
     entered.wait(30)
-    print("ready", flush=True)
+    is_ready(call)
 
 
 def ends_in_a_busy_function() -> None:
@@ -274,17 +284,14 @@ def ends_in_a_busy_function() -> None:
         while True:
             pass
 
-    globals()["KEPT"] = Runtime("other").connect(runtime.address).invoke("computes")
+    call = Runtime("other").connect(runtime.address).invoke("computes")
     entered.wait(30)
-    print("ready", flush=True)
+    is_ready(call)
 
 
 def ends_with_daemon_threads_that_call() -> None:
     """They are not told of the end, and so say nothing of it."""
-    other = Runtime("other")
-    functions(other)
-    runtime = Runtime("runtime")
-    peer = runtime.connect(other.address)
+    other, runtime, peer = a_server_and_its_client()
     mailbox = runtime.mailbox("empty")
     have_called = threading.Barrier(6)
 
@@ -307,8 +314,7 @@ def ends_with_daemon_threads_that_call() -> None:
     for work in (lambda: calls(10), lambda: calls(2000), lambda: calls(20_000), lambda: asyncio.run(awaits()), gets):
         threading.Thread(target=work, daemon=True).start()
     have_called.wait()
-    print("ready", flush=True)
-    globals()["KEPT"] = (other, runtime, peer, mailbox)
+    is_ready(other, runtime, peer, mailbox)
 
 
 def ends_within_a_loop() -> None:
@@ -322,7 +328,7 @@ def ends_within_a_loop() -> None:
         waiting.cancel()
 
     asyncio.run(main())
-    print("ready", flush=True)
+    is_ready()
 
 
 def waits_for_a_message(mailbox: Mailbox) -> None:
@@ -332,11 +338,8 @@ def waits_for_a_message(mailbox: Mailbox) -> None:
 
 def ends_amid_streams() -> None:
     """Generators are open, mailboxes full and empty, and somebody waits for each."""
-    other = Runtime("other")
-    functions(other)
-    runtime = Runtime("runtime")
+    other, runtime, peer = a_server_and_its_client()
     empty = runtime.mailbox("empty")
-    peer = runtime.connect(other.address)
     streams = [peer.iterate(name, 1000) for name in ("numbers", "executor_numbers", "async_numbers")]
     values = [next(stream) for stream in streams]
     unbegun = peer.iterate("numbers", 1000)
@@ -344,8 +347,7 @@ def ends_amid_streams() -> None:
     sent[0].result()
     threading.Thread(target=waits_for_a_message, args=(empty,), daemon=True).start()
     threading.Thread(target=sent[-1].exception, daemon=True).start()
-    print("ready", flush=True)
-    globals()["KEPT"] = (other, runtime, peer, streams, values, unbegun, sent)
+    is_ready(other, runtime, peer, streams, values, unbegun, sent)
 
 
 class Slow:
@@ -361,42 +363,32 @@ def ends_while_another_thread_waits() -> None:
     runtime = Runtime("runtime", secret=bytes(16))
     waiting = threading.Thread(target=runtime.connect, args=[silent.getsockname()], kwargs={"timeout": 1}, daemon=True)
     waiting.start()
-    print("ready", flush=True)
-    globals()["KEPT"] = (silent, Slow())
+    is_ready(silent, Slow())
 
 
 def ends_while_another_thread_drains() -> None:
-    other = Runtime("other")
-    functions(other)
-    runtime = Runtime("runtime")
-    call = runtime.connect(other.address).invoke("never")
+    other, runtime, peer = a_server_and_its_client()
+    call = peer.invoke("never")
     draining = threading.Thread(target=runtime.close, daemon=True)
     draining.start()
     draining.join(0.05)
     assert draining.is_alive()
-    print("ready", flush=True)
-    globals()["KEPT"] = (other, runtime, call)
+    is_ready(other, runtime, call)
 
 
 def ends_while_a_peer_drains() -> None:
-    other = Runtime("other")
-    functions(other)
-    runtime = Runtime("runtime")
-    peer = runtime.connect(other.address)
+    other, runtime, peer = a_server_and_its_client()
     call = peer.invoke("never")
     draining = threading.Thread(target=peer.close, daemon=True)
     draining.start()
     draining.join(0.05)
     assert draining.is_alive()
-    print("ready", flush=True)
-    globals()["KEPT"] = (other, runtime, peer, call)
+    is_ready(other, runtime, peer, call)
 
 
 def ends_while_memory_is_found() -> None:
     """The runtime's thread is in a function that says where an answer goes, and does not come back."""
-    other = Runtime("other")
-    functions(other)
-    runtime = Runtime("runtime")
+    other, runtime, peer = a_server_and_its_client()
     entered = threading.Event()
 
     def where(coming: object) -> list[torch.Tensor]:
@@ -404,11 +396,10 @@ def ends_while_memory_is_found() -> None:
         time.sleep(1000)
         return []
 
-    call = runtime.connect(other.address).invoke("echo", torch.ones(1 << 20), memory=where)
+    call = peer.invoke("echo", torch.ones(1 << 20), memory=where)
     call.add_done_callback(lambda done: done.exception())
     entered.wait(30)
-    print("ready", flush=True)
-    globals()["KEPT"] = (other, runtime, call, Pool(1 << 20))
+    is_ready(other, runtime, call, Pool(1 << 20))
 
 
 def keeps_tensors() -> None:
@@ -419,16 +410,12 @@ def keeps_tensors() -> None:
     del other, runtime
     assert torch.equal(small, torch.arange(5))
     assert torch.equal(large, torch.arange(1 << 20))
-    globals()["KEPT"] = (small, large)
-    print("ready", flush=True)
+    is_ready(small, large)
 
 
 def forks() -> None:
     """A child's calls fail at once, and its parent's go on."""
-    other = Runtime("other")
-    functions(other)
-    runtime = Runtime("runtime")
-    peer = runtime.connect(other.address)
+    *_kept, peer = a_server_and_its_client()
     child = os.fork()
     if child == 0:
         peer.close()
@@ -440,7 +427,7 @@ def forks() -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 7
     assert peer.invoke("echo", 1).result() == 1
-    print("ready", flush=True)
+    is_ready()
 
 
 def forks_when_closed() -> None:
@@ -470,7 +457,7 @@ def forks_when_closed() -> None:
         call()
 
     fork_and_call(2)
-    print("ready", flush=True)
+    is_ready()
 
 
 PROGRAMS: list[Callable[[], None]] = [

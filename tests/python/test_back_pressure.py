@@ -81,8 +81,11 @@ def _wait(works: list[dist.Work]) -> None:
         work.wait()
 
 
-def _num_completed(works: list[dist.Work]) -> int:
-    return sum(work.is_completed() for work in works)
+def _num_completed_before(works: list[dist.Work]) -> int:
+    """How many are complete by now; all are when this returns."""
+    num_completed = sum(work.is_completed() for work in works)
+    _wait(works)
+    return num_completed
 
 
 def _send_ahead() -> int | None:
@@ -90,9 +93,7 @@ def _send_ahead() -> int | None:
     if dist.get_rank() == 0:
         works = [dist.isend(_number(number), 1) for number in range(MESSAGES)]
         dist.barrier()
-        completed = _num_completed(works)
-        _wait(works)
-        return completed
+        return _num_completed_before(works)
     dist.barrier()
     data = torch.zeros(SIZE)
     for number in range(MESSAGES):
@@ -106,16 +107,29 @@ def test_sends_wait_for_their_receives(pair: Pair) -> None:
     assert 0 < completed <= BOUND
 
 
+class _Full:
+    """Told beside the group: the sender has sent as much as the receiver holds."""
+
+    def __init__(self, folder: str) -> None:
+        self._store = dist.FileStore(f"{folder}/token", 2)
+
+    def tell(self) -> None:
+        self._store.set("full", "yes")
+
+    def wait(self) -> None:
+        self._store.wait(["full"])
+
+
 def _block_ahead(folder: str) -> None:
     """Blocking sends: the receiver begins once as much has been sent as it holds."""
-    store = dist.FileStore(f"{folder}/token", 2)
+    full = _Full(folder)
     if dist.get_rank() == 0:
         for number in range(MESSAGES):
             dist.send(_number(number), 1)
             if number == BOUND - 1:
-                store.set("full", "yes")
+                full.tell()
         return
-    store.wait(["full"])
+    full.wait()
     data = torch.zeros(SIZE)
     for number in range(MESSAGES):
         assert dist.recv(data) == 0
@@ -130,9 +144,7 @@ def _broadcast_ahead() -> int | None:
     if dist.get_rank() == 0:
         works = [dist.broadcast(_number(number), 0, async_op=True) for number in range(MESSAGES)]
         dist.send(torch.zeros(1), 1, tag=TOKEN_TAG)
-        completed = _num_completed(works)
-        _wait(works)
-        return completed
+        return _num_completed_before(works)
     dist.recv(torch.zeros(1), 0, tag=TOKEN_TAG)
     for number in range(MESSAGES):
         data = _number(-1)
@@ -150,9 +162,7 @@ def _gather_ahead() -> int | None:
     if dist.get_rank() == 1:
         works = [dist.gather(_number(number), None, 0, async_op=True) for number in range(MESSAGES)]
         dist.send(torch.zeros(1), 0, tag=TOKEN_TAG)
-        completed = _num_completed(works)
-        _wait(works)
-        return completed
+        return _num_completed_before(works)
     dist.recv(torch.zeros(1), 1, tag=TOKEN_TAG)
     for number in range(MESSAGES):
         parts = [torch.zeros(SIZE) for _ in range(2)]
@@ -168,14 +178,14 @@ def test_gathers_wait_for_their_root(pair: Pair) -> None:
 
 def _objects_ahead(folder: str) -> None:
     """Two messages an object: its size and its bytes."""
-    store = dist.FileStore(f"{folder}/token", 2)
+    full = _Full(folder)
     count = 200
     for number in range(count) if dist.get_rank() == 0 else ():
         dist.send_object_list([number, "x" * 60_000], 1)
         if number == BOUND - 2:
-            store.set("full", "yes")
+            full.tell()
     if dist.get_rank() == 1:
-        store.wait(["full"])
+        full.wait()
         for number in range(count):
             objects = [None, None]
             dist.recv_object_list(objects, 0)

@@ -34,11 +34,21 @@ def peer(server: Runtime) -> Iterator[Peer]:
         yield runtime.connect(server.address)
 
 
+async def function(value: int) -> int:
+    return value
+
+
 def register_on(loop: asyncio.AbstractEventLoop, runtime: Runtime, function: Callable[..., Any]) -> None:
     async def register() -> None:
         runtime.register(function)
 
     loop.run_until_complete(register())
+
+
+def await_arrival(server: Runtime, peer: Peer) -> None:
+    """Of the calls made before."""
+    server.register("behind")(lambda: None)
+    peer.invoke("behind").result()
 
 
 def is_closed_error(error: BaseException | None, name: str) -> bool:
@@ -47,9 +57,6 @@ def is_closed_error(error: BaseException | None, name: str) -> bool:
 
 @on_both_loops
 def test_functions_of_a_closed_loop_fail_at_once(server: Runtime, peer: Peer, new_loop: NewLoop) -> None:
-    async def function(value: int) -> int:
-        return value
-
     loop = new_loop()
     register_on(loop, server, function)
     loop.close()
@@ -59,14 +66,10 @@ def test_functions_of_a_closed_loop_fail_at_once(server: Runtime, peer: Peer, ne
 
 @on_both_loops
 def test_calls_that_wait_for_a_loop_fail_when_it_is_closed(server: Runtime, peer: Peer, new_loop: NewLoop) -> None:
-    async def function(value: int) -> int:
-        return value
-
     loop = new_loop()
     register_on(loop, server, function)
     waiting = [peer.invoke("function", number, timeout=LIMIT_S) for number in range(3)]
-    server.register("behind")(lambda: None)
-    peer.invoke("behind").result()  # so that they have come
+    await_arrival(server, peer)
     assert not any(future.done() for future in waiting)
     loop.close()
     for future in [*waiting, peer.invoke("function", 1, timeout=LIMIT_S)]:
@@ -75,14 +78,10 @@ def test_calls_that_wait_for_a_loop_fail_when_it_is_closed(server: Runtime, peer
 
 @on_both_loops
 def test_a_loop_that_has_stopped_answers_once_it_runs_again(server: Runtime, peer: Peer, new_loop: NewLoop) -> None:
-    async def function(value: int) -> int:
-        return value
-
     loop = new_loop()
     register_on(loop, server, function)
     waiting = peer.invoke("function", 3, timeout=LIMIT_S)
-    server.register("behind")(lambda: None)
-    peer.invoke("behind").result()
+    await_arrival(server, peer)
 
     async def until_it_is_answered() -> None:
         while not waiting.done():
@@ -98,17 +97,17 @@ def test_a_loop_that_has_stopped_answers_once_it_runs_again(server: Runtime, pee
 def test_coroutines_fail_when_their_loop_is_closed_beneath_them(server: Runtime, peer: Peer, new_loop: NewLoop) -> None:
     entered = asyncio.Event()
 
-    async def function() -> None:
+    async def waits() -> None:
         entered.set()
         await asyncio.Event().wait()
 
     loop = new_loop()
-    register_on(loop, server, function)
-    running = peer.invoke("function", timeout=LIMIT_S)
+    register_on(loop, server, waits)
+    running = peer.invoke("waits", timeout=LIMIT_S)
     loop.run_until_complete(entered.wait())
     loop.set_exception_handler(lambda *_: None)  # of the task that is destroyed
     loop.close()
-    assert is_closed_error(running.exception(), "function")
+    assert is_closed_error(running.exception(), "waits")
 
 
 def test_callers_hear_when_a_servers_asyncio_run_ends(server: Runtime, peer: Peer) -> None:

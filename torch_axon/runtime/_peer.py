@@ -6,9 +6,9 @@ import asyncio
 import itertools
 from collections.abc import Iterable
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from torch_axon.runtime._closable import Closable
 from torch_axon.runtime._future import Future
 from torch_axon.runtime._generators import Answers
 from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, Policy, policy_of, read_answer
@@ -26,7 +26,7 @@ _LEAST_LOOK_INTERVAL_S, _MOST_LOOK_INTERVAL_S = 0.002, 0.05
 _numbers = itertools.count()  # of generators, of all peers of this process
 
 
-class Peer:
+class Peer(Closable):
     """A runtime of another process, or of this one. Made by `Runtime.connect`; for any thread.
 
     A context manager, and an asynchronous one: leaving it closes the peer.
@@ -38,22 +38,6 @@ class Peer:
         self._timeout = runtime.timeout
         self.name: str = connection.name
         self.incarnation: int = connection.incarnation
-
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(drain=error is None)
-
-    async def __aenter__(self) -> Peer:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose(drain=error is None)
 
     def __repr__(self) -> str:
         return f"Peer({self.name!r}, incarnation={self.incarnation:#x})"

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import cache
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
 from torch_axon import _native
 from torch_axon.runtime import _connecting, _errors, _kinds
+from torch_axon.runtime._closable import Closable
 from torch_axon.runtime._connecting import Target
 from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop, check_executor
 from torch_axon.runtime._generators import Generators
@@ -41,7 +42,7 @@ _LONGEST_END_S = 2.0
 _open: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
-class Runtime:
+class Runtime(Closable):
     """Registers functions, listens, connects. A context manager, also an asynchronous one; for any thread.
 
     name: what peers know it by
@@ -117,22 +118,6 @@ class Runtime:
         self._thread = thread
         _open.add(self)
         _close_all_at_exit()
-
-    def __enter__(self) -> Runtime:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(drain=error is None)
-
-    async def __aenter__(self) -> Runtime:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose(drain=error is None)
 
     def __del__(self) -> None:
         if hasattr(self, "_thread"):
