@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -46,48 +47,55 @@ class RingsShortOfDescriptors : public testing::TestWithParam<int> {
   static std::unique_ptr<Transport> make_transport() {
     return with_rings(kUcxTcp.make()->make_transport(), RingUse::kCopies);
   }
+
+  // One of two processes that have met, of which the one that the parameter names has no descriptors left.
+  struct Rank {
+    const int rank;
+    Node& node;
+    const PeerId peer;
+    std::optional<Shortage>& shortage;
+    ProcessGroup& group;
+  };
+  static void on_both(const std::function<void(Rank)>& run) {
+    ProcessGroup group(2, [&run](int rank, ProcessGroup& group) {
+      Node node(make_transport());
+      const PeerId peer = group.meet(rank, node, true)[1 - rank];
+      std::optional<Shortage> shortage;
+      if (is_short(rank)) shortage.emplace();
+      group.barrier(rank);
+      run({rank, node, peer, shortage, group});
+      group.barrier(rank, node);
+    });
+    EXPECT_TRUE(group.wait());
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(At, RingsShortOfDescriptors, testing::Values(0, 1),
                          [](const auto& at) { return at.param == 0 ? "sender" : "receiver"; });
 
 TEST_P(RingsShortOfDescriptors, wait_until_some_come_back) {
-  ProcessGroup group(2, [](int rank, ProcessGroup& group) {
-    Node node(make_transport());
-    const PeerId peer = group.meet(rank, node, true)[1 - rank];
-    std::optional<Shortage> shortage;
-    if (is_short(rank)) shortage.emplace();
-    group.barrier(rank);
-    if (rank == 0) node.send(peer, pattern(300, 7));
+  on_both([](Rank at) {
+    Node& node = at.node;
+    if (at.rank == 0) node.send(at.peer, pattern(300, 7));
     drive({&node}, [&] { return !node.lost.empty(); }, 100ms);
     EXPECT_EQ(node.num_complete(), 0U);
-    group.barrier(rank);
-    shortage.reset();
-    EXPECT_TRUE(drive({&node}, [&] { return rank == 0 ? node.all_sends_finished() : node.num_complete() == 1; }));
-    if (rank == 1) {
+    at.group.barrier(at.rank);
+    at.shortage.reset();
+    EXPECT_TRUE(drive({&node}, [&] { return at.rank == 0 ? node.all_sends_finished() : node.num_complete() == 1; }));
+    if (at.rank == 1) {
       EXPECT_EQ(node.arrivals.front().bytes(), pattern(300, 7));
     }
     EXPECT_TRUE(node.lost.empty());
-    group.barrier(rank, node);
   });
-  EXPECT_TRUE(group.wait());
 }
 
 TEST_P(RingsShortOfDescriptors, lose_the_peer_where_none_come_back) {
-  ProcessGroup group(2, [](int rank, ProcessGroup& group) {
-    Node node(make_transport());
-    const PeerId peer = group.meet(rank, node, true)[1 - rank];
-    std::optional<Shortage> shortage;
-    if (is_short(rank)) shortage.emplace();
-    group.barrier(rank);
-    if (rank == 0) {
-      Transfer& sent = node.send(peer, pattern(300, 7));
-      EXPECT_TRUE(drive({&node}, [&] { return !node.lost.empty() && sent.finished(); }));
-      EXPECT_EQ(sent.status.code(), ErrorCode::kPeerLost);
-    }
-    group.barrier(rank, node);
+  on_both([](Rank at) {
+    if (at.rank != 0) return;
+    Transfer& sent = at.node.send(at.peer, pattern(300, 7));
+    EXPECT_TRUE(drive({&at.node}, [&] { return !at.node.lost.empty() && sent.finished(); }));
+    EXPECT_EQ(sent.status.code(), ErrorCode::kPeerLost);
   });
-  EXPECT_TRUE(group.wait());
 }
 
 TEST(Descriptors, are_counted_and_named_when_they_are_not_enough) {
