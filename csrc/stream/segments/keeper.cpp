@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/resources.hpp"
+
 namespace axon {
 
 static constexpr std::chrono::seconds kLongestStop{2};
@@ -26,14 +28,20 @@ Keeper::~Keeper() {
   stop();
 }
 
-void Keeper::keep(Task task) {
+Status Keeper::keep(Task task) {
   const std::lock_guard lock(mutex_);
+  if (!thread_.joinable() && !is_stopping_) {
+    process_.store(getpid(), std::memory_order_relaxed);
+    try {
+      thread_ = std::thread([this] { run(); });  // which waits for the lock
+    } catch (const std::system_error& failure) {
+      return {ErrorCode::kResourceExhausted, describe_thread_failure(thread_name_, failure)};
+    }
+  }
   tasks_.push_back(std::move(task));
   is_woken_ = true;
   changed_.notify_all();
-  if (thread_.joinable() || is_stopping_) return;
-  process_.store(getpid(), std::memory_order_relaxed);
-  thread_ = std::thread([this] { run(); });
+  return Status();
 }
 
 void Keeper::wake() noexcept {

@@ -2,7 +2,7 @@
 // offer.
 //
 //   Keeper keeper;
-//   keeper.keep([&] { … return kLive; });    // called by the thread from now on, as long as the keeper lives
+//   AXON_TRY(keeper.keep([&] { … return kLive; }));    // called by the thread from now on, as long as the keeper lives
 //   keeper.wake();                           // there is news: it looks often for a while
 //
 // It looks every millisecond for a moment after it is woken, every tenth while somebody waits, seldom as long as there
@@ -18,6 +18,8 @@
 #include <optional>
 #include <thread>
 #include <vector>
+
+#include "base/status.hpp"
 
 namespace axon {
 
@@ -40,8 +42,9 @@ class Keeper {
   explicit Keeper(const char* thread_name = "axon-keeper") noexcept : thread_name_(thread_name) {}
   ~Keeper();
 
-  // Starts the thread with the first one.
-  void keep(Task task);
+  // Starts the thread with the first one. Fails with kResourceExhausted where the system starts no more threads: the
+  // task is not called then, and may be given again.
+  Status keep(Task task);
   // Any thread; costs nothing while it is alert.
   void wake() noexcept;
   // Waits for the task under way, but not for ever: a call of CUDA's may wait for what no longer comes.

@@ -74,7 +74,8 @@ struct Segments::Parts {
         board(incarnation),
         exports(memory, board, {.device = device, .num_descriptors = num_descriptors()}) {}
 
-  void wake();
+  // Fails where the keeper's thread cannot be started.
+  Status wake();
   Liveliness tend();
   void sweep();
   size_t look_at_peers();
@@ -88,7 +89,8 @@ struct Segments::Parts {
   const DriversMemory memory;
   SegmentBoard board;
   Exports exports;
-  std::once_flag kept;
+  std::mutex keeping;
+  std::atomic<bool> is_kept{false};    // written under keeping; relaxed: the keeper's lock publishes the task
   std::atomic<size_t> num_retired{0};  // relaxed: a hint
 
   // The keeper's thread only.
@@ -121,8 +123,11 @@ SegmentPlace Segments::locate(const void* data, size_t num_bytes) {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(parts_->device);
   const Exports::Located located = parts_->exports.locate(reinterpret_cast<uint64_t>(data), num_bytes);
-  if (located.is_news) parts_->wake();
-  return located.place;
+  if (!located.is_news && parts_->is_kept.load(std::memory_order_relaxed)) return located.place;
+  const Status woken = parts_->wake();
+  if (woken.ok()) return located.place;
+  log::info(woken.message() + ". Peers cannot map the memory of GPU " + std::to_string(parts_->device));
+  return {};
 }
 
 std::shared_ptr<const SegmentOwner> Segments::follow(BoardPlace board, std::shared_ptr<const PeerProcess> process) {
@@ -145,9 +150,14 @@ std::shared_ptr<const SegmentOwner> Segments::follow(BoardPlace board, std::shar
                                                            .table = *table,
                                                            .num_retired = parts_->num_retired});
   auto imports = std::make_unique<Imports>(std::move(peer), board);
+  if (const Status woken = parts_->wake(); !woken.ok()) {
+    log::info(woken.message() + ". Tensors of this peer go through the arena");
+    parts_->tables->give_back(*table);
+    return parts_->nobody;
+  }
   parts_->followed.push_back(
       std::make_shared<Followed>(Followed{{*table}, *table, board, std::move(process), std::move(imports)}));
-  parts_->wake();
+  Keeper::instance().wake();
   return parts_->followed.back();
 }
 
@@ -162,7 +172,7 @@ Status Segments::await(const SegmentOwner& owner, uint32_t number) {
   std::unique_lock lock(parts_->mutex);
   while (find(owner, number).empty()) {
     const uint64_t next_look = parts_->num_looks_begun + 1;
-    parts_->wake();
+    AXON_TRY(parts_->wake());
     if (!parts_->has_looked.wait_until(lock, deadline, [&] { return parts_->num_looks_done >= next_look; })) {
       return {ErrorCode::kTimeout, "the driver has not mapped it in time"};
     }
@@ -183,9 +193,14 @@ SegmentCounts Segments::counts() const {
           .num_retired = parts_->retired.size()};
 }
 
-void Segments::Parts::wake() {
-  std::call_once(kept, [this] { Keeper::instance().keep([this] { return tend(); }); });
+Status Segments::Parts::wake() {
+  {
+    const std::lock_guard lock(keeping);
+    if (!is_kept.load(std::memory_order_relaxed)) AXON_TRY(Keeper::instance().keep([this] { return tend(); }));
+    is_kept.store(true, std::memory_order_relaxed);
+  }
   Keeper::instance().wake();
+  return Status();
 }
 
 Liveliness Segments::Parts::tend() {

@@ -38,6 +38,7 @@ struct Arrivals::Retired {
 
 Result<std::unique_ptr<Arrivals>> Arrivals::create(const Team& team) {
   static_assert(kMaxTeamRanks * kMaxPieces * sizeof(uint32_t) <= SharedPage::kNumBytes);
+  AXON_TRY(WaitEnder::prepare());
   std::unique_ptr<Arrivals> arrivals(new Arrivals(team));
   AXON_TRY(arrivals->adopt(team.rank, SharedPage::create()));
   auto* const own = reinterpret_cast<uint32_t*>(arrivals->words_[index_of(team.rank)]->page.data());

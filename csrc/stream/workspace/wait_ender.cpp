@@ -12,15 +12,20 @@ struct WaitEnder::Registry {
   Keeper keeper{"axon-waits"};
   std::mutex mutex;
   std::vector<const WaitEnder*> all;
+  std::mutex starting;
+  bool has_started = false;  // guarded by starting
 
   // Never destroyed: streams may wait to the process's end.
   static Registry& instance() {
-    static Registry* const registry = [] {
-      auto* made = new Registry;
-      made->keeper.keep([made] { return made->store(); });
-      return made;
-    }();
+    static auto* const registry = new Registry;
     return *registry;
+  }
+
+  Status start() {
+    const std::lock_guard lock(starting);
+    if (!has_started) AXON_TRY(keeper.keep([this] { return store(); }));
+    has_started = true;
+    return Status();
   }
 
   Liveliness store() {
@@ -34,6 +39,10 @@ struct WaitEnder::Registry {
     return liveliness;
   }
 };
+
+Status WaitEnder::prepare() {
+  return Registry::instance().start();
+}
 
 WaitEnder::WaitEnder(std::span<uint32_t> words) : words_(words) {
   Registry& registry = Registry::instance();

@@ -2,6 +2,7 @@
 // of its own stores 1 into all of them again and again, since a stream takes the words of one wait and comes to the
 // next.
 //
+//   AXON_TRY(WaitEnder::prepare());
 //   WaitEnder ender(words);
 //   ender.begin();              // until it is destroyed
 //
@@ -12,10 +13,14 @@
 #include <cstdint>
 #include <span>
 
+#include "base/status.hpp"
+
 namespace axon {
 
 class WaitEnder {
  public:
+  // Starts the thread, before the first one is made. Fails with kResourceExhausted where the system starts no more.
+  static Status prepare();
   explicit WaitEnder(std::span<uint32_t> words);
   ~WaitEnder();
   WaitEnder(const WaitEnder&) = delete;

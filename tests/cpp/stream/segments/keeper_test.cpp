@@ -1,6 +1,7 @@
 #include "stream/segments/keeper.hpp"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 
@@ -31,15 +32,51 @@ TEST(Keeper, looks_often_at_first_then_seldom_or_never) {
 TEST(Keeper, looks_at_all_tasks) {
   std::atomic<int> first{0}, second{0};
   Keeper keeper;
-  keeper.keep([&] { return ++first, Liveliness::kIdle; });
-  keeper.keep([&] { return ++second, Liveliness::kIdle; });
+  ASSERT_TRUE(keeper.keep([&] { return ++first, Liveliness::kIdle; }).ok());
+  ASSERT_TRUE(keeper.keep([&] { return ++second, Liveliness::kIdle; }).ok());
   EXPECT_TRUE(comes_true([&] { return first > 1 && second > 1; }));
+}
+
+// New threads want more stack than there are addresses.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    (void)pthread_getattr_default_np(&before_);
+    pthread_attr_t greedy;
+    (void)pthread_attr_init(&greedy);
+    (void)pthread_attr_setstacksize(&greedy, size_t{1} << 47);
+    (void)pthread_setattr_default_np(&greedy);
+    (void)pthread_attr_destroy(&greedy);
+  }
+  ~NoMoreThreads() {
+    (void)pthread_setattr_default_np(&before_);
+    (void)pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_{};
+};
+
+TEST(Keeper, says_why_its_thread_cannot_be_started_and_may_be_asked_again) {
+  std::atomic<int> num_looks{0};
+  Keeper keeper("axon-test");
+  const auto look = [&] { return ++num_looks, Liveliness::kIdle; };
+  {
+    const NoMoreThreads shortage;
+    const Status refused = keeper.keep(look);
+    EXPECT_EQ(refused.code(), ErrorCode::kResourceExhausted);
+    for (const char* part : {"the thread 'axon-test' cannot be started", "ulimit -u"}) {
+      EXPECT_NE(refused.message().find(part), std::string::npos) << refused.message();
+    }
+  }
+  ASSERT_TRUE(keeper.keep(look).ok());
+  EXPECT_TRUE(comes_true([&] { return num_looks > 0; }));
 }
 
 TEST(Keeper, wakes_from_its_sleep) {
   std::atomic<int> num_looks{0};
   Keeper keeper;
-  keeper.keep([&] { return ++num_looks, Liveliness::kIdle; });
+  ASSERT_TRUE(keeper.keep([&] { return ++num_looks, Liveliness::kIdle; }).ok());
   for (int again = 0; again < 3; ++again) {
     const int before = num_looks;
     keeper.wake();
@@ -50,14 +87,14 @@ TEST(Keeper, wakes_from_its_sleep) {
 TEST(Keeper, keeps_looking_as_long_as_something_is_live) {
   std::atomic<int> num_looks{0};
   Keeper keeper;
-  keeper.keep([&] { return ++num_looks, Liveliness::kLive; });
+  ASSERT_TRUE(keeper.keep([&] { return ++num_looks, Liveliness::kLive; }).ok());
   EXPECT_TRUE(comes_true([&] { return num_looks > 25; }));  // more than fit into the time of alert
 }
 
 TEST(Keeper, calls_nothing_once_it_has_stopped) {
   std::atomic<int> num_looks{0};
   Keeper keeper;
-  keeper.keep([&] { return ++num_looks, Liveliness::kLive; });
+  ASSERT_TRUE(keeper.keep([&] { return ++num_looks, Liveliness::kLive; }).ok());
   EXPECT_TRUE(comes_true([&] { return num_looks > 0; }));
   keeper.stop();
   const int at_the_end = num_looks;

@@ -33,6 +33,7 @@ void take(Words& words) {
 }
 
 TEST(WaitEnder, stores_again_whatever_has_been_taken) {
+  ASSERT_TRUE(WaitEnder::prepare().ok());
   Words words{}, others{};
   WaitEnder ender(words);
   const WaitEnder idle(others);
@@ -46,6 +47,7 @@ TEST(WaitEnder, stores_again_whatever_has_been_taken) {
 }
 
 TEST(WaitEnder, leaves_the_words_alone_once_it_is_gone) {
+  ASSERT_TRUE(WaitEnder::prepare().ok());
   Words words{}, others{};
   std::optional<WaitEnder> gone(std::in_place, words);
   WaitEnder other(others);
