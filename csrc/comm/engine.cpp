@@ -25,10 +25,6 @@ static constexpr std::chrono::milliseconds kUnreadWords{1000};
 static constexpr std::chrono::milliseconds kLongestToHear{500};
 // For words that others wait for before they are given up.
 static constexpr std::chrono::milliseconds kFarewell{10};
-// Of a peer: its process, and either its bell and a ring that is not read yet, or two sockets.
-static constexpr size_t kDescriptorsOfAPeer = 3;
-// For what is open for a moment only: rings that are mapped, connections that are accepted, files of the program.
-static constexpr size_t kSpareDescriptors = 8;
 
 namespace {
 
@@ -108,8 +104,12 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
                                                      ", this process, is not one that it has made");
     }
     Team team{.rank = specification.rank, .peers = {}, .keys = {}};
+    if (Status room = check_room_for(specification.cards); !room.ok()) {
+      return Status(room.code(), "[rank " + std::to_string(specification.rank) + " of group '" + specification.name +
+                                     "'] other ranks cannot be reached: " + room.message());
+    }
     for (const PeerCard& card : specification.cards) {
-      Result<PeerId> peer = meet(card);
+      Result<PeerId> peer = meet_unchecked(card);
       if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
       team.peers.push_back(peer.value());
       team.keys.push_back(card.key);
@@ -127,39 +127,15 @@ uint64_t Engine::num_refused() {
   return progress_->exclusively([this] { return messenger_.num_refused(); });
 }
 
-Status Engine::check_room(size_t num_new_peers) const {
-  size_t num_wanted = kSpareDescriptors + num_new_peers * kDescriptorsOfAPeer;
-  for (PeerId peer = 0; peer < peers_.size(); ++peer) num_wanted += transport_->num_descriptors_to_come(peer);
-  return check_descriptors(num_wanted, num_new_peers == 0 ? "serve another connection" : "meet another process");
-}
-
-Status Engine::check_room_for_group(size_t num_ranks) {
-  return progress_->exclusively([&] {
-    const size_t num_known = peer_of_.size();  // most likely they are in this group, too; meet() looks again
-    return check_room(num_ranks > num_known ? num_ranks - num_known : 0);
-  });
-}
-
-// The card's word for it is not enough: hosts that were cloned from one snapshot have the same identity. What is not
-// proven is of another host, and reached by the network, which tells by itself when it is gone.
-bool Engine::is_here(const PeerCard& card) const {
-  if (card.process == card_.process) return true;
-  if (card.host != card_.host || !beacon_) return false;
-  const Result<bool> seen = HostBeacon::look_for(card.process);
-  if (!seen.ok()) {
-    log::warn("messages to process " + std::to_string(card.pid) + " take the network: " + seen.status().message());
-  } else if (!seen.value()) {
-    log::info("process " + std::to_string(card.pid) + " claims to be of this host, but is not here");
-  }
-  return seen.ok() && seen.value();
-}
-
-// The peer of this process, met now or in an earlier group.
 Result<PeerId> Engine::meet(const PeerCard& card) {
+  AXON_TRY(check_room_for({&card, 1}));
+  return meet_unchecked(card);
+}
+
+Result<PeerId> Engine::meet_unchecked(const PeerCard& card) {
   if (const auto known = peer_of_.find(card.process); known != peer_of_.end()) return known->second;
   const bool same_host = is_here(card);
   if (same_host && !deafness_.ok()) return deafness_.clone();
-  AXON_TRY(check_room(1));
   Result<PeerId> added = transport_->add_peer(card.address, same_host);
   if (!added.ok()) return added;
   const PeerId peer = added.value();

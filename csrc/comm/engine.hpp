@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,7 @@ class Engine final : private ControlHandler, private Driver {
     return progress_->exclusively(std::move(action));
   }
   // Holder of the token only, as all that follows.
+  // The peer of this process, met now or in an earlier group.
   Result<PeerId> meet(const PeerCard& card);
   // Whether so many further peers, and all that have been met, find the file descriptors that they need. Whoever runs
   // out of them within UCX ends there: its listener closes for good at the first connection that it cannot accept
@@ -151,6 +153,9 @@ class Engine final : private ControlHandler, private Driver {
   void go_deaf(PeerId killed) noexcept;
   void light_beacon();
   bool is_here(const PeerCard& card) const;
+  // As check_room(), for those of them that have not been met.
+  Status check_room_for(std::span<const PeerCard> cards) const;
+  Result<PeerId> meet_unchecked(const PeerCard& card);
 
   // Driver
   unsigned drive() noexcept override;
