@@ -71,6 +71,7 @@ ucs_status_t UcxTransport::on_offer(void* self, const void* header, size_t heade
   const bool waits_at_sender = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   if (header_num_bytes != sizeof(OfferHeader) || !waits_at_sender || transport.closing_) [[unlikely]]
     return transport.drop_malformed(header_num_bytes, waits_at_sender);
+  transport.has_connections_ = true;
   OfferHeader aligned;
   std::memcpy(&aligned, header, sizeof aligned);
   return transport.deliver_rendezvous(aligned, data, num_bytes);

@@ -121,6 +121,7 @@ Status UcxTransport::connect(Peer& peer) {
   params.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = &UcxTransport::on_endpoint_error, .arg = &peer};
+  has_connections_ = true;
   return status_of(ucp_ep_create(worker_.get(), &params, &peer.endpoint), "ucp_ep_create");
 }
 
@@ -196,6 +197,7 @@ ucs_status_t UcxTransport::on_arrival(void* self, const void* header, size_t hea
   const bool waits_at_sender = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   if (header_num_bytes != sizeof(MessageHeader) || waits_at_sender || transport.closing_) [[unlikely]]
     return transport.drop_malformed(header_num_bytes, waits_at_sender);
+  transport.has_connections_ = true;
   MessageHeader aligned;
   std::memcpy(&aligned, header, sizeof aligned);
   transport.receiver_->on_message(aligned, {.bytes = static_cast<const std::byte*>(data), .num_bytes = num_bytes});
@@ -290,8 +292,9 @@ void UcxTransport::close(Peer& peer) noexcept {
 }
 
 // Nobody says when UCX's own thread has accepted a connection. What comes over it is answered before this process
-// sleeps: that is when to look.
+// sleeps: that is when to look. Where no connection has been used, as where rings carry everything, none is looked for.
 void UcxTransport::look_after_descriptors() noexcept {
+  if (!has_connections_) return;
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;

@@ -163,8 +163,9 @@ class UcxTransport final : public Transport {
   uint64_t heard_ = 0;  // the latest that has come
   uint64_t num_malformed_ = 0;
   std::chrono::steady_clock::time_point next_look_{};  // for descriptors that programs to come are not to inherit
-  bool has_other_than_loopback_ = false;               // without another interface there is no other host
-  bool closing_ = false;                               // nobody is told anything any more
+  bool has_connections_ = false;  // an endpoint of ours, or a peer's that it has sent over: both may open descriptors
+  bool has_other_than_loopback_ = false;  // without another interface there is no other host
+  bool closing_ = false;                  // nobody is told anything any more
 };
 
 }  // namespace axon
