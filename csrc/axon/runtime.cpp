@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "axon/deadline.hpp"
@@ -124,12 +126,17 @@ Result<Runtime> Runtime::open(RuntimeOptions options) {
   }
 }
 
+static Status moved_from() {
+  return {ErrorCode::kInvalidArgument, "the runtime has been moved from"};
+}
+
 const std::string& Runtime::name() const noexcept {
-  return state_->runtime->name();
+  static const std::string none;
+  return state_ ? state_->runtime->name() : none;
 }
 
 uint64_t Runtime::incarnation() const noexcept {
-  return state_->runtime->incarnation();
+  return state_ ? state_->runtime->incarnation() : 0;
 }
 
 Status Runtime::State::add(std::string name, Handler handler, Ask ask) {
@@ -139,6 +146,7 @@ Status Runtime::State::add(std::string name, Handler handler, Ask ask) {
 }
 
 Status Runtime::add(std::string name, Handler handler, Ask ask) {
+  if (!state_) return moved_from();
   if (name.starts_with(kOwnNames)) {
     return {ErrorCode::kInvalidArgument, "add: name is '" + name + "'; allowed: any that does not begin with '" +
                                              std::string(kOwnNames) + "', as those of the runtime's own functions do"};
@@ -147,6 +155,7 @@ Status Runtime::add(std::string name, Handler handler, Ask ask) {
 }
 
 Status Runtime::add_generator(std::string name, GeneratorFunction function, Ask ask) {
+  if (!state_) return moved_from();
   const auto open = [generators = state_->generators, function = std::move(function)](Invocation& invocation) {
     generators->open(invocation, function);
   };
@@ -161,6 +170,7 @@ static Status check_tag(const char* function, std::string_view tag) {
 }
 
 Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
+  if (!state_) return moved_from();
   AXON_TRY(check_tag("mailbox", tag));
   if (options.capacity == 0) return Status(ErrorCode::kInvalidArgument, "mailbox: capacity is 0; allowed: 1 or more");
   const auto mailbox = std::make_shared<Mailbox::State>(state_->runtime->core().engine(), options.capacity);
@@ -172,56 +182,97 @@ Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
 }
 
 Result<Outbox> Runtime::outbox(const Peer& peer, std::string_view tag) {
+  if (!state_) return moved_from();
   AXON_TRY(check_tag("outbox", tag));
   return Outbox(peer, std::string(kMailboxes).append(tag));
 }
 
 Result<uint16_t> Runtime::listen(const std::string& host, uint16_t port, std::string_view secret) {
+  if (!state_) return moved_from();
   Result<Secret> known = secret_of(secret);
   if (!known.ok()) return std::move(known.status());
   return state_->runtime->listen({.host = host, .port = port}, known.value());
 }
 
 Result<std::vector<std::byte>> Runtime::address() {
+  if (!state_) return moved_from();
   return state_->runtime->address();
 }
 
-Result<Peer> Runtime::connect(std::span<const std::byte> address, std::chrono::milliseconds timeout) {
-  return peer_of(state_->runtime->connect(address, deadline_in(timeout)));
+// Whether a server that is about to start may answer the next attempt.
+static bool may_pass(const Status& failure) noexcept {
+  const ErrorCode code = failure.code();
+  return code == ErrorCode::kTransport || code == ErrorCode::kTimeout || code == ErrorCode::kPeerLost ||
+         code == ErrorCode::kUnknownHost;
+}
+
+// As Python's connect(wait=…) does: pauses grow, and the first attempts are short, since what is led to a place where
+// nobody answers, as by a network that is being set up, is to get another chance soon.
+template <typename Attempt>
+static Result<Peer> keep_trying(std::chrono::milliseconds timeout, std::chrono::milliseconds wait, Attempt attempt) {
+  static constexpr std::chrono::milliseconds kLongestPause{500};
+  const Clock::time_point until = deadline_in(wait);
+  std::chrono::milliseconds pause{10}, limit{1000};
+  for (int number = 1;; ++number) {
+    const bool is_last = left_until(until).count() <= 0;
+    Result<Peer> peer = peer_of(attempt(deadline_in(is_last ? timeout : std::min(timeout, limit))));
+    if (peer.ok() || wait.count() <= 0 || !may_pass(peer.status())) return peer;
+    if (is_last) {
+      const std::string attempts =
+          " (attempt " + std::to_string(number) + ", within wait=" + std::to_string(wait.count()) + " ms)";
+      return Status(peer.status().code(), peer.status().message() + attempts);
+    }
+    std::this_thread::sleep_until(std::min(until, deadline_in(pause)));
+    pause = std::min(2 * pause, kLongestPause);
+    limit = std::min(2 * limit, std::max(timeout, limit));
+  }
+}
+
+Result<Peer> Runtime::connect(std::span<const std::byte> address, std::chrono::milliseconds timeout,
+                              std::chrono::milliseconds wait) {
+  if (!state_) return moved_from();
+  return keep_trying(timeout, wait,
+                     [&](Clock::time_point deadline) { return state_->runtime->connect(address, deadline); });
 }
 
 Result<Peer> Runtime::connect(const std::string& host, uint16_t port, std::string_view secret,
-                              std::chrono::milliseconds timeout) {
+                              std::chrono::milliseconds timeout, std::chrono::milliseconds wait) {
+  if (!state_) return moved_from();
   Result<Secret> known = secret_of(secret);
   if (!known.ok()) return std::move(known.status());
-  return peer_of(state_->runtime->connect({.host = host, .port = port}, known.value(), deadline_in(timeout)));
+  return keep_trying(timeout, wait, [&](Clock::time_point deadline) {
+    return state_->runtime->connect({.host = host, .port = port}, known.value(), deadline);
+  });
 }
 
 std::optional<ListenerCounts> Runtime::counts() const {
-  return state_->runtime->counts();
+  return state_ ? state_->runtime->counts() : std::nullopt;
 }
 
 size_t Runtime::num_connections() const {
-  return state_->runtime->core().num_connections();
+  return state_ ? state_->runtime->core().num_connections() : 0;
 }
 
 bool Runtime::serve(std::chrono::milliseconds at_most, std::chrono::milliseconds awake) {
+  if (!state_) return false;
   return state_->runtime->serve(state_->is_stopped, deadline_in(at_most), bounded(awake));
 }
 
 void Runtime::stop() {
+  if (!state_) return;
   state_->is_stopped.store(true);
   state_->runtime->wake();
 }
 
 bool Runtime::drain(std::chrono::milliseconds at_most) {
+  if (!state_) return true;
   const bool drained = state_->runtime->drain(deadline_in(at_most));
   state_->close();
   return drained;
 }
 
 void Runtime::close() noexcept {
-  state_->close();
+  if (state_) state_->close();
 }
 
 }  // namespace axon::library

@@ -1,7 +1,8 @@
 // A process's end of calls with others: it registers functions, listens, connects.
 //
 // For any thread. Functions run on whichever thread drives: those that wait or serve, or the engine's own, which drives
-// when nobody else does. Leaving a runtime's scope closes it.
+// when nobody else does. Leaving a runtime's scope closes it. One that has been moved from is closed: it has no name
+// and no connections, and what it is asked for fails with kInvalidArgument.
 #pragma once
 
 #include <chrono>
@@ -57,11 +58,15 @@ class Runtime {
   // Of those who have come; none while it does not listen.
   std::optional<ListenerCounts> counts() const;
 
-  // Blocks until the peer has answered. Errors: kUnknownHost, kUnauthenticated (the secrets differ), kTransport (nobody
-  // listens there), kTimeout, kPeerLost (it is closing), kInvalidArgument (an address or secret of another form).
-  Result<Peer> connect(std::span<const std::byte> address, std::chrono::milliseconds timeout);
+  // Blocks until the peer has answered, for `timeout` at most. While nobody answers there, as with a server that is
+  // about to start, further attempts begin for as long as `wait`; the last one may take `timeout` more. 0: one attempt.
+  // What no further attempt changes ends it at once, as other secrets do. Errors: kUnknownHost, kUnauthenticated (the
+  // secrets differ), kTransport (nobody listens there), kTimeout, kPeerLost (it is closing), kInvalidArgument (an
+  // address or secret of another form).
+  Result<Peer> connect(std::span<const std::byte> address, std::chrono::milliseconds timeout,
+                       std::chrono::milliseconds wait = {});
   Result<Peer> connect(const std::string& host, uint16_t port, std::string_view secret,
-                       std::chrono::milliseconds timeout);
+                       std::chrono::milliseconds timeout, std::chrono::milliseconds wait = {});
   // Of both directions, that have not ended.
   size_t num_connections() const;
 

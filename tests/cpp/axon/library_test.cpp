@@ -192,6 +192,34 @@ TEST(Library, a_runtime_counts_who_has_come_and_what_is_left) {
   while (client.num_connections() + server.num_connections() > 0) std::this_thread::yield();
 }
 
+TEST(Library, connect_waits_for_a_server_that_is_about_to_start) {
+  static constexpr const char* kSecret = "sixteen bytes of it";
+  Runtime client = Meeting::opened("client");
+  uint16_t port = 0;
+  {
+    Runtime earlier = Meeting::opened("earlier");
+    port = earlier.listen("127.0.0.1", 0, kSecret).value();
+  }
+  const Result<Peer> nobody = client.connect("127.0.0.1", port, kSecret, 10s);
+  ASSERT_FALSE(nobody.ok());
+  EXPECT_EQ(nobody.status().code(), ErrorCode::kTransport) << nobody.status().message();
+  const Result<Peer> nobody_yet = client.connect("127.0.0.1", port, kSecret, 10s, 50ms);
+  ASSERT_FALSE(nobody_yet.ok());
+  EXPECT_EQ(nobody_yet.status().code(), ErrorCode::kTransport);
+  EXPECT_NE(nobody_yet.status().message().find(", within wait=50 ms)"), std::string::npos)
+      << nobody_yet.status().message();
+  Runtime server = Meeting::opened("server");
+  std::thread starting([&] { EXPECT_TRUE(server.listen("127.0.0.1", port, kSecret).ok()); });
+  const Result<Peer> met = client.connect("127.0.0.1", port, kSecret, 10s, 30s);
+  starting.join();
+  ASSERT_TRUE(met.ok()) << met.status().message();
+  EXPECT_EQ(met.value().name(), "server");
+  const auto began = std::chrono::steady_clock::now();
+  const Result<Peer> wrong = client.connect("127.0.0.1", port, "sixteen other bytes", 10s, 1h);
+  EXPECT_EQ(wrong.status().code(), ErrorCode::kUnauthenticated);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 10min);
+}
+
 TEST(Library, who_serves_is_awake_for_as_long_as_it_is_to) {
   Runtime runtime = Meeting::opened("server");
   const auto cpu_time = [&](std::chrono::milliseconds awake) {

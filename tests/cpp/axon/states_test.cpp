@@ -191,6 +191,68 @@ TEST(States, mailboxes_outboxes_and_publications_that_were_moved_from_say_so) {
   EXPECT_DEATH(news.message(), "moved from");
 }
 
+TEST(States, a_runtime_that_was_moved_from_is_closed) {
+  Meeting met;
+  ASSERT_TRUE(met.server.add("echo", echo).ok());
+  Runtime kept(std::move(met.server));
+  Runtime& gone = met.server;
+  EXPECT_EQ(kept.name(), "server");
+  EXPECT_EQ(gone.name(), "");
+  EXPECT_EQ(gone.incarnation(), 0u);
+  EXPECT_EQ(gone.num_connections(), 0u);
+  EXPECT_FALSE(gone.counts().has_value());
+  EXPECT_FALSE(gone.serve(1s));
+  EXPECT_TRUE(gone.drain(1s));
+  gone.stop();
+  gone.close();
+  const auto address = kept.address().value();
+  const std::vector<std::pair<const char*, Status>> refusals = [&] {
+    std::vector<std::pair<const char*, Status>> all;
+    all.emplace_back("add", gone.add("other", echo));
+    all.emplace_back("add_generator", gone.add_generator("numbers", [](Received) -> Generator { return {}; }));
+    all.emplace_back("mailbox", std::move(gone.mailbox("news").status()));
+    all.emplace_back("outbox", std::move(gone.outbox(met.to_server, "news").status()));
+    all.emplace_back("listen", std::move(gone.listen("127.0.0.1", 0, "sixteen bytes of it").status()));
+    all.emplace_back("address", std::move(gone.address().status()));
+    all.emplace_back("connect", std::move(gone.connect(address, 1s).status()));
+    all.emplace_back("connect", std::move(gone.connect("127.0.0.1", 1, "sixteen bytes of it", 1s).status()));
+    return all;
+  }();
+  for (const auto& [call, refusal] : refusals) {
+    EXPECT_EQ(refusal.code(), ErrorCode::kInvalidArgument) << call;
+    EXPECT_NE(refusal.message().find("moved from"), std::string::npos) << call << ": " << refusal.message();
+  }
+  Call call(met.to_server, "echo");
+  call.start();
+  ASSERT_TRUE(call.wait(10s));
+  EXPECT_TRUE(call.status().ok()) << call.status().message();
+  gone = Meeting::opened("another");
+  EXPECT_EQ(gone.name(), "another");
+}
+
+TEST(States, a_mail_that_was_moved_from_has_no_content) {
+  Meeting met;
+  Mailbox mailbox = met.server.mailbox("news").value();
+  const Outbox outbox = met.client.outbox(met.to_server, "news").value();
+  static constexpr int64_t kShape[]{3};
+  static constexpr float kFloats[]{1, 2, 3};
+  Call call(outbox);
+  call.request().tensor({.type = DataType::kFloat32, .shape = kShape, .data = std::as_bytes(std::span(kFloats))});
+  call.start();
+  Mail mail = mailbox.take(10s).value();
+  ASSERT_EQ(mail.num_tensors(), 1u);
+  const Mail kept(std::move(mail));
+  EXPECT_EQ(kept.num_tensors(), 1u);
+  EXPECT_EQ(kept.sender().name(), "client");
+  EXPECT_EQ(mail.sender().name(), "");
+  EXPECT_EQ(mail.values().next().kind, Value::Kind::kBroken);
+  EXPECT_EQ(mail.num_tensors(), 0u);
+  EXPECT_TRUE(mail.tensor(0).data.empty());
+  EXPECT_FALSE(mail.take(0));
+  EXPECT_EQ(mail.take_owner(0).get(), nullptr);
+  EXPECT_TRUE(call.wait(10s));
+}
+
 // Answers on a thread of its own, as soon as it can.
 class Answerer {
  public:
