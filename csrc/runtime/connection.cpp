@@ -340,11 +340,11 @@ void Connection::tick(Clock::time_point now) noexcept {
     }
     if (now < call.deadline_) return;
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(call.timeout);
+    const std::string in_time = std::string(call.request.name()) + "' within " + std::to_string(took.count()) + " ms";
     give_up(call, Status(ErrorCode::kTimeout,
-                         "'" + identity_.name +
-                             (call.is_lending_ ? "' has not copied the CUDA tensors of '" : "' has not answered '") +
-                             std::string(call.request.name()) + "' within " + std::to_string(took.count()) + " ms" +
-                             (call.is_lending_ ? ": its stream is busy" : "")));
+                         "'" + identity_.name + "' has not " +
+                             (call.is_lending_ ? "copied the CUDA tensors of '" + in_time + ": its stream is busy"
+                                               : "answered '" + in_time)));
   };
   for (Place& place : places_) {
     if (place.call != nullptr) end_if_late(*place.call);
