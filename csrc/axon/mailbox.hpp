@@ -1,4 +1,5 @@
-// Streams of messages: sent to a tag at a peer, taken there in order, held back while nobody takes them.
+// Streams of messages. A sender addresses a tag at a peer; the receiver takes the messages in order. While the receiver
+// takes none, messages wait at their senders.
 //
 //   axon::Mailbox news = runtime.mailbox("news").value();             // before peers send
 //   axon::Result<axon::Mail> mail = news.take(1s);
@@ -9,7 +10,8 @@
 //   call.request().integer(7);                                        // one value
 //   call.start();                                                     // finished once it is accepted
 //
-// Copies are the same mailbox; for any thread. One that has been moved from is empty and closed.
+// Copies refer to the same mailbox. All functions may be called from any thread. A Mailbox that has been moved from is
+// empty and closed.
 #pragma once
 
 #include <chrono>
@@ -29,28 +31,31 @@
 namespace axon::library {
 
 struct MailboxOptions {
-  // Messages that are accepted ahead of those who take them. Others wait at their senders, but for one of each.
+  // How many messages are accepted before they are taken. Of further ones each sender has one here at most; the rest
+  // wait there.
   size_t capacity = 64;
-  // Where their tensors go, several on their way at a time; none: in blocks. What it gives has an Owner, and stays as
-  // long as the Mail: small tensors are copied else. The values are as they travel, see docs/wire.md.
+  // Says where the tensors of a message go; if empty, they go into blocks. It may be asked for several messages before
+  // the first of them has come. The memory that it returns needs an Owner, which lives as long as the Mail; without
+  // one, small tensors are copied. It sees the values as they travel (docs/wire.md).
   Ask ask{};
 };
 
-// A message that has been taken, with its memory.
+// A message that has been taken, with its memory. One that has been moved from has no sender, no value and no tensors.
 class Mail {
  public:
-  // Takes over what has come.
+  // Takes the content of a message that has come.
   explicit Mail(Invocation& invocation);
 
   const Peer& sender() const noexcept { return sender_; }
-  // The value.
+  // Returns a reader of the message's value.
   ValueReader values() const noexcept;
   size_t num_tensors() const noexcept { return tensors_.size(); }
-  // Empty where there is none.
+  // Returns an empty tensor if there is none of this index.
   Tensor tensor(size_t index) const noexcept;
-  // Its memory, for as long as the block is kept. Once; not of what has come into memory of its receiver's.
+  // Hands over the tensor's memory, which then lives as long as the block. Returns an empty block the second time, and
+  // for tensors that have come into the receiver's own memory.
   Block take(size_t index) noexcept;
-  // What that was given with; likewise.
+  // Hands over the Owner of the receiver's own memory that the tensor has come into; likewise once.
   Owner take_owner(size_t index) noexcept;
 
  private:
@@ -72,10 +77,10 @@ class Mailbox {
   class State;
   explicit Mailbox(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  // How many messages have come that nobody has taken; not those that wait at their senders.
+  // Returns how many messages have come and have not been taken. Those that wait at their senders do not count.
   size_t probe() const noexcept;
-  // The next message; drives until it is there. kTimeout after `patience`; kAborted when the runtime is closed, after
-  // what has come before.
+  // Returns the next message, and drives the engine until it has come. Fails with kTimeout after `patience`, and with
+  // kAborted once the runtime is closed and all that came before has been taken.
   Result<Mail> take(std::chrono::milliseconds patience);
 
  private:

@@ -9,15 +9,16 @@
 
 namespace axon {
 
-// The word of what is settled waits for its place as long as it takes: others wait for it.
+// The call that tells the peer what is settled has no time-out of its own, since the mailbox waits for it.
 static constexpr std::chrono::hours kLongestWord{24 * 365};
-// The word's place among a sender's messages, of which it is none.
+// The turn of that call, which is not one of the numbered messages.
 static constexpr int64_t kWordsTurn = -2;
 
 namespace {
 
-// [[number, how many before it may still come, how many wait behind it, value], nil] up to the value, in MessagePack:
-// integers in the form of their type, however small, so that it has one length. Big endian.
+// The MessagePack encoding, up to the value, of [[number, how many earlier messages may still come, how many wait here,
+// value], nil]. Each integer has the width of its field, however small it is, so that the header's length is fixed. Big
+// endian.
 struct __attribute__((packed)) MailHeader {
   uint8_t both = 0x92;
   uint8_t positional = 0x94;
@@ -49,7 +50,7 @@ void MailSender::begin(Call& message) noexcept {
   launch_those_due();
 }
 
-// What is launched may fail at once, which calls this again.
+// A call that fails as it is launched ends in on_end(), which calls this function again.
 void MailSender::launch_those_due() noexcept {
   if (std::exchange(is_launching_, true)) return;
   while (may_leave() && connection_.may_call()) {
@@ -118,7 +119,8 @@ void MailSender::settle() noexcept {
   tell_if_needed();
 }
 
-// Those for whom it was asked have given up. Their numbers will not come, which gives the mailbox its places back.
+// The messages that the grants were meant for have been given up. Telling the mailbox that their numbers will not come
+// frees the places that it keeps for them.
 void MailSender::give_back_unused() noexcept {
   if (num_granted_ == 0 || !waiting_.empty()) return;
   for (; num_granted_ != 0; --num_granted_) done_.insert(num_sent_++);

@@ -1,12 +1,14 @@
-// The messages to one mailbox of a peer's: numbered, so that they are taken in order, and held back here, payloads and
-// all, while the mailbox has no room.
+// The sender's end of one mailbox of a peer. It numbers the messages, so that the mailbox takes them in order, and
+// holds them back, payloads and all, while the mailbox has no room.
 //
-// One message is always allowed at the mailbox, which does not answer it before it has room: it asks for that with its
-// payload. The answer grants further ones, each a place there that is kept free; no more are granted than wait here, as
-// the messages say. So a mailbox holds what its capacity allows and one message of each sender.
+// One message may always leave without a grant: with its payload, it is the request for room. The mailbox answers it
+// once it has room. The answer grants further messages; each grant is a place that the mailbox keeps free. A message
+// says how many wait here, and the mailbox grants no more than that. So a mailbox holds at most its capacity and one
+// message of each sender.
 //
-// Each message says below which number all have found their end, accepted or not, so that none of those is waited for.
-// Where one fails, and where what was granted is not needed any more, the peer is told that by itself.
+// Each message also carries the number below which all messages are settled, that is, accepted or given up, so that the
+// mailbox does not wait for any of those. If a message fails, or if grants are left over, the sender tells the mailbox
+// by a one-way call of its own.
 //
 // Owned by its connection; holder of the progress token only, but for write_header().
 #pragma once
@@ -33,13 +35,14 @@ class MailSender {
   MailSender(const MailSender&) = delete;
   MailSender& operator=(const MailSender&) = delete;
 
-  // Of an opened message, whose one value, and nothing() behind it, follow. Filled in when it leaves.
+  // Writes the header of an opened message. The caller then writes the message's one value, followed by nothing(). The
+  // numbers in the header are filled in when the message leaves.
   static void write_header(ByteVector& bytes);
 
   void begin(Call& message) noexcept;
-  // The message has found its end here. `is_answered`: at the peer, too, or it has never been there.
+  // The call that carries the message has ended. `is_answered`: the peer has answered it, or never got it.
   void on_end(Call& message, bool is_answered) noexcept;
-  // The peer has answered a message that had found its end here before, with these values.
+  // The peer has answered a message whose call had ended here before.
   void on_late_answer(int64_t turn, std::span<const std::byte> values) noexcept;
   IntrusiveList<Call>& waiting() noexcept { return waiting_; }
 
@@ -56,13 +59,13 @@ class MailSender {
   const std::string tag_;
   IntrusiveList<Call> waiting_;  // until they may leave, in order
   size_t num_waiting_ = 0;
-  size_t num_granted_ = 0;  // and not used
-  int64_t asking_ = -1;     // the message that was not granted and is not answered; −1: none
+  size_t num_granted_ = 0;  // grants that no message has used yet
+  int64_t asking_ = -1;     // the message that left without a grant and is not answered; −1: none
   int64_t num_sent_ = 0;
-  int64_t settled_ = 0;     // all below have found their end
-  std::set<int64_t> done_;  // so have these, above
-  int64_t failed_ = 0;      // the latest that will not come, and one more
-  int64_t told_ = 0;        // what the peer has heard of, by itself
+  int64_t settled_ = 0;     // all messages below this number have ended
+  std::set<int64_t> done_;  // messages above it that have ended
+  int64_t failed_ = 0;      // one more than the number of the latest message that will not come
+  int64_t told_ = 0;        // the latest value of settled_ that a call of its own has told the peer
   bool is_telling_ = false;
   bool is_launching_ = false;
 };
