@@ -15,7 +15,7 @@ static constexpr uint32_t kMostBytes = uint32_t{4} << 20;
 static constexpr uint32_t kMessagesOfAll = uint32_t{1} << 18;
 static constexpr uint32_t kFewestMessages = 256;
 static constexpr uint32_t kMostMessages = uint32_t{1} << 14;
-// More is not believed: counts stay far from their types' bounds.
+// More is not believed: counts stay far from their types' bounds. So much of both says that its sender has left.
 static constexpr int32_t kMostCredit = 1 << 28;
 
 Allowance Allowance::in_group_of(int num_ranks) noexcept {
@@ -38,6 +38,14 @@ FlowControl::FlowControl(Transport& transport, const Team& team, Allowance allow
     rank.num_bytes_left = static_cast<int32_t>(allowance.num_bytes);
   }
   due_.reserve(ranks_.size());
+}
+
+static MessageHeader credit_to(const Team& team, uint32_t rank, int32_t num_messages, uint32_t num_bytes) noexcept {
+  return {.key = team.keys[rank],
+          .source = static_cast<uint32_t>(team.rank),
+          .destination = rank,
+          .slot = static_cast<uint32_t>(num_messages),
+          .fingerprint = {.operation = OperationKind::kCredit, .num_elements = num_bytes}};
 }
 
 void FlowControl::enqueue(Request& send) noexcept {
@@ -102,20 +110,28 @@ void FlowControl::return_credit(uint32_t source) noexcept {
 
 // Fails if the rank is gone, which others tell.
 void FlowControl::send_credit(uint32_t source, int32_t num_messages, uint32_t num_bytes) noexcept {
-  const MessageHeader credit{.key = team_.keys[source],
-                             .source = static_cast<uint32_t>(team_.rank),
-                             .destination = source,
-                             .slot = static_cast<uint32_t>(num_messages),
-                             .fingerprint = {.operation = OperationKind::kCredit, .num_elements = num_bytes}};
-  (void)transport_.send(team_.peers[source], credit, {}, unattended);
+  (void)transport_.send(team_.peers[source], credit_to(team_, source, num_messages, num_bytes), {}, unattended);
 }
 
 // Messages to an inbox that has ended are dropped as they come, and rendezvous refused.
 void FlowControl::dismiss() noexcept {
   for (uint32_t source = 0; source < ranks_.size(); ++source) {
-    const bool is_own = static_cast<int>(source) == team_.rank;
-    if (ranks_[source].num_held > 0 && !is_own) send_credit(source, kMostCredit, kMostCredit);
+    if (ranks_[source].num_held > 0) tell_of_leave(transport_, team_, source);
   }
+}
+
+void FlowControl::tell_of_leave(Transport& transport, const Team& team, uint32_t rank) noexcept {
+  if (static_cast<int>(rank) == team.rank) return;
+  (void)transport.send(team.peers[rank], credit_to(team, rank, kMostCredit, kMostCredit), {}, unattended);
+}
+
+bool FlowControl::tells_of_leave(const MessageHeader& credit) noexcept {
+  return credit.slot == uint32_t{kMostCredit} && credit.fingerprint.num_elements == uint64_t{kMostCredit};
+}
+
+void FlowControl::fail_waiting(uint32_t destination, const Status& reason) noexcept {
+  IntrusiveList<Request, InInbox>& waiting = backlogs_[destination].waiting;
+  while (Request* const send = waiting.pop_front()) send->exchange->fail(reason.clone());
 }
 
 void FlowControl::send_waiting(uint32_t destination) noexcept {

@@ -10,6 +10,8 @@
 // own credit when it ends, which its sender knows. So no message is added to the exchange of small ones, and a rank
 // holds at most what the allowances of its senders add up to. A receive that no held message matches, from a sender
 // that has spent its messages, gets that sender more of them (advance): what it waits for may be behind these.
+// A rank that leaves the group says so to those whose messages it holds, and later to each that still sends
+// (Messenger): their further sends fail at once.
 // docs/adr/senders-wait-for-credit.md has the reasons.
 //
 // Owned by an inbox; used only by the holder of the progress token.
@@ -62,6 +64,10 @@ class FlowControl : public ListNode<FlowControl> {
   void regain(uint32_t destination) noexcept { add_messages(destination, 1); }
   // The other rank returns credit.
   void on_credit(const MessageHeader& credit) noexcept;
+  // Whether that message says that its rank has left the group instead, and receives nothing any more.
+  static bool tells_of_leave(const MessageHeader& credit) noexcept;
+  // What waits for credit of a rank that has left fails for that reason, each send with its operation.
+  void fail_waiting(uint32_t destination, const Status& reason) noexcept;
   // Whether a payload of this size is only sent by rendezvous for want of credit.
   bool is_short_of_credit(size_t num_bytes) const noexcept { return num_bytes <= largest_eager_; }
 
@@ -83,8 +89,10 @@ class FlowControl : public ListNode<FlowControl> {
   bool has_spent_all(uint32_t source) const noexcept;
   // Grants a sender further messages though none have been received.
   void advance(uint32_t source) noexcept;
-  // The inbox ends, with whatever it holds: senders of that need not wait any more.
+  // The inbox ends, with whatever it holds: tells the senders of that, which may wait for credit.
   void dismiss() noexcept;
+  // Tells one rank that this rank of the team has left.
+  static void tell_of_leave(Transport& transport, const Team& team, uint32_t rank) noexcept;
 
   // ---- Both
 

@@ -68,6 +68,8 @@ void Inbox::leave(uint32_t sequence) noexcept {
     refuse(message->header, message->payload);
     release_copy(pool_, *message);
   }
+  if (has_withheld_) [[unlikely]]
+    relieve_again();
 }
 
 bool Inbox::post(Request& receive) noexcept {
@@ -122,9 +124,19 @@ void Inbox::on_point_to_point(const MessageHeader& header, const Payload& payloa
 
 void Inbox::depart(uint32_t source, uint32_t num_sent, Status reason) noexcept {
   Departure& departure = departures_[source];
-  if (!departure.reason.ok()) return;
+  if (departure.num_sent) return;
   departure = {.reason = std::move(reason), .num_sent = num_sent};
   fail_hopeless();
+}
+
+void Inbox::on_credit(const MessageHeader& credit) noexcept {
+  if (!FlowControl::tells_of_leave(credit)) return flow_.on_credit(credit);
+  Departure& departure = departures_[credit.source];
+  if (departure.reason.ok()) {
+    departure.reason = Status(ErrorCode::kAborted, "rank " + std::to_string(credit.source) +
+                                                       " has left the group, and receives nothing any more");
+  }
+  flow_.fail_waiting(credit.source, departure.reason);
 }
 
 // Receives for which nobody is left to send.
@@ -161,6 +173,8 @@ void Inbox::serve_early(uint32_t source) noexcept {
     serve_point_to_point(message->header, message->payload);
     release_copy(pool_, *message);
   }
+  if (has_withheld_) [[unlikely]]
+    relieve_again();
 }
 
 void Inbox::hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept {
@@ -192,12 +206,24 @@ void Inbox::hand_over(Request& receive, const MessageHeader& header, const Paylo
 }
 
 // For a receive that no held message matches: what it waits for may wait at its sender for credit that only receives
-// of the held ones would return. Not once they take so much memory that the group is at risk: then the senders wait
-// until their operations time out.
+// of the held ones would return. Not while they take so much memory that the group is at risk: then the senders wait
+// until receives of other messages have made room, or their operations time out.
 void Inbox::relieve(uint32_t source) noexcept {
-  if (num_unexpected_bytes_ > most_unexpected_bytes_ / 2) return;
+  if (num_unexpected_bytes_ > most_unexpected_bytes_ / 2) {
+    has_withheld_ = true;
+    return;
+  }
   if (source != kAnySource) return flow_.has_spent_all(source) ? flow_.advance(source) : void();
   for (uint32_t each = 0; each < team_.peers.size(); ++each) relieve(each);
+}
+
+// Once there is room: the receives whose senders were given nothing still wait, and none of them asks again.
+void Inbox::relieve_again() noexcept {
+  if (num_unexpected_bytes_ > most_unexpected_bytes_ / 2) return;
+  has_withheld_ = false;
+  for (uint32_t source = 0; source < team_.peers.size(); ++source) {
+    if (flow_.has_spent_all(source) && has_receive_from(source)) flow_.advance(source);
+  }
 }
 
 bool Inbox::has_receive_from(uint32_t source) noexcept {
@@ -214,6 +240,8 @@ bool Inbox::serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexce
   let_go(*message);
   hand_over(receive, message->header, message->payload);
   release_copy(pool_, *message);
+  if (has_withheld_) [[unlikely]]
+    relieve_again();
   return true;
 }
 

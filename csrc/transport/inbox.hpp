@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,8 @@ class Inbox {
   // This rank has left the group after so many point-to-point messages to this one: receives of more than those fail
   // with this reason, now and later. Idempotent.
   void depart(uint32_t source, uint32_t num_sent, Status reason) noexcept;
+  // A rank returns credit, or has left: what is sent to it from now on fails, and so does what waits to be sent.
+  void on_credit(const MessageHeader& credit) noexcept;
   // Why nothing can be sent to a rank any more; ok while it has not left.
   const Status& departure_of(int rank) const noexcept { return departures_[static_cast<size_t>(rank)].reason; }
   // Whether a rank has left, and all that it had sent point to point has come.
@@ -114,8 +117,8 @@ class Inbox {
     Fingerprint fingerprint;  // of no operation: nothing has been entered
   };
   struct Departure {
-    Status reason;  // ok: it is there
-    uint32_t num_sent = 0;
+    Status reason;                     // ok: it is there
+    std::optional<uint32_t> num_sent;  // none: it has not said so, and receives from it are not given up
   };
 
   static size_t bucket_of(uint32_t sequence) noexcept { return sequence % kNumBuckets; }
@@ -131,6 +134,7 @@ class Inbox {
   void let_go(Unexpected& message) noexcept;
   void hand_over(Request& receive, const MessageHeader& header, const Payload& payload) noexcept;
   void relieve(uint32_t source) noexcept;
+  void relieve_again() noexcept;
   bool has_receive_from(uint32_t source) noexcept;
   bool serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept;
   void refuse(const MessageHeader& header, const Payload& payload) noexcept;
@@ -149,6 +153,7 @@ class Inbox {
   uint32_t latest_entered_ = 0;
   const size_t most_unexpected_bytes_;
   size_t num_unexpected_bytes_ = 0;
+  bool has_withheld_ = false;  // relieve() has given a sender nothing, since too much was held
   uint64_t num_refused_ = 0;
 
   IntrusiveList<Request, InInbox> posted_point_to_point_;

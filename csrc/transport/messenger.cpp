@@ -97,6 +97,8 @@ void Messenger::detach(Inbox& inbox) noexcept {
   if (inboxes_.erase(key) == 0) return;
   inbox.flow().settle_by(nullptr);
   retired_.add(key);
+  if (left_.size() >= kMostLeft) left_.pop_front();
+  left_.push_back({.key = key, .team = inbox.team(), .are_told = std::vector<bool>(inbox.team().peers.size())});
   num_refused_ += inbox.num_refused();
 }
 
@@ -153,7 +155,7 @@ void Messenger::deliver(Inbox& inbox, const MessageHeader& header, const Payload
   if (!between_members) return refuse(header, payload);
   if (!is_control(header)) return inbox.on_message(header, payload);
   const bool is_credit = header.fingerprint.operation == OperationKind::kCredit && payload.rendezvous == nullptr;
-  if (is_credit) return inbox.flow().on_credit(header);
+  if (is_credit) return inbox.on_credit(header);
   const bool is_known = header.fingerprint.operation <= OperationKind::kDeparture;  // behind: none, or of transports
   is_known ? control_.on_control(header, payload) : refuse(header, payload);
 }
@@ -173,7 +175,11 @@ void Messenger::mark_lost(PeerId peer) {
 // question how far it is would be answered too late.
 void Messenger::hold_stranger(const MessageHeader& header, const Payload& payload) noexcept {
   const auto found = expected_.find(header.key);
-  if (found == expected_.end()) return retired_.contains(header.key) ? drop(payload) : refuse(header, payload);
+  if (found == expected_.end()) {
+    if (!retired_.contains(header.key)) return refuse(header, payload);
+    drop(payload);
+    return answer_late(header);
+  }
   Early& early = found->second;
   const OperationKind kind = header.fingerprint.operation;
   const bool is_question = kind == OperationKind::kProgressQuery || kind == OperationKind::kProgressReply;
@@ -191,6 +197,15 @@ void Messenger::hold_stranger(const MessageHeader& header, const Payload& payloa
       " MiB of messages have come for groups that this process has not formed yet. The latest are dropped, and their "
       "group, in which this process is rank " +
       std::to_string(header.destination) + ", will fail here when it is formed");
+}
+
+// A rank that goes on sending would use up its credit and wait for more until it times out.
+void Messenger::answer_late(const MessageHeader& header) noexcept {
+  if (is_control(header) || is_of_a_call(header.fingerprint.operation)) return;
+  const auto left = std::ranges::find(left_, header.key, &Left::key);
+  if (left == left_.end() || header.source >= left->are_told.size() || left->are_told[header.source]) return;
+  left->are_told[header.source] = true;
+  if (!is_lost(left->team.peers[header.source])) FlowControl::tell_of_leave(transport_, left->team, header.source);
 }
 
 void Messenger::refuse(const MessageHeader& header, const Payload& payload) noexcept {

@@ -9,6 +9,7 @@
 #include <array>
 #include <coroutine>
 #include <cstdint>
+#include <deque>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -69,7 +70,7 @@ class Messenger final : public Receiver {
   // From here on the inbox gets its group's messages, and the handler its control messages, those first that came
   // before it was there. If some of them could not be kept, the inbox is told. Its key is expected no longer.
   void attach(Inbox& inbox);
-  // And no longer; whatever still comes for the group is dropped.
+  // And no longer; whatever still comes for the group is dropped, and its sender is told that this rank has left.
   void detach(Inbox& inbox) noexcept;
   // The same for calls, which have a key to themselves. False: some that came before could not be kept.
   bool attach(uint64_t key, Addressee& addressee);
@@ -123,12 +124,22 @@ class Messenger final : public Receiver {
     bool overflowed = false;  // some could not be kept
   };
 
+  // A group that this process has left.
+  struct Left {
+    uint64_t key;
+    Team team;
+    std::vector<bool> are_told;  // by rank
+  };
+  // The latest, whose late senders are answered. Those of earlier ones fail when their operations time out.
+  static constexpr size_t kMostLeft = 64;
+
   void discard(Early& early) noexcept;
   // Hands out what came for a key before its owner was there, in order; true if some of it could not be kept.
   template <typename Deliver>
   bool hand_out_early(uint64_t key, Deliver deliver);
   void deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept;
   void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
+  void answer_late(const MessageHeader& header) noexcept;
   void refuse(const MessageHeader& header, const Payload& payload) noexcept;
   void drop(const Payload& payload) noexcept;
 
@@ -146,6 +157,7 @@ class Messenger final : public Receiver {
   std::unordered_map<uint64_t, Early> expected_;  // by key
   size_t num_stranger_bytes_ = 0;                 // in expected_
   Recent retired_;                                // gone, formed or not
+  std::deque<Left> left_;                         // by when
   std::vector<bool> lost_;                        // by peer
   uint64_t num_dropped_ = 0;
   uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone

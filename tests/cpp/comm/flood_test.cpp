@@ -128,6 +128,31 @@ TEST_P(FloodTest, what_waits_ends_when_the_receiver_destroys_the_group) {
   EXPECT_TRUE(!tells || num_failed > 0) << "those whose payloads waited";
 }
 
+// The first messages are dropped where nobody holds them; their sender learns of that, and does not wait for credit.
+TEST_P(FloodTest, a_sender_that_goes_on_after_its_receiver_has_left_is_told) {
+  const auto first = send_small(0);
+  group_[0]->start(*first);
+  receive(0, {0});
+  group_[1].reset();
+  const auto deadline = Clock::now() + 10s;
+  std::string why;
+  for (int number = 1; why.empty() && Clock::now() < deadline; ++number) {
+    auto later = send_small(number);
+    why = run(*group_[0], *later).message();
+    await_release(*later);
+  }
+  EXPECT_NE(why.find("rank 1 has left the group"), std::string::npos) << why;
+  const Operations sends = start(kAllowance.num_messages + 100, send_small);
+  EXPECT_EQ(expect_ended(sends, "rank 1 has left the group"), sends.size());
+  await_release(*first);
+}
+
+TEST_P(FloodTest, what_waits_for_credit_names_the_rank_that_left) {
+  const Operations sends = start(kAllowance.num_messages + 100, send_small);
+  group_[1].reset();
+  EXPECT_GE(expect_ended(sends, "rank 1 has left the group"), 100u);
+}
+
 TEST_P(FloodTest, what_waits_ends_when_the_receiver_shuts_down) {
   if (GetParam().make == kUcxSharedMemory.make)
     GTEST_SKIP() << "UCX does not notice; processes are watched, engines not";

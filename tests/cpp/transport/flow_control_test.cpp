@@ -257,6 +257,29 @@ TEST_P(FlowControlTest, sends_given_up_while_they_wait_leave_no_gap) {
   ASSERT_TRUE(run([&] { return std::ranges::all_of(sends, &Moving::done); }));
 }
 
+// More than half of what an inbox may hold is there, so a receive draws out nothing; once there is room it does.
+TEST_P(FlowControlTest, a_receive_that_found_no_room_draws_out_its_message_later) {
+  static constexpr size_t kNumBytes = 60'000;
+  const Bytes bytes = pattern(kNumBytes, 1);
+  uint32_t num_held = 0;
+  const auto hold_one = [&] {
+    const MessageHeader header{
+        .key = 2, .source = 1, .destination = 1, .sequence = num_held, .slot = 9, .fingerprint = kMessage};
+    second_.inbox().on_message(header, {.bytes = bytes.data(), .num_bytes = bytes.size()});
+    ++num_held;
+  };
+  while (num_held * (kNumBytes + sizeof(Unexpected)) <= Inbox::kMostUnexpectedBytes / 2) hold_one();
+  for (uint32_t i = 0; i < kSmall.num_messages; ++i) first_.send(1, 3, pattern(8, i));
+  first_.send(1, 4, pattern(8, 100));
+  settle();
+  Moving& awaited = second_.receive(0, 4, 8);
+  settle();
+  EXPECT_FALSE(awaited.done());
+  for (int i = 0; i < 2; ++i) second_.receive(1, 9, kNumBytes);
+  ASSERT_TRUE(run([&] { return awaited.done(); }));
+  EXPECT_EQ(awaited.bytes, pattern(8, 100));
+}
+
 TEST_P(FlowControlTest, sends_to_the_own_rank_wait_as_others_do) {
   std::vector<Moving*> sends;
   for (uint32_t i = 0; i < 100; ++i) sends.push_back(&first_.send(0, 3, pattern(size_of(i), i)));
