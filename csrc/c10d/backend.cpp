@@ -10,6 +10,7 @@
 #include "c10d/call_site.hpp"
 #include "c10d/errors.hpp"
 #include "python/gil.hpp"
+#include "python/signals.hpp"
 
 namespace axon {
 
@@ -38,6 +39,7 @@ AxonBackend::~AxonBackend() {
   owned_cuda_side_.reset();  // what is enqueued comes to its end first
   communicator_->close();
   owned_completion_hook_.reset();  // by now all is over
+  raise_soon_what_signals_raised();
 }
 
 c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const TensorList& tensors) const {
@@ -189,14 +191,15 @@ void AxonBackend::abort() {
 void AxonBackend::shutdown() {
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->drain();
   communicator_->close();
+  raise_what_signals_raised();
 }
 
 // May be called again where it has failed half-way: a rank came late, say.
 void AxonBackend::suspend() {
+  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->finish();  // handlers of signals may run
   {
     const std::lock_guard lock(cuda_side_mutex_);
     if (suspension_ == Suspension::kWhole) return;
-    if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->finish();
     if (suspension_ == Suspension::kNone) ++num_suspensions_;
     suspension_ = Suspension::kHalf;
     if (owned_cuda_side_) num_launched_by_former_ += owned_cuda_side_->num_launched();

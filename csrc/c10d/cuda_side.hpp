@@ -25,6 +25,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/interruptible_mutex.hpp"
 #include "c10d/work.hpp"
 #include "comm/communicator.hpp"
 
@@ -96,9 +97,10 @@ class CudaSide {
   // The arenas of this process that no group uses any more.
   static void give_back_arenas() noexcept;
 
-  // Blocks the host until all that has been enqueued is done.
+  // Blocks the host until all that has been enqueued is done. What a signal's handler raises meanwhile aborts the
+  // group, so that it is done soon, and is kept (python/signals.hpp).
   void drain() noexcept;
-  // The same, and throws what has gone wrong with it.
+  // The same, and throws that, or what has gone wrong with what was enqueued.
   void finish();
 
   // Where the caller's next kernels go. Throws where nobody but this thread could follow them: cudaStreamPerThread.
@@ -124,12 +126,14 @@ class CudaSide {
   void note_fault();
   void put_in_order(c10::Stream earlier, c10::Stream later);
   static void clear_shelf() noexcept;
+  std::vector<c10::Stream> used_streams();
+  void drain(c10::Stream stream);
   c10::Stream stream_for(const Ways& ways, c10::Stream of_collectives);
   c10::Stream stream_of(const Part& message, Way way);
   void note_use(c10::Stream stream);
-  Ways choose(const PartList& parts, bool captured);
+  Ways choose(const PartList& parts, bool captured, std::unique_lock<std::mutex>& lock);
   bool is_alone(const Part& part) const;
-  bool has_kernel(const Part& part);
+  bool has_kernel(const Part& part, std::unique_lock<std::mutex>& lock);
   void enqueue_parts(const Ways& ways, const AxonWork::Place& place);
   void launch(const PartList& parts, const AxonWork::Place& place);
   void stage(Part& part, c10::Stream stream);
@@ -138,7 +142,8 @@ class CudaSide {
   const std::shared_ptr<Communicator> communicator_;
   const at::Device device_;
   const c10::Stream own_stream_;
-  std::mutex mutex_;                     // calls of several threads are put in one order
+  InterruptibleMutex making_;            // held while a workspace is made; taken before mutex_
+  std::mutex mutex_;                     // calls of several threads are put in one order; no wait for peers holds it
   std::unique_ptr<const Event> passed_;  // of put_in_order(): a wait is for what was recorded before it
   std::map<Edge, c10::Stream> edge_streams_;
   std::vector<c10::Stream> used_streams_;       // each once

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "c10d/call_site.hpp"
+#include "python/signals.hpp"
 
 namespace axon {
 
@@ -15,6 +16,7 @@ void throw_type_error(const std::string& message) {
 }
 
 void throw_failure(const Status& failure) {
+  if (failure.code() == ErrorCode::kCancelled) raise_what_signals_raised();
   if (failure.code() == ErrorCode::kInvalidArgument) throw_value_error(failure.message());
   C10_THROW_ERROR(DistBackendError, failure.message());
 }

@@ -6,6 +6,7 @@
 
 #include "base/log.hpp"
 #include "comm/companion.hpp"
+#include "stream/attention.hpp"
 
 namespace axon {
 
@@ -118,7 +119,8 @@ void Edges::close() noexcept {
 
 Status Edges::await(Letter& letter, const Patience& patience) {
   const std::string rank = "rank " + std::to_string(letter.peer);
-  if (!communicator_.wait(letter, patience.deadline)) {
+  if (!wait_attentively(communicator_, letter, patience.deadline)) {
+    if (interrupts::are_pending()) return interrupts::interrupted();
     const bool card = letter.subject() == Subject::kCard;
     return {
         ErrorCode::kTimeout,
@@ -153,26 +155,34 @@ Reach Edges::reach_to(int peer) const {
 }
 
 Result<Reach> Edges::agree_all(std::chrono::milliseconds timeout) {
-  const std::lock_guard lock(voting_);
   if (peers_.size() < 2) return Reach::kNone;
+  const Patience patience{Clock::now() + timeout, timeout};
+  const Result<InterruptibleMutex::Held> voting = voting_.lock_until(patience.deadline);
+  if (!voting.ok()) return voting.status().clone();
   if (!voted_) {
-    const Patience patience{Clock::now() + timeout, timeout};
     Reach mine = reach_of(block_);
     for (size_t rank = 0; rank < peers_.size(); ++rank) {
       if (is_own(rank) || mine == Reach::kNone) continue;
       AXON_TRY(await(peers_[rank]->card_in, patience));
       mine = std::min(mine, reach_to(static_cast<int>(rank)));
     }
-    voted_.emplace(vote(mine, timeout));
+    Result<Reach> voted = vote(mine, timeout);
+    if (!voted.ok() && voted.status().code() == ErrorCode::kCancelled) return voted;
+    voted_.emplace(std::move(voted));
   }
   if (!voted_->ok()) return voted_->status().clone();
   return voted_->value();
 }
 
+// A vote that was interrupted goes on in the engine: the next call waits for the same one.
 Result<Reach> Edges::vote(Reach mine, std::chrono::milliseconds timeout) {
-  vote_.cast(static_cast<uint8_t>(mine), timeout);
-  start(vote_);
-  if (!communicator_.wait(vote_, Clock::now() + timeout + kLongestAnswer)) return communicator_.explain(vote_);
+  if (!std::exchange(has_cast_, true)) {
+    vote_.cast(static_cast<uint8_t>(mine), timeout);
+    start(vote_);
+  }
+  if (!wait_attentively(communicator_, vote_, Clock::now() + timeout + kLongestAnswer)) {
+    return interrupts::are_pending() ? interrupts::interrupted() : communicator_.explain(vote_);
+  }
   if (!vote_.status().ok()) return vote_.status().clone();
   return static_cast<Reach>(vote_.outcome());
 }

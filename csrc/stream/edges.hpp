@@ -21,6 +21,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/interruptible_mutex.hpp"
 #include "comm/communicator.hpp"
 #include "stream/arena.hpp"
 #include "stream/letter.hpp"
@@ -36,7 +37,8 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
   // up before, the same on all ranks.
   static std::shared_ptr<Edges> open(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round = 0);
 
-  // The first call for a peer waits until it has formed its side. The own rank: kNone.
+  // The first call for a peer waits until it has formed its side. The own rank: kNone. These two fail with kCancelled
+  // once interrupts are pending, and may be called again.
   Result<Reach> agree(int peer, std::chrono::milliseconds timeout);
   // The least of all pairs of the group. The first call is a collective, once all have formed their sides.
   Result<Reach> agree_all(std::chrono::milliseconds timeout);
@@ -87,8 +89,9 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
   const uint32_t round_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none where a team cannot be so large
 
-  std::mutex voting_;  // held while the ranks vote, once
+  InterruptibleMutex voting_;  // held while the ranks vote, once
   Vote vote_;
+  bool has_cast_ = false;               // guarded by voting_
   std::optional<Result<Reach>> voted_;  // guarded by voting_
 
   mutable std::mutex mutex_;

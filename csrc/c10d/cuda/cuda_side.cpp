@@ -6,14 +6,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <thread>
 
 #include "base/config.hpp"
+#include "base/interrupts.hpp"
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/shelf.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
+#include "python/signals.hpp"
 #include "stream/arena.hpp"
 #include "stream/device_group.hpp"
 #include "stream/staging.hpp"
@@ -22,6 +25,9 @@
 namespace axon {
 
 namespace {
+
+// How often a host thread that drains a stream looks at it.
+constexpr std::chrono::microseconds kLookInterval{100};
 
 void check(const Status& status) {
   if (!status.ok()) throw_failure(status);
@@ -35,6 +41,15 @@ T value_of(Result<T> result) {
 
 c10::impl::VirtualGuardImpl torch_cuda() {
   return c10::impl::VirtualGuardImpl(at::kCUDA);
+}
+
+// A first use waits for peers, and runs the handlers of signals meanwhile: they may use the group.
+template <typename Wait>
+auto without(std::unique_lock<std::mutex>& lock, Wait wait) {
+  lock.unlock();
+  auto result = wait();
+  lock.lock();
+  return value_of(std::move(result));
 }
 
 StreamView view_of(c10::Stream stream) {
@@ -89,16 +104,16 @@ CudaSide::~CudaSide() {
   }
 }
 
-// Stream by stream: somebody may be capturing on the device's others. Kernels and operations end by their timeouts.
+// Stream by stream: another thread may be capturing on other streams of the device.
 void CudaSide::drain() noexcept {
   try {
     const c10::DeviceGuard on_device(device_);
     const RelaxedCapture beside_captures;
-    const std::lock_guard lock(mutex_);
-    for (const c10::Stream stream : used_streams_) {
+    for (const c10::Stream stream : used_streams()) {
       const Result<bool> capturing = is_capturing(view_of(stream));
-      if (capturing.ok() && !capturing.value()) torch_cuda().synchronizeStream(stream);
+      if (capturing.ok() && !capturing.value()) drain(stream);
     }
+    const std::lock_guard lock(mutex_);
     note_fault();
   } catch (const std::exception&) {
     log::info("CUDA has failed, or is gone since the process exits: what was enqueued is lost");
@@ -106,8 +121,28 @@ void CudaSide::drain() noexcept {
   clear_shelf();
 }
 
+std::vector<c10::Stream> CudaSide::used_streams() {
+  const std::lock_guard lock(mutex_);
+  return used_streams_;
+}
+
+// Kernels and operations end by their timeouts. Where a signal's handler raises they end at once, with the group: its
+// memory can only be given up behind them, so what else the stream holds is waited for.
+void CudaSide::drain(c10::Stream stream) {
+  auto look_at = Clock::now() + interrupts::kInterval;
+  for (; !stream.query(); std::this_thread::sleep_for(kLookInterval)) {
+    if (Clock::now() < look_at) continue;
+    if (interrupts::are_pending()) {
+      communicator_->abort("a signal has interrupted the wait for what the group has enqueued");
+      return torch_cuda().synchronizeStream(stream);
+    }
+    look_at = Clock::now() + interrupts::kInterval;
+  }
+}
+
 void CudaSide::finish() {
   drain();
+  raise_what_signals_raised();
   const std::lock_guard lock(mutex_);
   check_health();
 }
@@ -166,10 +201,10 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   const bool captured = value_of(is_capturing(view_of(current)));
   if (!captured) clear_shelf();
   const PartList parts = work.parts();
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   check_health(parts.empty() ? nullptr : parts.front());
   work.report_to(late_failure_);
-  const Ways ways = choose(parts, captured);
+  const Ways ways = choose(parts, captured, lock);
   const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? own_stream_ : current);
   if (stream != current) put_in_order(current, stream);
   const c10::StreamGuard on_stream(stream);
@@ -213,14 +248,14 @@ void CudaSide::note_use(c10::Stream stream) {
 }
 
 // Before anything is enqueued: throws what can be known before.
-CudaSide::Ways CudaSide::choose(const PartList& parts, bool captured) {
+CudaSide::Ways CudaSide::choose(const PartList& parts, bool captured, std::unique_lock<std::mutex>& lock) {
   Ways ways;
   for (Part* part : parts) {
     part->seal();
     if (is_alone(*part)) {
       ways.alone.push_back(part);
     } else {
-      (has_kernel(*part) ? ways.launched : ways.staged).push_back(part);
+      (has_kernel(*part, lock) ? ways.launched : ways.staged).push_back(part);
     }
   }
   if (captured && !ways.staged.empty()) {
@@ -238,15 +273,17 @@ bool CudaSide::is_alone(const Part& part) const {
 }
 
 // Kernels match the messages between two ranks in order, the host engine by their tags.
-bool CudaSide::has_kernel(const Part& part) {
-  if (part.direction == Direction::kCollective) return value_of(group_->has_all_edges()) && group_->serves(part);
+bool CudaSide::has_kernel(const Part& part, std::unique_lock<std::mutex>& lock) {
+  if (part.direction == Direction::kCollective) {
+    return without(lock, [&] { return group_->has_all_edges(); }) && group_->serves(part);
+  }
   if (part.tag != 0 || part.peer == communicator_->rank()) return false;
   if (part.peer == kAnyRank) {
     throw_value_error(
         "recv: argument 'src' is None, for any rank; allowed with CUDA tensors: a rank of the group, or any with a tag "
         "other than 0");
   }
-  return value_of(group_->has_edge(part.peer)) && group_->serves(part);
+  return without(lock, [&] { return group_->has_edge(part.peer); }) && group_->serves(part);
 }
 
 // Everything is started before anything is waited for.
@@ -314,14 +351,15 @@ GpuPath CudaSide::path_to(int peer) {
 
 const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds timeout) {
   const c10::DeviceGuard on_device(device_);
-  const std::lock_guard lock(mutex_);
+  const auto making = value_of(making_.lock_until(Clock::now() + timeout));
+  std::unique_lock lock(mutex_);
   check_health();
-  if (num_bytes > most_workspace_bytes_ || !value_of(group_->has_all_edges())) return nullptr;
+  if (num_bytes > most_workspace_bytes_ || !without(lock, [&] { return group_->has_all_edges(); })) return nullptr;
   if (!workspaces_.empty() && workspaces_.back()->num_bytes() >= num_bytes) return workspaces_.back().get();
-  auto made =
-      value_of(Workspace::make(*communicator_, {.device = device_.index(),
-                                                .num_bytes = std::min(std::bit_ceil(num_bytes), most_workspace_bytes_),
-                                                .timeout = timeout}));
+  const Workspace::Wish wish{.device = device_.index(),
+                             .num_bytes = std::min(std::bit_ceil(num_bytes), most_workspace_bytes_),
+                             .timeout = timeout};
+  auto made = without(lock, [&] { return Workspace::make(*communicator_, wish); });
   if (!made) {
     most_workspace_bytes_ = num_bytes - 1;
     return nullptr;

@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "cuda/capture.hpp"
+#include "stream/attention.hpp"
 #include "stream/letter.hpp"
 #include "stream/peer_process.hpp"
 
@@ -51,12 +52,15 @@ class Offers final : public HeldOperation {
 // Beyond the operation's own timeout, after which the engine ends it and names who is missing.
 constexpr std::chrono::seconds kMargin{20};
 
+// A rank that leaves the sequence of operations in the middle ends the group: the others could only time out.
 template <typename Operation>
 Status complete(Communicator& communicator, const std::shared_ptr<Operation>& operation) {
   operation->keep_alive(operation);
   communicator.start(*operation);
-  if (!communicator.wait(*operation, Clock::now() + operation->timeout + kMargin)) {
-    return communicator.explain(*operation);
+  if (!wait_attentively(communicator, *operation, Clock::now() + operation->timeout + kMargin)) {
+    if (!interrupts::are_pending()) return communicator.explain(*operation);
+    communicator.abort("a signal has interrupted a call that needed memory of all ranks");
+    return interrupts::interrupted();
   }
   return operation->status().clone();
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/interrupts.hpp"
 #include "comm/engines.hpp"
 #include "transport/loopback/loopback.hpp"
 
@@ -105,6 +106,58 @@ TEST_F(EdgesTest, the_end_of_the_group_ends_the_wait) {
   });
   communicators[0]->abort("enough");
   asker.join();
+}
+
+// As Ctrl-C does: the check stands for a handler that raises.
+class Interrupted {
+ public:
+  Interrupted() {
+    interrupts::set_check([]() noexcept { return true; });
+  }
+  ~Interrupted() { interrupts::set_check(nullptr); }
+};
+
+TEST_F(EdgesTest, an_interrupt_ends_the_wait_for_a_peer) {
+  open(0);
+  const auto began = Clock::now();
+  {
+    const Interrupted handler;
+    for (const bool of_all : {false, true}) {
+      const Result<Reach> reach = of_all ? edges[0]->agree_all(30s) : edges[0]->agree(1, 30s);
+      ASSERT_FALSE(reach.ok()) << of_all;
+      EXPECT_EQ(reach.status().code(), ErrorCode::kCancelled) << reach.status().message();
+    }
+  }
+  EXPECT_LT(Clock::now() - began, 5s);
+  open(1);
+  EXPECT_TRUE(edges[0]->agree(1, 30s).ok());
+}
+
+// The vote goes on: the next call takes part in the same one, and all ranks decide alike.
+TEST_F(EdgesTest, an_interrupted_vote_can_be_awaited_again) {
+  open_all();
+  {
+    const Interrupted handler;
+    Result<Reach> reach = edges[0]->agree_all(30s);
+    ASSERT_FALSE(reach.ok());
+    EXPECT_EQ(reach.status().code(), ErrorCode::kCancelled) << reach.status().message();
+  }
+  on_all_ranks(kNumRanks, [&](int rank) {
+    Result<Reach> reach = edges[static_cast<size_t>(rank)]->agree_all(30s);
+    EXPECT_TRUE(reach.ok()) << reach.status().message();
+  });
+  for (const auto& communicator : communicators) EXPECT_EQ(communicator->num_started(), 1u);
+}
+
+// One thread votes, and another one waits for it: an interrupt ends both waits.
+TEST_F(EdgesTest, an_interrupt_ends_the_wait_for_another_thread) {
+  open(0);
+  const auto began = Clock::now();
+  std::thread voter([&] { EXPECT_FALSE(edges[0]->agree_all(30s).ok()); });
+  const Interrupted handler;
+  EXPECT_FALSE(edges[0]->agree_all(30s).ok());
+  voter.join();
+  EXPECT_LT(Clock::now() - began, 5s);
 }
 
 // What is under way keeps what it needs; the group's memory is freed with its last letter.

@@ -1,0 +1,63 @@
+// A lock whose holder waits for other processes, so that a thread that wants it may wait long: it looks for interrupts
+// meanwhile, and gives up at its deadline.
+//
+//   Result<InterruptibleMutex::Held> held = mutex_.lock_until(deadline);
+//   if (!held.ok()) return std::move(held.status());
+//
+// Signal handlers run in the waits of the holder's own thread. One that wants the lock again is refused, since nobody
+// could ever let go of it.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/interrupts.hpp"
+
+namespace axon {
+
+class InterruptibleMutex {
+  struct Unlock {
+    void operator()(InterruptibleMutex* held) const noexcept { held->unlock(); }
+  };
+
+ public:
+  using Held = std::unique_ptr<InterruptibleMutex, Unlock>;
+
+  // Fails with kTimeout at the deadline, with kCancelled once interrupts are pending, and with kInvalidArgument where
+  // the calling thread holds the lock.
+  Result<Held> lock_until(sync::Clock::time_point deadline) {
+    std::unique_lock lock(mutex_);
+    if (holder_ == std::this_thread::get_id()) {
+      return Status(ErrorCode::kInvalidArgument,
+                    "a signal handler has called the group while this thread waits for other ranks in it");
+    }
+    const auto is_free = [this] { return holder_ == std::thread::id(); };
+    while (!freed_.wait_until(lock, interrupts::next_look(deadline), is_free)) {
+      lock.unlock();  // a handler may run
+      if (interrupts::are_pending()) return interrupts::interrupted();
+      lock.lock();
+      if (sync::Clock::now() >= deadline && !is_free()) {
+        return Status(ErrorCode::kTimeout, "Timed out: another thread waits for other ranks in the same group");
+      }
+    }
+    holder_ = std::this_thread::get_id();
+    return Held(this);
+  }
+
+ private:
+  void unlock() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      holder_ = {};
+    }
+    freed_.notify_one();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  std::thread::id holder_;  // none: it is free; guarded by mutex_
+};
+
+}  // namespace axon
