@@ -123,7 +123,8 @@ SegmentPlace Segments::locate(const void* data, size_t num_bytes) {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(parts_->device);
   const Exports::Located located = parts_->exports.locate(reinterpret_cast<uint64_t>(data), num_bytes);
-  if (!located.is_news && parts_->is_kept.load(std::memory_order_relaxed)) return located.place;
+  const bool lacks_keeper = located.place.segment != 0 && !parts_->is_kept.load(std::memory_order_relaxed);
+  if (!located.is_news && !lacks_keeper) return located.place;
   const Status woken = parts_->wake();
   if (woken.ok()) return located.place;
   log::info(woken.message() + ". Peers cannot map the memory of GPU " + std::to_string(parts_->device));
