@@ -31,7 +31,7 @@ class InterruptibleMutex {
     std::unique_lock lock(mutex_);
     if (holder_ == std::this_thread::get_id()) {
       return Status(ErrorCode::kInvalidArgument,
-                    "a signal handler has called the group while this thread waits for other ranks in it");
+                    "a signal handler has made a call that would wait for the one that it has interrupted");
     }
     const auto is_free = [this] { return holder_ == std::thread::id(); };
     while (!freed_.wait_until(lock, interrupts::next_look(deadline), is_free)) {
@@ -39,7 +39,7 @@ class InterruptibleMutex {
       if (interrupts::are_pending()) return interrupts::interrupted();
       lock.lock();
       if (sync::Clock::now() >= deadline && !is_free()) {
-        return Status(ErrorCode::kTimeout, "Timed out: another thread waits for other ranks in the same group");
+        return Status(ErrorCode::kTimeout, "Timed out: another thread of this process still waits for other processes");
       }
     }
     holder_ = std::this_thread::get_id();
