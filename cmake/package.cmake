@@ -21,11 +21,11 @@ set(public_headers
     axon/stream.hpp
     base/data_type.hpp
     base/status.hpp
-    memory/block.hpp
+    memory/host_buffer.hpp
     memory/owner.hpp
-    runtime/handshake/counts.hpp
-    runtime/options.hpp
-    runtime/values.hpp)
+    rpc/core/handshake/counts.hpp
+    rpc/core/options.hpp
+    rpc/core/values.hpp)
 foreach(header IN LISTS public_headers)
   get_filename_component(folder "${header}" DIRECTORY)
   string(REGEX REPLACE "^axon$" "" folder "${folder}")

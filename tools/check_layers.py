@@ -1,9 +1,7 @@
-"""The include rules of csrc/: a folder includes only folders to its left, and outsiders have one door each.
+"""The include rules of csrc/: a file includes files of its own folder and of the folders that its layer is built on.
 
-    base → cuda → memory → transport → collectives → comm → stream → c10d
-                                                     comm → runtime → runtime_python
-                                                            runtime → axon, the C++ library
-                                                     python → c10d, runtime_python
+`LAYERS` is the whole rule. Foreign headers have one more: only the folders in `FOREIGN` include them. `--diagram` prints
+the layers as the picture in docs/architecture.md, which must be up to date.
 
 Prints every breach as file:line and exits 1 if there is one.
 """
@@ -11,45 +9,62 @@ Prints every breach as file:line and exits 1 if there is one.
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-LAYERS = ["base", "cuda", "memory", "transport", "collectives", "comm", "stream", "c10d"]
-RUNTIME = ["runtime", "runtime_python", "axon"]
-SUFFIXES = {".hpp", ".cpp", ".cuh", ".cu"}
+# Each layer, and the layers that it is built on directly. It may include what those are built on, too.
+LAYERS: dict[str, list[str]] = {
+    "base": [],
+    "memory": ["base"],
+    "transport": ["memory"],
+    "messaging": ["transport"],
+    "collectives": ["messaging"],
+    "engine": ["collectives"],
+    "cuda": ["base"],
+    "kernels": ["cuda"],
+    "ipc": ["kernels", "memory"],
+    "gpu_comm": ["ipc", "engine"],
+    "python": ["memory"],
+    "c10d": ["gpu_comm", "python"],
+    "fused/matmul": ["cuda"],
+    "fused": ["c10d", "fused/matmul"],
+    "rpc/core": ["engine"],
+    "rpc/python": ["rpc/core", "ipc", "python"],
+    "axon": ["rpc/core"],
+    "bindings": ["fused", "rpc/python"],
+}
+
+# Foreign headers, and the layers whose files may include them.
+FOREIGN = [
+    (re.compile(r"(torch|c10|c10d|ATen|pybind11)/|Python\.h$"), ("python", "c10d", "fused", "rpc/python", "bindings")),
+    (re.compile(r"uc[pst]/"), ("transport/ucx",)),
+]
+
+DEVICE_CODE = (".cu", ".cuh")
+SUFFIXES = {".hpp", ".cpp", *DEVICE_CODE}
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
+DIAGRAM_PAGE = Path("docs/architecture.md")
 
-# Foreign headers, and the folders whose files may include them.
-DOORS = [
-    (re.compile(r"(torch|c10|c10d|ATen|pybind11)/|Python\.h$"), ("python/", "c10d/", "runtime_python/")),
-    (re.compile(r"uc[pst]/"), ("transport/ucx/",)),
-]
+
+def layer_of(file: str) -> str | None:
+    """The layer of a file whose path is relative to csrc/: the deepest folder that is one."""
+    folders = [folder.as_posix() for folder in Path(file).parents]
+    return next((folder for folder in folders if folder in LAYERS), None)
+
+
+@cache
+def built_on(layer: str) -> frozenset[str]:
+    """`layer` and all that it is built on."""
+    return frozenset({layer}).union(*(built_on(below) for below in LAYERS[layer]))
 
 
 def may_include(file: str, target: str) -> bool:
     """Whether `file` may include `target`, both relative to csrc/."""
-    folder, target_folder = file.split("/")[0], target.split("/")[0]
-    if target.endswith(".cuh") and not file.endswith((".cu", ".cuh")):
+    if target.endswith(".cuh") and not file.endswith(DEVICE_CODE):
         return False
-    if file.endswith(".cuh"):
-        return target_folder == "device" or target == "cuda/device_types.hpp"
-    if folder == "device":  # what launches kernels stands beside the host's CUDA code
-        return target_folder in ("device", "base", "cuda")
-    if folder == "stream" and target_folder == "device":  # what it launches
-        return True
-    if file == "c10d/module.cpp" and target == "runtime_python/bindings.hpp":  # one extension holds both doors
-        return True
-    if target_folder == "python":  # what the doors to it share
-        return folder in ("python", "c10d", "runtime_python")
-    if file.startswith("runtime_python/cuda/") and target_folder == "stream":  # what it lends by
-        return True
-    if target_folder in RUNTIME:  # doors beside c10d: they do not know each other
-        return folder in RUNTIME and target_folder in ("runtime", folder)
-    if folder in RUNTIME:
-        folder = "comm"
-    if target_folder not in LAYERS:
-        return False
-    return LAYERS.index(target_folder) <= LAYERS.index(folder)
+    layer, target_layer = layer_of(file), layer_of(target)
+    return layer is not None and target_layer is not None and target_layer in built_on(layer)
 
 
 def check_line(file: str, line: str) -> str | None:
@@ -60,11 +75,11 @@ def check_line(file: str, line: str) -> str | None:
     if include is None:
         return None
     quote, target = include.groups()
-    for pattern, doors in DOORS:
-        if pattern.match(target) and not file.startswith(doors):
-            return f"only {' and '.join(doors)} includes <{target}>"
+    for pattern, folders in FOREIGN:
+        if pattern.match(target) and not file.startswith(tuple(f"{folder}/" for folder in folders)):
+            return f"only {', '.join(folders)} may include <{target}>"
     if quote == '"' and not may_include(file, target):
-        return f'{file.split("/")[0]} may not include "{target}"'
+        return f'{layer_of(file) or file} may not include "{target}"'
     return None
 
 
@@ -76,9 +91,25 @@ def breaches(csrc: Path) -> Iterator[str]:
                 yield f"{path}:{number}: {problem}"
 
 
+def diagram() -> str:
+    """The layers as a Mermaid flow chart: an arrow from each layer to those that it is built on directly."""
+    arrows = [f'    {key(layer)}["{layer}"]' for layer in LAYERS]
+    arrows += [f"    {key(layer)} --> {key(below)}" for layer, belows in LAYERS.items() for below in belows]
+    return "\n".join(["```mermaid", "flowchart TD", *arrows, "```"])
+
+
+def key(layer: str) -> str:
+    return layer.replace("/", "_")
+
+
 def main() -> int:
-    found = list(breaches(Path(sys.argv[1] if len(sys.argv) > 1 else "csrc")))
-    print("\n".join(found) if found else "layers: every include points left")
+    if sys.argv[1:] == ["--diagram"]:
+        print(diagram())
+        return 0
+    found = list(breaches(Path("csrc")))
+    if diagram() not in DIAGRAM_PAGE.read_text():
+        found.append(f"{DIAGRAM_PAGE}: its picture is not what `tools/check_layers.py --diagram` prints")
+    print("\n".join(found) if found else "layers: every include points down")
     return 1 if found else 0
 
 

@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "active_message/echo_message.hpp"
-#include "runtime/runtime.hpp"
+#include "rpc/core/runtime.hpp"
 
 namespace axon {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "runtime/outbound.hpp"
-#include "runtime/values.hpp"
+#include "rpc/core/outbound.hpp"
+#include "rpc/core/values.hpp"
 
 namespace axon {
 

@@ -9,7 +9,7 @@
 
 #include "active_message/echo_message.hpp"
 #include "cpp/paths.hpp"
-#include "runtime/runtime_core.hpp"
+#include "rpc/core/runtime_core.hpp"
 
 namespace axon {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "comm/engine.hpp"
+#include "engine/engine.hpp"
 #include "transport/rings/rings.hpp"
 #include "transport/ucx/ucx.hpp"
 

@@ -16,10 +16,10 @@
 #include <numeric>
 #include <string>
 
-#include "device/device_ranks.hpp"
-#include "device/direct_launch.hpp"
-#include "device/direct_messages.hpp"
-#include "device/packet_collectives.hpp"
+#include "kernels/device_ranks.hpp"
+#include "kernels/ll/collectives.hpp"
+#include "kernels/zero_copy/launch.hpp"
+#include "kernels/zero_copy/point_to_point.hpp"
 
 namespace {
 

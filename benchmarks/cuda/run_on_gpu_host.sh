@@ -117,7 +117,7 @@ overlap() { # overlap RANKS
     --json "$results/overlap.jsonl" --plot "$results/overlap_$1.png" --trace "$results/overlap_$1_trace.json"
 }
 
-tiles() { # tiles RANKS: what csrc/cuda/tile_choice.cpp is made from
+tiles() { # tiles RANKS: what csrc/fused/matmul/tile_choice.cpp is made from
   torchrun --standalone --nproc-per-node "$1" "$here/tiles.py" --commit "$commit" --json "$results/tiles.jsonl"
 }
 

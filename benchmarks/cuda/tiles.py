@@ -1,4 +1,4 @@
-"""What cuBLASLt's kernels take for a product on a GPU that its power limits: behind csrc/cuda/tile_choice.cpp.
+"""What cuBLASLt's kernels take for a product on a GPU that its power limits: behind csrc/fused/matmul/tile_choice.cpp.
 
     torchrun --nproc-per-node=2 benchmarks/cuda/tiles.py --json tiles.jsonl
     torchrun --nproc-per-node=2 benchmarks/cuda/tiles.py --rows 2048,8192 --depths 4096 --json tiles.jsonl

@@ -17,7 +17,7 @@
 #include "axon/message.hpp"
 #include "base/data_type.hpp"
 #include "memory/owner.hpp"
-#include "runtime/values.hpp"
+#include "rpc/core/values.hpp"
 
 namespace axon::library {
 

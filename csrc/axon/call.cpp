@@ -7,9 +7,9 @@
 
 #include "axon/deadline.hpp"
 #include "axon/destinations.hpp"
-#include "runtime/call.hpp"
-#include "runtime/connection.hpp"
-#include "runtime/mail_sender.hpp"
+#include "rpc/core/call.hpp"
+#include "rpc/core/connection.hpp"
+#include "rpc/core/mail_sender.hpp"
 
 namespace axon::library {
 

@@ -17,7 +17,7 @@
 #include "base/status.hpp"
 #include "memory/buffer.hpp"
 #include "memory/owner.hpp"
-#include "runtime/inbound.hpp"
+#include "rpc/core/inbound.hpp"
 
 namespace axon::library {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/sync.hpp"
-#include "comm/sleepers.hpp"
+#include "engine/sleepers.hpp"
 
 namespace axon::library {
 

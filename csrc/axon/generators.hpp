@@ -13,8 +13,8 @@
 #include "axon/gate.hpp"
 #include "axon/generator.hpp"
 #include "base/sync.hpp"
-#include "comm/engine.hpp"
-#include "runtime/connection.hpp"
+#include "engine/engine.hpp"
+#include "rpc/core/connection.hpp"
 
 namespace axon::library {
 

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "runtime/connection.hpp"
-#include "runtime/invocation.hpp"
+#include "rpc/core/connection.hpp"
+#include "rpc/core/invocation.hpp"
 
 namespace axon::library {
 

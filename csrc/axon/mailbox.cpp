@@ -7,7 +7,7 @@
 
 #include "axon/deadline.hpp"
 #include "axon/mailbox_state.hpp"
-#include "runtime/inbound.hpp"
+#include "rpc/core/inbound.hpp"
 
 namespace axon::library {
 

@@ -25,7 +25,7 @@
 #include "axon/message.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
-#include "memory/block.hpp"
+#include "memory/host_buffer.hpp"
 #include "memory/owner.hpp"
 
 namespace axon::library {

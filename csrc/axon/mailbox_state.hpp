@@ -14,8 +14,8 @@
 
 #include "axon/mailbox.hpp"
 #include "base/sync.hpp"
-#include "comm/engine.hpp"
-#include "runtime/connection.hpp"
+#include "engine/engine.hpp"
+#include "rpc/core/connection.hpp"
 
 namespace axon::library {
 

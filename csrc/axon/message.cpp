@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/inbound.hpp"
-#include "runtime/outbound.hpp"
+#include "rpc/core/inbound.hpp"
+#include "rpc/core/outbound.hpp"
 
 namespace axon::library {
 

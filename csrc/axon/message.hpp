@@ -14,9 +14,9 @@
 #include <type_traits>
 
 #include "base/data_type.hpp"
-#include "memory/block.hpp"
+#include "memory/host_buffer.hpp"
 #include "memory/owner.hpp"
-#include "runtime/values.hpp"
+#include "rpc/core/values.hpp"
 
 namespace axon {
 class Inbound;

@@ -1,7 +1,7 @@
 #include "axon/peer.hpp"
 
 #include "axon/deadline.hpp"
-#include "runtime/connection.hpp"
+#include "rpc/core/connection.hpp"
 
 namespace axon::library {
 

@@ -7,7 +7,7 @@
 
 #include "axon/deadline.hpp"
 #include "base/sync.hpp"
-#include "runtime/outbound.hpp"
+#include "rpc/core/outbound.hpp"
 
 namespace axon::library {
 

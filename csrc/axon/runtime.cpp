@@ -14,7 +14,7 @@
 #include "axon/guarded.hpp"
 #include "axon/mailboxes.hpp"
 #include "base/log.hpp"
-#include "runtime/runtime.hpp"
+#include "rpc/core/runtime.hpp"
 
 namespace axon::library {
 

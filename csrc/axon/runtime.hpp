@@ -21,8 +21,8 @@
 #include "axon/outbox.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
-#include "runtime/handshake/counts.hpp"
-#include "runtime/options.hpp"
+#include "rpc/core/handshake/counts.hpp"
+#include "rpc/core/options.hpp"
 
 namespace axon::library {
 

@@ -14,7 +14,7 @@
 #include "axon/deadline.hpp"
 #include "axon/gate.hpp"
 #include "axon/generators.hpp"
-#include "runtime/inbound.hpp"
+#include "rpc/core/inbound.hpp"
 
 namespace axon::library {
 

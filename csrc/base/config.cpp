@@ -27,7 +27,7 @@ static bool is_number_up_to(unsigned most, std::string_view value) noexcept {
   return error == std::errc() && end == value.data() + value.size() && number <= most;
 }
 
-// As many blocks as fit into an arena's table of departures (stream/arena.hpp).
+// As many blocks as fit into an arena's table of departures (ipc/arena.hpp).
 static bool is_arena_size(std::string_view value) noexcept {
   return is_number_up_to(16384, value);
 }

@@ -13,7 +13,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/block_pool.hpp"
+#include "base/size_class_pool.hpp"
 
 // GCC takes the promise's operator new for a placement form that its operator delete does not match. It reports that
 // where a coroutine is defined, hence no pop.

@@ -23,7 +23,7 @@
 #include "c10d/estimator.hpp"
 #include "c10d/registered_memory.hpp"
 #include "c10d/work.hpp"
-#include "comm/communicator.hpp"
+#include "engine/communicator.hpp"
 
 namespace axon {
 

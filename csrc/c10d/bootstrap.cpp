@@ -3,7 +3,7 @@
 #include "base/log.hpp"
 #include "base/trace.hpp"
 #include "c10d/errors.hpp"
-#include "comm/engine.hpp"
+#include "engine/engine.hpp"
 
 namespace axon {
 

@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "c10d/rendezvous.hpp"
-#include "comm/communicator.hpp"
+#include "engine/communicator.hpp"
 
 namespace axon {
 

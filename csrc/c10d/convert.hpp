@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "base/data_type.hpp"
-#include "comm/operation.hpp"
+#include "engine/operation.hpp"
 
 namespace axon {
 

@@ -1,7 +1,7 @@
 // A backend's operations on CUDA tensors: on which stream they run, and by which way.
 //
 // By a kernel where the GPUs of the group reach each other and there is one for the operation
-// (stream/device_group.hpp), else through pinned memory and the host engine (stream/staging.hpp). All ranks decide
+// (gpu_comm/device_group.hpp), else through pinned memory and the host engine (gpu_comm/staging.hpp). All ranks decide
 // alike; neither blocks the host.
 //
 //   synchronous collectives    on the current stream
@@ -27,7 +27,7 @@
 
 #include "base/interruptible_mutex.hpp"
 #include "c10d/work.hpp"
-#include "comm/communicator.hpp"
+#include "engine/communicator.hpp"
 
 namespace axon {
 

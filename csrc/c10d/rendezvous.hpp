@@ -27,7 +27,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "comm/engine.hpp"
+#include "engine/engine.hpp"
 
 namespace axon {
 

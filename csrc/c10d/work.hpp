@@ -28,8 +28,8 @@
 #include <vector>
 
 #include "c10d/times.hpp"
-#include "comm/communicator.hpp"
-#include "comm/operation.hpp"
+#include "engine/communicator.hpp"
+#include "engine/operation.hpp"
 
 namespace axon {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "transport/exchange.hpp"
+#include "messaging/exchange.hpp"
 
 namespace axon {
 

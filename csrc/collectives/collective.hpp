@@ -6,7 +6,7 @@
 
 #include "base/task.hpp"
 #include "memory/buffer.hpp"
-#include "transport/exchange.hpp"
+#include "messaging/exchange.hpp"
 
 namespace axon {
 

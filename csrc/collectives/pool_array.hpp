@@ -8,7 +8,7 @@
 #include <span>
 #include <type_traits>
 
-#include "base/block_pool.hpp"
+#include "base/size_class_pool.hpp"
 
 namespace axon {
 

@@ -69,7 +69,7 @@ struct DeviceDescriptor {
   uint64_t reduction : 4;
   uint64_t root : 5;        // or kNoRoot
   uint64_t num_bytes : 45;  // of the message on this edge; of the input where elements are reduced;
-                            // before copy engines move data, what all ranks announce (stream/announcement.hpp)
+                            // before copy engines move data, what all ranks announce (gpu_comm/barrier_descriptor.hpp)
 };
 
 // Where a tensor is, as its process tells the others: a segment's number and how many bytes into it.

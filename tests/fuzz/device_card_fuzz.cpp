@@ -1,6 +1,6 @@
 // Cards of GPUs, as letters bring them: one that is taken says exactly what its bytes say, and its block is in its
 // arena.
-#include "stream/device_card.hpp"
+#include "ipc/device_address.hpp"
 
 #include <algorithm>
 

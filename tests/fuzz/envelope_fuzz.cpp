@@ -1,7 +1,7 @@
 // An envelope that a peer has sent, and the values in it: whatever it says, what is read of it lies within it.
 #include "fuzz.hpp"
-#include "runtime/envelope_reader.hpp"
-#include "runtime/values.hpp"
+#include "rpc/core/envelope_reader.hpp"
+#include "rpc/core/values.hpp"
 
 namespace axon {
 namespace {

@@ -1,11 +1,11 @@
 // A first meeting of which anybody may change, cut, repeat or make up the bytes: two ends have met only if both were
 // told what the other said. And the bytes that come in it, or from a user, by themselves.
-#include "runtime/handshake/handshake.hpp"
+#include "rpc/core/handshake/handshake.hpp"
 
 #include <algorithm>
 
 #include "fuzz.hpp"
-#include "runtime/handshake/invitation.hpp"
+#include "rpc/core/handshake/invitation.hpp"
 
 namespace axon {
 namespace {

@@ -1,5 +1,5 @@
 // Cards from the store: one that is taken says exactly what its bytes say.
-#include "comm/peer_card.hpp"
+#include "engine/peer_address.hpp"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fuzz.hpp"
-#include "transport/pieces/piece_transport.hpp"
+#include "transport/tcp_fragments/fragment_transport.hpp"
 
 namespace axon {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/task.hpp"
 #include "fuzz.hpp"
-#include "transport/exchange.hpp"
+#include "messaging/exchange.hpp"
 
 namespace axon {
 

@@ -1,6 +1,6 @@
 // A peer's list of segments, read from its memory while it may write anything there at any time.
 #include "fuzz.hpp"
-#include "stream/segments/board.hpp"
+#include "ipc/registrations/export_table.hpp"
 
 namespace axon {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "comm/progress.hpp"
+#include "engine/progress.hpp"
 #include "scheduler.hpp"
 
 namespace axon {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/published.hpp"
-#include "comm/submissions.hpp"
+#include "engine/submissions.hpp"
 #include "scheduler.hpp"
 
 namespace axon {

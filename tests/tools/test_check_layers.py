@@ -8,21 +8,21 @@ import pytest
     ("file", "line"),
     [
         ("base/gate.hpp", '#include "transport/transport.hpp"'),
-        ("transport/ucx/worker.cpp", '#include "comm/engine.hpp"'),
-        ("comm/engine.hpp", "#include <torch/torch.h>"),
-        ("comm/engine.hpp", "#include <ucp/api/ucp.h>"),
+        ("transport/ucx/worker.cpp", '#include "engine/engine.hpp"'),
+        ("engine/engine.hpp", "#include <torch/torch.h>"),
+        ("engine/engine.hpp", "#include <ucp/api/ucp.h>"),
         ("transport/loopback.cpp", "#  include <ucs/type/status.h>"),
         ("base/log.cpp", 'const char* level = std::getenv("AXON_LOG");'),
-        ("cuda/stream.hpp", '#include "device/signal.cuh"'),
-        ("device/copy.cuh", '#include "cuda/stream.hpp"'),
-        ("device/copy.cu", '#include "memory/buffer.hpp"'),
+        ("cuda/stream.hpp", '#include "kernels/signal.cuh"'),
+        ("kernels/copy.cuh", '#include "cuda/stream.hpp"'),
+        ("kernels/copy.cu", '#include "memory/buffer.hpp"'),
         ("collectives/ring.cpp", '#include "ring.hpp"'),
-        ("c10d/backend.hpp", '#include "runtime/handshake/listener.hpp"'),
-        ("runtime/handshake/listener.hpp", '#include "stream/arena.hpp"'),
-        ("runtime/handshake/listener.hpp", '#include "c10d/work.hpp"'),
-        ("axon/runtime.cpp", '#include "runtime_python/python_runtime.hpp"'),
-        ("runtime_python/bindings.cpp", '#include "axon/runtime.hpp"'),
-        ("runtime/runtime.cpp", '#include "axon/runtime.hpp"'),
+        ("c10d/backend.hpp", '#include "rpc/core/handshake/listener.hpp"'),
+        ("rpc/core/handshake/listener.hpp", '#include "ipc/arena.hpp"'),
+        ("rpc/core/handshake/listener.hpp", '#include "c10d/work.hpp"'),
+        ("axon/runtime.cpp", '#include "rpc/python/python_runtime.hpp"'),
+        ("rpc/python/bindings.cpp", '#include "axon/runtime.hpp"'),
+        ("rpc/core/runtime.cpp", '#include "axon/runtime.hpp"'),
     ],
 )
 def test_breach_is_found(file: str, line: str) -> None:
@@ -32,18 +32,18 @@ def test_breach_is_found(file: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("comm/engine.hpp", '#include "base/task.hpp"'),
-        ("comm/engine.hpp", '#include "comm/progress.hpp"'),
-        ("comm/engine.hpp", "#include <vector>"),
-        ("runtime/handshake/listener.hpp", '#include "runtime/handshake/secret.hpp"'),
-        ("runtime/handshake/listener.hpp", '#include "comm/engine.hpp"'),
-        ("axon/runtime.cpp", '#include "runtime/runtime.hpp"'),
+        ("engine/engine.hpp", '#include "base/task.hpp"'),
+        ("engine/engine.hpp", '#include "engine/progress.hpp"'),
+        ("engine/engine.hpp", "#include <vector>"),
+        ("rpc/core/handshake/listener.hpp", '#include "rpc/core/handshake/secret.hpp"'),
+        ("rpc/core/handshake/listener.hpp", '#include "engine/engine.hpp"'),
+        ("axon/runtime.cpp", '#include "rpc/core/runtime.hpp"'),
         ("c10d/backend.hpp", "#include <torch/csrc/distributed/c10d/Backend.hpp>"),
         ("transport/ucx/worker.hpp", "#include <ucp/api/ucp.h>"),
         ("base/config.cpp", "const char* value = std::getenv(name);"),
         ("base/log.hpp", "// never calls getenv()"),
-        ("device/copy.cu", '#include "device/copy.cuh"'),
-        ("device/copy.cuh", '#include "cuda/device_types.hpp"'),
+        ("kernels/copy.cu", '#include "kernels/copy.cuh"'),
+        ("kernels/copy.cuh", '#include "cuda/device_types.hpp"'),
     ],
 )
 def test_allowed_line_passes(file: str, line: str) -> None:
@@ -53,5 +53,5 @@ def test_allowed_line_passes(file: str, line: str) -> None:
 def test_breaches_name_file_and_line(tmp_path: Path) -> None:
     source = tmp_path / "base" / "gate.hpp"
     source.parent.mkdir()
-    source.write_text('#pragma once\n#include "comm/engine.hpp"\n')
-    assert list(check_layers.breaches(tmp_path)) == [f'{source}:2: base may not include "comm/engine.hpp"']
+    source.write_text('#pragma once\n#include "engine/engine.hpp"\n')
+    assert list(check_layers.breaches(tmp_path)) == [f'{source}:2: base may not include "engine/engine.hpp"']

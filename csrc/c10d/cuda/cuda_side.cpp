@@ -16,11 +16,11 @@
 #include "cuda/capture.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
+#include "gpu_comm/device_group.hpp"
+#include "gpu_comm/staging.hpp"
+#include "gpu_comm/workspace/workspace.hpp"
+#include "ipc/arena.hpp"
 #include "python/signals.hpp"
-#include "stream/arena.hpp"
-#include "stream/device_group.hpp"
-#include "stream/staging.hpp"
-#include "stream/workspace/workspace.hpp"
 
 namespace axon {
 

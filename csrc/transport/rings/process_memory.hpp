@@ -5,7 +5,7 @@
 #include <span>
 
 #include "memory/buffer.hpp"
-#include "transport/rings/bell.hpp"
+#include "transport/rings/doorbell.hpp"
 
 namespace axon {
 

@@ -13,11 +13,11 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/block_pool.hpp"
 #include "base/intrusive_list.hpp"
 #include "base/numbered.hpp"
+#include "base/size_class_pool.hpp"
 #include "base/sync.hpp"
-#include "transport/rings/bell.hpp"
+#include "transport/rings/doorbell.hpp"
 #include "transport/rings/process_memory.hpp"
 #include "transport/rings/ring.hpp"
 #include "transport/tagged.hpp"

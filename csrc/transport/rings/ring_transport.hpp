@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-#include "transport/rings/bell.hpp"
+#include "transport/rings/doorbell.hpp"
 #include "transport/rings/ring_link.hpp"
 #include "transport/rings/rings.hpp"
 

@@ -7,7 +7,7 @@
 // endpoints are connected at once, so that a peer is missed even if nothing was ever sent to it.
 //
 // Up to 64 KiB a message is eager: over shared memory inline, as long as header and payload fit into an element of its
-// queue (some 90 bytes as UCX has it, 216 in an engine: comm/network.cpp), and in one piece up to some 8 KB. Above 64
+// queue (some 90 bytes as UCX has it, 216 in an engine: engine/network.cpp), and in one piece up to some 8 KB. Above 64
 // KiB the receiver fetches it from the sender, or refuses it: UCX tells the sender of that, but not why, and of a
 // refusal that comes late not even that. So the reason goes by a message of its own, over the same lane and before what
 // ends the sender's transfer.
@@ -19,9 +19,9 @@
 #include <deque>
 #include <vector>
 
-#include "base/block_pool.hpp"
 #include "base/intrusive_list.hpp"
 #include "base/numbered.hpp"
+#include "base/size_class_pool.hpp"
 #include "transport/transport.hpp"
 #include "transport/ucx/ucx_worker.hpp"
 

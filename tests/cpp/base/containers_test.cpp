@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <set>
 
-#include "base/block_pool.hpp"
 #include "base/intrusive_list.hpp"
+#include "base/size_class_pool.hpp"
 #include "base/status.hpp"
 
 namespace axon {

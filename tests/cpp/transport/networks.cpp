@@ -3,8 +3,8 @@
 #include <stdexcept>
 
 #include "transport/loopback/loopback.hpp"
-#include "transport/pieces/pieces.hpp"
 #include "transport/rings/rings.hpp"
+#include "transport/tcp_fragments/fragments.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon {

@@ -1,0 +1,122 @@
+// torch_axon._C: the backend for Python, which adds nothing of its own.
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "base/config.hpp"
+#include "c10d/backend.hpp"
+#include "engine/engine.hpp"
+#include "fused/at_once.hpp"
+#include "python/gil.hpp"
+#include "python/signals.hpp"
+#include "rpc/python/bindings.hpp"
+
+namespace axon {
+namespace {
+
+namespace py = pybind11;
+
+const char* name_of(config::ReadBy reader) noexcept {
+  switch (reader) {
+    case config::ReadBy::kEngine:
+      return "engine";
+    case config::ReadBy::kRuntime:
+      return "runtime";
+    case config::ReadBy::kBuild:
+      return "build";
+    case config::ReadBy::kTests:
+      return "tests";
+  }
+  return "";
+}
+
+py::list settings() {
+  py::list rows;
+  for (const config::Setting& setting : config::settings()) {
+    py::dict row;
+    row["name"] = setting.name;
+    row["read_by"] = name_of(setting.read_by);
+    row["default"] = setting.fallback;
+    row["allowed"] = setting.allowed;
+    row["description"] = setting.description;
+    const bool is_set = config::is_set(setting.name);
+    row["value"] = setting.is_secret && is_set ? "(set)" : config::text(setting.name);
+    row["source"] = is_set ? "environment" : "default";
+    rows.append(row);
+  }
+  return rows;
+}
+
+c10::intrusive_ptr<AxonBackend> create(const c10d::DistributedBackendOptions& group,
+                                       const AxonBackend::Options& given) {
+  auto options = c10::make_intrusive<AxonBackend::Options>(given);  // its own: one object may be given to many groups
+  options->group_name = group.group_id;
+  options->global_ranks_in_group.assign(group.global_ranks_in_group.begin(), group.global_ranks_in_group.end());
+  return c10::make_intrusive<AxonBackend>(group.store, group.group_rank, group.group_size, std::move(options));
+}
+
+py::dict path_to(AxonBackend& backend, int rank) {
+  const AxonBackend::Path path = [&] {
+    const GilReleased no_gil;
+    return backend.path_to(rank);
+  }();
+  py::list lanes;
+  for (const Lane& lane : path.host.lanes) lanes.append(py::make_tuple(lane.name, lane.device));
+  py::dict row;
+  row["same_host"] = path.host.same_host;
+  row["lanes"] = lanes;
+  row["kernels"] = path.gpu ? py::object(py::bool_(path.gpu->by_kernels)) : py::object(py::none());
+  row["obstacle"] = path.gpu ? path.gpu->obstacle : "";
+  row["num_direct"] = path.gpu ? path.gpu->num_direct : 0;
+  return row;
+}
+
+// For exit: whoever waits for anything finds it ended.
+void shut_down() noexcept {
+  note_end_of_python();
+  CompletionHook::await_those_under_way();
+  Engine::shut_down_instance();
+}
+
+py::object mem_allocator(AxonBackend&) {
+  check_registered_memory("mem_allocator", at::kCUDA);
+  return py::module_::import("torch_axon._memory").attr("allocator")();
+}
+
+}  // namespace
+}  // namespace axon
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using axon::AxonBackend;
+  using Options = AxonBackend::Options;
+  py::module_::import("torch._C._distributed_c10d");  // the base classes
+
+  auto backend = py::class_<AxonBackend, c10d::Backend, c10::intrusive_ptr<AxonBackend>>(module, "AxonBackend");
+  py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(module, "Options")
+      .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
+      .def("__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
+  backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); })
+      .def_property_readonly("num_direct",
+                             py::cpp_function(&AxonBackend::num_direct, py::call_guard<axon::GilReleased>()))
+      .def_property_readonly("mem_allocator", &axon::mem_allocator)
+      .def("path_to", &axon::path_to, py::arg("rank"))
+      .def("get_error", &AxonBackend::getError, py::call_guard<axon::GilReleased>())
+      .def("suspend", &AxonBackend::suspend, py::call_guard<axon::GilReleased>())
+      .def("resume", &AxonBackend::resume, py::call_guard<axon::GilReleased>())
+      .def("_start_time_estimate", &AxonBackend::startTimeEstimate)
+      .def("_end_time_estimate", &AxonBackend::endTimeEstimate)
+      .def("memory_stats", &AxonBackend::getMemoryStats, py::call_guard<axon::GilReleased>())
+      .def("perform_nocolor_split", [](const AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in
+      .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"), py::call_guard<axon::GilReleased>());
+
+  module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<axon::GilReleased>());
+  module.def("shut_down", &axon::shut_down, py::call_guard<axon::GilReleased>());
+  module.def("end_unused_engine", &axon::Engine::end_unused_instance, py::call_guard<axon::GilReleased>());
+  module.def("settings", &axon::settings);
+  module.def("all_gather_matmul", &axon::all_gather_matmul_at_once, py::call_guard<axon::GilReleased>());
+  module.def("matmul_reduce_scatter", &axon::matmul_reduce_scatter_at_once, py::call_guard<axon::GilReleased>());
+  axon::bind_runtime(module);
+}

@@ -1,0 +1,47 @@
+// What a rank has called, as errors and traces name it when the operation itself may be gone.
+//
+//   latest_ = operation.record();
+//   … latest_.describe()              // "all_reduce #5 (float32[4, 256], SUM)"
+//   … latest_.describe_with_age()     // "all_reduce #5 (float32[4, 256], SUM), 3.2 s ago, at train.py:12, in step"
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/data_type.hpp"
+#include "engine/progress.hpp"
+#include "transport/message.hpp"
+
+namespace axon {
+
+// The user's tensor, for messages only.
+struct Shape {
+  static constexpr size_t kMostDimensions = 8;
+  std::array<int64_t, kMostDimensions> sizes{};
+  uint8_t num_dimensions = 0;
+};
+
+enum class Direction : uint8_t { kCollective, kSend, kReceive };
+
+// Copied with every call, so it owns nothing.
+struct CallRecord {
+  OperationKind kind{};
+  Direction direction = Direction::kCollective;
+  DataType dtype{};
+  Reduction reduction = Reduction::kNone;
+  int root = -1;
+  int peer = -1;          // point to point
+  uint32_t tag = 0;       // point to point
+  uint32_t sequence = 0;  // of collectives, from 1; 0: it has not begun
+  Shape shape;
+  Clock::time_point called_at{};
+  std::string_view site;  // the line of the program, where somebody asked for it; never goes away
+
+  std::string describe() const;
+  std::string describe_with_age() const;
+};
+
+}  // namespace axon

@@ -1,0 +1,68 @@
+// What opens on the engine beside process groups: it gets a turn in each round, and hears what happens to peers.
+//
+//   engine.enter(door);                              // from here on it is asked and told
+//   engine.submit(item);                             // any thread: item.begin() by the holder, soon
+//   engine.post(item);                               // holder: item.deliver() once the token is released
+//   engine.watch(item, word);                        // holder: item.on_opened() once a device has written the word
+//   engine.exclusively([&] { … });                   // any thread: as holder of the token
+//   and once it is through, its tick() says so: a door leaves by itself.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "base/intrusive_list.hpp"
+#include "engine/progress.hpp"
+#include "engine/submissions.hpp"
+#include "transport/transport.hpp"
+
+namespace axon {
+
+// One of a door's things on its way to the holder of the token, or back. In one of both queues at a time.
+class Submission : public Deliverable {
+ public:
+  // By the holder of the token.
+  virtual void begin() noexcept = 0;
+  // By whichever thread drives, without any lock: may submit and await other things.
+  virtual void deliver() noexcept = 0;
+
+ protected:
+  ~Submission() = default;
+};
+
+// What waits for a word in memory that a device writes, unless it is unlinked before. Everything by the holder of the
+// token.
+class Gated : public ListNode<Gated> {
+ public:
+  // The word is not 0 any more; or the transport is gone.
+  virtual void on_opened() noexcept = 0;
+
+ protected:
+  ~Gated() = default;
+
+ private:
+  friend class Engine;
+  const std::atomic<uint32_t>* word_ = nullptr;
+};
+
+// Everything here is called by the holder of the token.
+class Door {
+ public:
+  // Looks after deadlines; every few milliseconds at the most. False: the door leaves, and may be gone by then.
+  virtual bool tick(Clock::time_point now) noexcept = 0;
+  // Whether it waits for anything from the network.
+  virtual bool has_running() const noexcept = 0;
+  // Whether its user has closed it. What it still looks after need not come to a good end.
+  virtual bool is_closed() const noexcept = 0;
+  virtual void on_peer_lost(PeerId peer, const std::string& reason) noexcept = 0;
+  // Nothing can be sent or received any more; what moves still moves until the transport is gone.
+  virtual void on_shut_down() noexcept = 0;
+  // And nothing moves: the door has left, and may be gone by its return.
+  virtual void on_transport_gone() noexcept = 0;
+
+ protected:
+  ~Door() = default;
+};
+
+}  // namespace axon

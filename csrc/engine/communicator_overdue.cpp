@@ -1,0 +1,175 @@
+// Operations that take too long: who is asked, whom the error names.
+#include <thread>
+
+#include "base/trace.hpp"
+#include "engine/communicator.hpp"
+#include "engine/engine.hpp"
+
+namespace axon {
+
+// How long ranks may take to say how far they are once an operation is overdue. The error is due within a second.
+static constexpr std::chrono::milliseconds kAnswerTimeout{300};
+// How often a waiter that has asked looks for the answers.
+static constexpr std::chrono::milliseconds kAnswerPoll{5};
+
+Communicator::Heed Communicator::heed_companion() noexcept {
+  if (companion_ == nullptr || !failure_.ok() || !inbox_) return Heed::kNothing;
+  Status fault = companion_->fault();
+  if (fault.ok()) return Heed::kNothing;
+  if (fault.code() != ErrorCode::kTimeout) {
+    fail(std::move(fault));
+    return Heed::kFailed;
+  }
+  if (!asked_for_fault_at_) asked_for_fault_at_ = inquire();
+  const bool has_heard = answers_.all_since(*asked_for_fault_at_);
+  if (!has_heard && Clock::now() < *asked_for_fault_at_ + kAnswerTimeout) return Heed::kAsking;
+  fail(Status(fault.code(), fault.message() + " " + answers_.all(*asked_for_fault_at_)));
+  return Heed::kFailed;
+}
+
+Status Communicator::failure() noexcept {
+  if (engine_.is_forked()) return Engine::forked();
+  Heed heed = Heed::kAsking;
+  const auto look = [&] {
+    engine_.drive();  // brings the answers, even to a callback on the background thread, where nobody else would
+    heed = heed_companion();
+    if (heed == Heed::kFailed) engine_.settle();
+    return aborted_.ok() ? failure_.clone() : aborted_.clone();
+  };
+  for (;; std::this_thread::sleep_for(kAnswerPoll)) {
+    Status known = engine_.progress_->exclusively(look);
+    if (heed != Heed::kAsking || !known.ok()) return known;
+  }
+}
+
+// "last entered barrier #6, 2.1 s ago; its GPU was last given all_reduce #3 (float32[7], SUM), 0.2 s ago"
+std::string Communicator::latest_calls() {
+  std::string text = latest_.sequence == 0 ? "" : "last entered " + latest_.describe_with_age();
+  if (const CallRecord launched = launched_.read(); launched.sequence != 0) {
+    text += (text.empty() ? "its GPU was last given " : "; its GPU was last given ") + launched.describe_with_age();
+  }
+  return text.empty() ? "has called no collective yet" : text;
+}
+
+void Communicator::note_launch(const Operation& operation, std::string_view kernel) {
+  CallRecord record = operation.record();
+  record.called_at = Clock::now();
+  if (operation.direction == Direction::kCollective) {
+    record.sequence = launched_.read().sequence + 1;
+    launched_.publish(record);
+  }
+  if (trace::is_on()) [[unlikely]]
+    trace_launch(record, operation.arguments, kernel);
+}
+
+void Communicator::tick(Clock::time_point now) noexcept {
+  heed_companion();
+  bool overdue = false;
+  for (Operation* operation = running_.front(); operation != nullptr;) {
+    Operation* next = running_.next(*operation);
+    if (now >= operation->deadline_) {
+      if (operation->direction != Direction::kCollective) {
+        time_out(*operation, now);
+      } else if (overdue = true; !asked_at_) {
+        asked_at_ = inquire();
+      } else if (heard_enough(*operation, *asked_at_)) {
+        time_out(*operation, *asked_at_);
+      }
+    }
+    operation = next;
+  }
+  if (!overdue) asked_at_.reset();  // it came after all; the next one that is overdue asks anew
+}
+
+// Returns when: answers from then on are to this question.
+Clock::time_point Communicator::inquire() noexcept {
+  const Clock::time_point asked_at = Clock::now();
+  answers_.record(rank(), latest_.sequence, latest_calls());
+  for (int other = 0; other < size(); ++other) send_control(OperationKind::kProgressQuery, other, 0, {});
+  return asked_at;
+}
+
+// Whether what is known says who is to blame, or nobody will say more.
+bool Communicator::heard_enough(const Operation& operation, Clock::time_point asked_at) const noexcept {
+  if (Clock::now() >= asked_at + kAnswerTimeout) return true;
+  if (!is_running(operation)) return false;  // whoever ended it is about to tell
+  return operation.direction != Direction::kCollective || answers_.all_since(asked_at);
+}
+
+void Communicator::time_out(Operation& operation, Clock::time_point asked_at) noexcept {
+  // A collective's finish() tells the group, with the operation's name.
+  operation.exchange_->fail(Status(ErrorCode::kTimeout, "Timed out after " + std::to_string(operation.timeout.count()) +
+                                                            " ms. " + findings(operation, asked_at)));
+}
+
+std::vector<int> Communicator::missing_from(const Operation& operation) {
+  if (engine_.is_forked() || operation.sequence_ == 0) return {};
+  Progress& progress = *engine_.progress_;
+  const Clock::time_point asked_at =
+      progress.exclusively([&] { return inbox_ ? inquire() : Clock::time_point::max(); });
+  if (asked_at == Clock::time_point::max()) return {};
+  std::vector<int> missing;
+  const auto look = [&] {
+    engine_.drive();
+    missing = answers_.missing(operation.sequence_, asked_at);
+    return answers_.all_since(asked_at);
+  };
+  while (!progress.exclusively(look) && Clock::now() < asked_at + kAnswerTimeout) {
+    std::this_thread::sleep_for(kAnswerPoll);
+  }
+  return missing;
+}
+
+Status Communicator::explain(Operation& operation) noexcept {
+  Progress& progress = *engine_.progress_;
+  const Clock::time_point asked_at = progress.exclusively([&] {
+    engine_.settle();  // it may not have begun
+    return is_running(operation) && operation.direction == Direction::kCollective ? inquire() : Clock::now();
+  });
+  for (Clock::time_point look_at = asked_at; !wait(operation, look_at); look_at = Clock::now() + kAnswerPoll) {
+    Status explained = progress.exclusively(
+        [&] { return heard_enough(operation, asked_at) ? give_up_waiting(operation, asked_at) : Status(); });
+    if (!explained.ok()) return explained;
+  }
+  return Status();
+}
+
+Status Communicator::give_up_waiting(Operation& operation, Clock::time_point asked_at) {
+  return Status(ErrorCode::kTimeout,
+                signed_text(operation.describe() + ": Timed out in wait(timeout). " + findings(operation, asked_at) +
+                            " The operation goes on until its own timeout of " +
+                            std::to_string(operation.timeout.count()) + " ms."));
+}
+
+// " Held back here until rank 1 receives earlier messages …"; empty where nothing is.
+std::string Communicator::held_back(Exchange& exchange) {
+  std::string ranks;
+  for (const int other : exchange.ranks_behind())
+    ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(other);
+  if (ranks.empty()) return ranks;
+  const Allowance& allowance = inbox_->flow().allowance();
+  return " Flow control holds messages back here: earlier ones of this group have not been received by " + ranks +
+         " (limit: " + std::to_string(allowance.num_bytes >> 10) + " KiB or " + std::to_string(allowance.num_messages) +
+         " messages for each rank).";
+}
+
+// Who is to blame, as far as the answers tell.
+std::string Communicator::findings(Operation& operation, Clock::time_point asked_at) {
+  if (!is_running(operation)) return "It has ended, but a callback of another one holds up its report.";
+  std::string text;
+  if (operation.direction == Direction::kCollective) text = answers_.findings(operation.sequence_, asked_at) + " ";
+  if (operation.gate != nullptr && operation.gate->load(std::memory_order_acquire) == 0) {
+    return text + "Its inputs are not there yet: this rank's device has not come to it.";
+  }
+  std::string awaited;
+  for (const int other : operation.exchange_->ranks_awaited()) {
+    awaited += (awaited.empty() ? "Still awaited here: rank " : ", rank ") + std::to_string(other);
+  }
+  text += awaited.empty() ? "No message has come." : awaited + ".";
+  text += held_back(*operation.exchange_);
+  const bool goes_to_companion = companion_ != nullptr && operation.tag == 0 && operation.done_word == nullptr;
+  if (operation.direction != Direction::kCollective && goes_to_companion) text += kMeetingUnderTags;
+  return text;
+}
+
+}  // namespace axon

@@ -1,0 +1,71 @@
+// What a trace shows of a group's operations: from the call to the end of those of the engine, and the launch of
+// kernels.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "base/trace.hpp"
+#include "engine/communicator.hpp"
+
+namespace axon {
+
+static int64_t num_bytes_of(const CollectiveArguments& arguments) {
+  const auto total = [](const auto& blocks) {
+    return std::transform_reduce(blocks.begin(), blocks.end(), size_t{0}, std::plus<>(),
+                                 [](const auto& block) { return block.num_bytes; });
+  };
+  return static_cast<int64_t>(std::max(total(arguments.inputs), total(arguments.outputs)));
+}
+
+static const char* name_of(const CallRecord& call) noexcept {
+  if (call.direction == Direction::kCollective) return name_of(call.kind);
+  return call.direction == Direction::kSend ? "send" : "receive";
+}
+
+static trace::Details details_of(const CallRecord& call, const CollectiveArguments& arguments) {
+  trace::Details details;
+  details.add("call", call.describe()).add("bytes", num_bytes_of(arguments));
+  if (!call.site.empty()) details.add("site", call.site);
+  if (call.direction == Direction::kCollective) return details.add("sequence", call.sequence);
+  return details.add("peer", call.peer);
+}
+
+// While an operation runs, nothing else has its address.
+static uint64_t id_of(const Operation& operation) noexcept {
+  return reinterpret_cast<uintptr_t>(&operation);
+}
+
+void Communicator::trace_begin(const Operation& operation, std::string_view algorithm) const {
+  const CallRecord call = operation.record();
+  trace::Details details = details_of(call, operation.arguments);
+  if (!algorithm.empty()) details.add("algorithm", algorithm);
+  trace::write({.phase = trace::Phase::kBegin,
+                .name = name_of(call),
+                .id = id_of(operation),
+                .track = track_,
+                .at = call.called_at,
+                .details = std::move(details)});
+}
+
+void Communicator::trace_end(const Operation& operation, const Status& status) const {
+  trace::Details details;
+  if (!status.ok()) details.add("error", status.message());
+  trace::write({.phase = trace::Phase::kEnd,
+                .name = name_of(operation.record()),
+                .id = id_of(operation),
+                .track = track_,
+                .at = Clock::now(),
+                .details = std::move(details)});
+}
+
+void Communicator::trace_launch(const CallRecord& call, const CollectiveArguments& arguments,
+                                std::string_view kernel) const {
+  trace::write({.phase = trace::Phase::kInstant,
+                .name = name_of(call),
+                .id = track_,
+                .track = track_,
+                .at = call.called_at,
+                .details = details_of(call, arguments).add("kernel", kernel)});
+}
+
+}  // namespace axon

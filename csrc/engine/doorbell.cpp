@@ -1,0 +1,188 @@
+#include "engine/doorbell.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/resources.hpp"
+
+namespace axon {
+
+// What an epoll event carries: a process's descriptor and its peer, or one of two marks.
+static constexpr uint64_t kBell = UINT64_MAX;
+static constexpr uint64_t kOther = UINT64_MAX - 1;
+
+static uint64_t mark_of(int process, PeerId peer) noexcept {
+  return (static_cast<uint64_t>(peer) << 32) | static_cast<uint32_t>(process);
+}
+
+static FileDescriptor checked(int value, const char* what) {
+  if (value < 0) throw std::runtime_error("torch_axon: " + out_of(what, errno).message());
+  return FileDescriptor(value);
+}
+
+static FileDescriptor make_bell() {
+  return checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
+}
+
+static void ring(const FileDescriptor& bell) noexcept {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);  // full only if rung already
+}
+
+static void silence(const FileDescriptor& bell) noexcept {
+  uint64_t rings;
+  [[maybe_unused]] const ssize_t read = ::read(bell.get(), &rings, sizeof rings);
+}
+
+static timespec timespec_of(std::chrono::microseconds time) noexcept {
+  return {.tv_sec = time.count() / 1'000'000, .tv_nsec = time.count() % 1'000'000 * 1000};
+}
+
+static void add(const FileDescriptor& set, int descriptor, uint64_t mark) {
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
+  if (epoll_ctl(set.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    throw std::runtime_error("torch_axon: " + out_of("epoll_ctl", errno).message());
+  }
+}
+
+Doorbell::Doorbell(int transport_fd)
+    : transport_fd_(transport_fd),
+      bell_(make_bell()),
+      waiters_bell_(make_bell()),
+      light_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      deep_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
+  add(light_, bell_.get(), kBell);
+  add(deep_, light_.get(), kOther);
+  add(deep_, transport_fd, kOther);
+}
+
+// Held while a descriptor is in use, which close() waits for: sequentially consistent, so one of the two sees the
+// other.
+class Doorbell::Pass {
+ public:
+  explicit Pass(Doorbell& doorbell) noexcept : doorbell_(doorbell) { doorbell_.num_inside_.fetch_add(1); }
+  ~Pass() { doorbell_.num_inside_.fetch_sub(1); }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+  bool is_valid() const noexcept { return !doorbell_.is_closed_.load(); }
+
+ private:
+  Doorbell& doorbell_;
+};
+
+void Doorbell::ring() noexcept {
+  if (const Pass pass(*this); pass.is_valid()) axon::ring(bell_);
+}
+
+void Doorbell::ring_waiter() noexcept {
+  if (const Pass pass(*this); pass.is_valid()) axon::ring(waiters_bell_);
+}
+
+void Doorbell::close() noexcept {
+  ring_waiter();
+  is_closed_.store(true);
+  while (num_inside_.load() != 0) std::this_thread::yield();  // a listener, which has been rung
+  const std::lock_guard lock(mutex_);
+  watched_.clear();
+  polled_.clear();
+  for (FileDescriptor* each : {&bell_, &waiters_bell_, &light_, &deep_}) *each = FileDescriptor();
+}
+
+Status Doorbell::watch(int32_t pid, PeerId peer) {
+  // glibc has no wrapper before 2.36.
+  FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!process.valid()) return watch_without_descriptor(pid, peer, errno);
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = mark_of(process.get(), peer)}};
+  if (epoll_ctl(light_.get(), EPOLL_CTL_ADD, process.get(), &event) != 0) {
+    return out_of("watching process " + std::to_string(pid) + ": epoll_ctl", errno);
+  }
+  const std::lock_guard lock(mutex_);
+  watched_.push_back(std::move(process));
+  return Status();
+}
+
+Status Doorbell::watch_without_descriptor(int32_t pid, PeerId peer, int error) {
+  const std::string process = "process " + std::to_string(pid);
+  if (error == ESRCH) return {ErrorCode::kPeerLost, process + " has ended"};
+  Status refusal = out_of("watching " + process + ": pidfd_open", error);
+  if (refusal.code() == ErrorCode::kResourceExhausted) return refusal;
+  Result<PolledProcess> found = PolledProcess::find(pid, peer);
+  if (!found.ok() && found.status().code() == ErrorCode::kPeerLost) return std::move(found.status());
+  if (!found.ok()) {
+    log::warn("the end of " + process + " will show as a timeout: " + refusal.message() + "; " +
+              found.status().message());
+    return Status();
+  }
+  const std::lock_guard lock(mutex_);
+  polled_.push_back(found.value());
+  num_polled_.store(polled_.size(), std::memory_order_relaxed);
+  return Status();
+}
+
+// Adds those that have ended to `ended_`, of which there are `num_ended` already, and returns how many there are then.
+size_t Doorbell::look_at_polled(size_t num_ended) noexcept {
+  const auto now = sync::Clock::now();
+  if (now < next_look_) return num_ended;
+  next_look_ = now + kBetweenLooks;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(polled_, [&](const PolledProcess& process) {
+    if (num_ended == ended_.size() || !process.has_ended()) return false;
+    ended_[num_ended++] = process.peer();
+    return true;
+  });
+  num_polled_.store(polled_.size(), std::memory_order_relaxed);
+  return num_ended;
+}
+
+// Taken out by hand: a forked child may hold a copy, and closing ours alone would leave it in the set.
+void Doorbell::forget(int process) noexcept {
+  epoll_ctl(light_.get(), EPOLL_CTL_DEL, process, nullptr);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(watched_, [&](const FileDescriptor& watched) { return watched.get() == process; });
+}
+
+std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
+  const bool polls = num_polled_.load(std::memory_order_relaxed) != 0;
+  const timespec timeout = timespec_of(polls ? std::min<std::chrono::microseconds>(at_most, kBetweenLooks) : at_most);
+  pollfd set{.fd = depth == Sleep::kDeep ? deep_.get() : light_.get(), .events = POLLIN, .revents = 0};
+  ppoll(&set, 1, &timeout, nullptr);
+  std::array<epoll_event, kMostEvents> events;
+  const int num_events = epoll_wait(light_.get(), events.data(), static_cast<int>(events.size()), 0);
+  size_t num_ended = 0;
+  for (int i = 0; i < num_events; ++i) {
+    const uint64_t mark = events[i].data.u64;
+    if (mark == kBell) {
+      silence(bell_);
+    } else {
+      ended_[num_ended++] = static_cast<PeerId>(mark >> 32);
+      forget(static_cast<int>(mark & UINT32_MAX));
+    }
+  }
+  if (polls) num_ended = look_at_polled(num_ended);
+  return {ended_.data(), num_ended};
+}
+
+bool Doorbell::listen(std::chrono::microseconds at_most) noexcept {
+  const Pass pass(*this);
+  if (!pass.is_valid()) return false;
+  const timespec timeout = timespec_of(at_most);
+  std::array<pollfd, 2> set{{{.fd = transport_fd_, .events = POLLIN, .revents = 0},
+                             {.fd = waiters_bell_.get(), .events = POLLIN, .revents = 0}}};
+  if (ppoll(set.data(), set.size(), &timeout, nullptr) <= 0) return false;
+  if (set[1].revents != 0) silence(waiters_bell_);
+  return set[0].revents != 0;
+}
+
+}  // namespace axon

@@ -1,0 +1,469 @@
+#include "engine/engine.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+#include "base/coarse_clock.hpp"
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "base/resources.hpp"
+#include "base/trace.hpp"
+
+namespace axon {
+
+static constexpr std::chrono::milliseconds kTickInterval{10};
+static constexpr int kFlushTimeoutMs = 1000;
+// What a process sent before it ended still counts; others may keep sending meanwhile. What lies here is only read.
+static constexpr std::chrono::milliseconds kLastWords{20};
+static constexpr std::chrono::milliseconds kUnreadWords{1000};
+// What we send to ourselves takes microseconds, but for a living process that is not given a core while it writes.
+static constexpr std::chrono::milliseconds kLongestToHear{500};
+// For words that others wait for before they are given up.
+static constexpr std::chrono::milliseconds kFarewell{10};
+
+namespace {
+
+// A control message's text and completion, in the engine's pool until the transport is done with it.
+struct ControlSend : Completion {
+  BlockPool* pool;
+  size_t num_bytes;
+
+  std::byte* text() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+
+  static void release(Completion& completion, Status) noexcept {
+    auto& send = static_cast<ControlSend&>(completion);
+    send.pool->release(&send, sizeof send + send.num_bytes);
+  }
+};
+
+}  // namespace
+
+// Those that this process may run on.
+static int num_cores() noexcept {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1 << 10;
+}
+
+Engine::Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOverrides overrides)
+    : transport_(std::move(transport)),
+      card_{.key = 0, .process = {random_number(), random_number()}, .host = host, .pid = getpid(), .address = {}},
+      overrides_(std::move(overrides)),
+      messenger_(*transport_, *this),
+      doorbell_(transport_->event_fd()) {
+  const std::span<const std::byte> address = transport_->address();
+  card_.address.assign(address.begin(), address.end());
+  light_beacon();
+  try {
+    progress_.emplace(static_cast<Driver&>(*this), doorbell_);
+  } catch (const std::system_error& failure) {
+    throw std::runtime_error("torch_axon: " + describe_thread_failure("axon-progress", failure));
+  }
+}
+
+Engine::~Engine() {
+  shut_down();
+}
+
+void Engine::light_beacon() {
+  Result<HostBeacon> beacon = HostBeacon::light(card_.process);
+  if (beacon.ok()) {
+    beacon_.emplace(std::move(beacon).value());
+  } else {
+    log::warn("messages between processes of this host take the network: " + beacon.status().message());
+  }
+}
+
+OwnCard Engine::make_card() {
+  PeerCard card = card_;
+  card.key = random_number();
+  progress_->exclusively([&] { messenger_.expect(card.key); });
+  return {*this, std::move(card)};
+}
+
+OwnCard::~OwnCard() {
+  if (engine_.is_forked()) return;
+  engine_.progress_->exclusively([this] { engine_.messenger_.retire(card_.key); });
+}
+
+static Status unreachable(const GroupSpecification& group, size_t rank, const Status& why) {
+  return {why.code(), "[rank " + std::to_string(group.rank) + " of group '" + group.name + "'] rank " +
+                          std::to_string(rank) + " cannot be reached: " + why.message()};
+}
+
+Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specification) {
+  return progress_->exclusively([&]() -> Result<std::unique_ptr<Communicator>> {
+    if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
+    if (!deafness_.ok()) return deafness_.clone();
+    if (!messenger_.expects(specification.cards[static_cast<size_t>(specification.rank)].key)) {
+      return Status(ErrorCode::kInvalidArgument, "the card of rank " + std::to_string(specification.rank) +
+                                                     ", this process, is not one that it has made");
+    }
+    Team team{.rank = specification.rank, .peers = {}, .keys = {}};
+    if (Status room = check_room_for(specification.cards); !room.ok()) {
+      return Status(room.code(), "[rank " + std::to_string(specification.rank) + " of group '" + specification.name +
+                                     "'] other ranks cannot be reached: " + room.message());
+    }
+    for (const PeerCard& card : specification.cards) {
+      Result<PeerId> peer = meet_unchecked(card);
+      if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
+      team.peers.push_back(peer.value());
+      team.keys.push_back(card.key);
+      team.shares_host.push_back(shares_host(peer.value()));
+      team.on_one_host &= card.host == specification.cards.front().host;
+    }
+    auto communicator = std::make_unique<Communicator>(*this, std::move(specification.name), std::move(team));
+    communicators_.push_back(communicator.get());
+    messenger_.attach(*communicator->inbox_);
+    return communicator;
+  });
+}
+
+uint64_t Engine::num_refused() {
+  return progress_->exclusively([this] { return messenger_.num_refused(); });
+}
+
+Result<PeerId> Engine::meet(const PeerCard& card) {
+  AXON_TRY(check_room_for({&card, 1}));
+  return meet_unchecked(card);
+}
+
+Result<PeerId> Engine::meet_unchecked(const PeerCard& card) {
+  if (const auto known = peer_of_.find(card.process); known != peer_of_.end()) return known->second;
+  const bool same_host = is_here(card);
+  if (same_host && !deafness_.ok()) return deafness_.clone();
+  Result<PeerId> added = transport_->add_peer(card.address, same_host);
+  if (!added.ok()) return added;
+  const PeerId peer = added.value();
+  peer_of_.emplace(card.process, peer);
+  peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
+  peers_[peer].card = card;
+  peers_[peer].shares_host = same_host;
+  if (is_neighbour(peer)) {
+    if (++num_neighbours_ >= num_cores()) progress_->crowd();
+    if (Status watched = doorbell_.watch(card.pid, peer); !watched.ok()) lose(peer, watched.message());
+  }
+  return peer;
+}
+
+Status Engine::enter(Door& door) {
+  return progress_->exclusively([&]() -> Status {
+    if (shut_down_) return {ErrorCode::kAborted, "torch_axon has been shut down in this process"};
+    if (!deafness_.ok()) return deafness_.clone();
+    doors_.push_back(&door);
+    return Status();
+  });
+}
+
+// What was submitted before it begins before it.
+void Engine::submit(Submission& item) noexcept {
+  const auto begin = [&] {
+    begin_submitted();
+    item.begin();
+    messenger_.run_ready();
+    finish_over();
+  };
+  if (progress_->pump(begin)) return;
+  submitted_.push(item);
+  progress_->pump();
+}
+
+// A whole ring of small messages, 16 at a time, and what the network brings meanwhile.
+static constexpr unsigned kMostRoundsToCatchUp = 512;
+// Whoever has run all along looks more often.
+static constexpr std::chrono::milliseconds kMostRecent{20};
+
+void Engine::catch_up() noexcept {
+  progress_->exclusively([&] {
+    for (unsigned round = 0; round < kMostRoundsToCatchUp && drive() != 0; ++round) {
+    }
+  });
+  caught_up_at_.store(coarse_now(), std::memory_order_relaxed);
+}
+
+bool Engine::has_news_since(std::chrono::milliseconds then) const noexcept {
+  return coarse_now() - std::max(then, caught_up_at_.load(std::memory_order_relaxed)) > kMostRecent;
+}
+
+static thread_local bool delivers = false;
+
+void Engine::submit_after_delivery(Submission& item) noexcept {
+  if (!delivers) return submit(item);
+  submitted_.push(item);
+}
+
+bool Engine::is_delivering() noexcept {
+  return delivers;
+}
+
+namespace {
+
+class Refusal final : public Submission {
+ public:
+  Refusal(const std::unique_ptr<Transport>& transport, void* rendezvous) noexcept
+      : transport_(transport), rendezvous_(rendezvous) {}
+  void begin() noexcept override {
+    if (transport_) transport_->refuse(rendezvous_, Status());
+    delete this;
+  }
+  void deliver() noexcept override {}
+
+ private:
+  const std::unique_ptr<Transport>& transport_;
+  void* const rendezvous_;
+};
+
+}  // namespace
+
+void Engine::refuse_later(void* rendezvous) noexcept {
+  if (is_forked()) return;
+  submitted_.push(*new Refusal(transport_, rendezvous));
+  wake();
+}
+
+size_t Engine::begin_submitted() noexcept {
+  size_t num_begun = 0;
+  for (Deliverable* item = submitted_.take_all(); item != nullptr; ++num_begun) {
+    static_cast<Submission&>(*std::exchange(item, item->next)).begin();
+  }
+  return num_begun;
+}
+
+// Those whose inputs have come, or that have failed and will find out.
+size_t Engine::open_gates() noexcept {
+  size_t num_opened = 0;
+  for (size_t i = 0; i < gated_.size();) {
+    Operation& operation = *gated_[i];
+    if (operation.gate->load(std::memory_order_acquire) == 0 && operation.exchange_->failure().ok()) {
+      ++i;
+      continue;
+    }
+    gated_.erase(gated_.begin() + static_cast<std::ptrdiff_t>(i));
+    operation.task_->resume();
+    ++num_opened;
+  }
+  return num_opened;
+}
+
+void Engine::watch(Gated& item, const std::atomic<uint32_t>& word) noexcept {
+  if (!transport_) return item.on_opened();
+  item.word_ = &word;
+  watched_.push_back(item);
+  progress_->wake_to_look();
+}
+
+// What one of them does may unlink others.
+size_t Engine::open_watched() noexcept {
+  IntrusiveList<Gated> opened;
+  for (Gated* item = watched_.front(); item != nullptr;) {
+    Gated* const next = watched_.next(*item);
+    if (item->word_->load(std::memory_order_acquire) != 0) {
+      item->unlink();
+      opened.push_back(*item);
+    }
+    item = next;
+  }
+  size_t num_opened = 0;
+  for (; Gated* item = opened.pop_front(); ++num_opened) item->on_opened();
+  return num_opened;
+}
+
+unsigned Engine::drive() noexcept {
+  const size_t num_begun = begin_submitted() + open_gates() + open_watched();
+  if (num_begun != 0) {  // what failed at its beginning, before anything comes for it: others are to hear why first
+    messenger_.run_ready();
+    finish_over();
+  }
+  if (shut_down_) return 0;  // all communicators are aborted: what has begun is over
+  const unsigned num_moved = messenger_.progress();
+  finish_over();
+  if (num_moved != 0) release_rested();
+  return num_moved + static_cast<unsigned>(num_begun);
+}
+
+// Lets everything come to its end that can without the network: after failures.
+void Engine::settle() noexcept {
+  begin_submitted();
+  open_gates();
+  messenger_.run_ready();
+  finish_over();
+}
+
+void Engine::finish_over() noexcept {
+  while (Operation* operation = over_.pop_front()) {
+    operation->communicator_->finish(*operation);
+    --num_running_;
+    operation->released_ = !operation->exchange_ || operation->exchange_->at_rest();
+    if (operation->released_) {
+      operation->exchange_.reset();
+    } else {
+      restless_.push_back(*operation);
+    }
+    post(*operation);
+    messenger_.run_ready();  // a failure may have ended others
+  }
+}
+
+void Engine::release_rested() noexcept {
+  for (Operation* operation = restless_.front(); operation != nullptr;) {
+    Operation* next = restless_.next(*operation);
+    if (operation->finished() && operation->exchange_->at_rest()) {
+      operation->unlink();
+      operation->exchange_.reset();
+      operation->released_ = true;
+      post(*operation);
+    }
+    operation = next;
+  }
+}
+
+void Engine::post(Submission& item) noexcept {
+  item.next = nullptr;
+  (outbox_ == nullptr ? outbox_ : outbox_end_->next) = &item;
+  outbox_end_ = &item;
+}
+
+Deliverable* Engine::take_outbox() noexcept {
+  return std::exchange(outbox_, nullptr);
+}
+
+void Engine::deliver(Deliverable* chain) noexcept {
+  const bool is_within_another = std::exchange(delivers, true);
+  while (chain != nullptr) static_cast<Submission&>(*std::exchange(chain, chain->next)).deliver();
+  delivers = is_within_another;
+}
+
+bool Engine::has_running() const noexcept {
+  const auto is_asking = [](const Communicator* communicator) { return communicator->is_asking(); };
+  return num_running_ != 0 || std::ranges::any_of(doors_, &Door::has_running) ||
+         std::ranges::any_of(communicators_, is_asking);
+}
+
+void Engine::tick(Clock::time_point now) noexcept {
+  if (now < next_tick_ || shut_down_) return;
+  next_tick_ = now + kTickInterval;
+  for (Communicator* communicator : communicators_) communicator->tick(now);
+  std::erase_if(doors_, [now](Door* door) { return !door->tick(now); });
+  messenger_.run_ready();
+  finish_over();
+  release_rested();
+}
+
+void Engine::send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept {
+  if (messenger_.is_lost(peer)) return;
+  BlockPool& pool = messenger_.block_pool();
+  auto* send = new (pool.allocate(sizeof(ControlSend) + text.size())) ControlSend;
+  send->done = &ControlSend::release;
+  send->pool = &pool;
+  send->num_bytes = text.size();
+  std::memcpy(send->text(), text.data(), text.size());
+  if (auto sent = transport_->send(peer, header, {send->text(), text.size()}, *send)) {
+    ControlSend::release(*send, std::move(*sent));
+  }
+}
+
+// What came before it may be all that an operation waits for: that one has not failed.
+void Engine::on_control(const MessageHeader& header, const Payload& payload) noexcept {
+  messenger_.run_ready();
+  finish_over();
+  const auto found = std::ranges::find_if(
+      communicators_, [&](const Communicator* communicator) { return communicator->team_.own_key() == header.key; });
+  if (found != communicators_.end()) (*found)->on_control(header, payload);
+  if (payload.rendezvous != nullptr) transport_->refuse(payload.rendezvous, Status());
+}
+
+void Engine::on_peer_lost(PeerId peer, Status reason) noexcept {
+  lose(peer, reason.message());
+}
+
+void Engine::on_process_ended(PeerId peer) noexcept {
+  if (shut_down_) return;
+  const Clock::time_point began = Clock::now();
+  while (drive() != 0 && Clock::now() < began + (transport_->has_unread(peer) ? kUnreadWords : kLastWords)) {
+  }
+  lose(peer, "its process (pid " + std::to_string(peers_[peer].card.pid) + ") has ended");
+  messenger_.run_ready();
+  finish_over();
+  if (deafness_.ok() && !transport_->hears(kLongestToHear)) go_deaf(peer);
+}
+
+// Who is in a group with this process hears of it: what we send still gets there.
+void Engine::go_deaf(PeerId killed) noexcept {
+  deafness_ =
+      Status(ErrorCode::kPeerLost,
+             "this process hears nothing from its host any more: process " + std::to_string(peers_[killed].card.pid) +
+                 " was killed in the midst of writing to it (openucx/ucx#10370). New groups are not concerned");
+  log::warn(deafness_.message());
+  for (Communicator* communicator : communicators_) communicator->on_overflow(deafness_.clone());
+  const Clock::time_point deadline = Clock::now() + kFarewell;
+  while (Clock::now() < deadline) drive();
+  for (PeerId peer = 0; peer < peers_.size(); ++peer) {
+    if (is_neighbour(peer)) lose(peer, deafness_.message());
+  }
+  settle();
+  is_deaf_.store(true, std::memory_order_release);
+}
+
+void Engine::lose(PeerId peer, std::string reason) noexcept {
+  if (messenger_.is_lost(peer)) return;
+  messenger_.mark_lost(peer);
+  peers_[peer].loss = std::move(reason);
+  if (is_neighbour(peer) && --num_neighbours_ < num_cores()) progress_->thin_out();
+  for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
+  for (Door* door : doors_) door->on_peer_lost(peer, peers_[peer].loss);
+}
+
+Status Engine::forked() {
+  return {ErrorCode::kAborted,
+          "this process was forked from one that uses torch_axon, whose connections it must not touch: start it with "
+          "the 'spawn' or 'forkserver' method of multiprocessing if it is to communicate, or fork it while its parent "
+          "has no process group and no runtime"};
+}
+
+void Engine::shut_down() noexcept {
+  if (is_forked()) return;
+  const bool first = progress_->exclusively([&] {
+    if (shut_down_) return false;
+    for (Communicator* communicator : communicators_) communicator->abort_quietly("the process shuts torch_axon down");
+    for (Door* door : doors_) door->on_shut_down();
+    settle();
+    shut_down_ = true;
+    return true;
+  });
+  if (!first) return;
+  progress_->stop();
+  progress_->exclusively([&] {
+    while (!communicators_.empty()) communicators_.back()->leave();
+    transport_->flush(kFlushTimeoutMs);
+    messenger_.discard_strangers();
+    if (const uint64_t refused = messenger_.num_refused(); refused != 0) {
+      log::info("messages refused, as from no member of a group or repeated: " + std::to_string(refused));
+    }
+    transport_.reset();
+    beacon_.reset();
+    while (Gated* item = watched_.pop_front()) item->on_opened();
+    while (Operation* operation = restless_.pop_front()) {  // nobody moves their memory any more
+      operation->exchange_.reset();
+      operation->released_ = true;
+      post(*operation);
+    }
+    for (Door* door : std::exchange(doors_, {})) door->on_transport_gone();
+  });
+  doorbell_.close();
+  has_ended_.store(true, std::memory_order_release);
+}
+
+bool Engine::is_used() noexcept {
+  if (num_holds_.load(std::memory_order_acquire) != 0) return true;
+  return progress_->exclusively([this] {
+    settle();
+    const auto is_over = [](const Communicator* communicator) { return communicator->is_over(); };
+    return !std::ranges::all_of(communicators_, is_over) || !std::ranges::all_of(doors_, &Door::is_closed);
+  });
+}
+
+}  // namespace axon

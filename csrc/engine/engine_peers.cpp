@@ -1,0 +1,49 @@
+// Which processes an engine may meet: whether they are of this host, and whether there is room for them.
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "base/resources.hpp"
+#include "engine/engine.hpp"
+
+namespace axon {
+
+// Of a peer: its process, and either its bell and a ring that is not read yet, or two sockets.
+static constexpr size_t kDescriptorsOfAPeer = 3;
+// For what is open for a moment only: rings that are mapped, connections that are accepted, files of the program.
+static constexpr size_t kSpareDescriptors = 8;
+
+Status Engine::check_room(size_t num_new_peers) const {
+  size_t num_wanted = kSpareDescriptors + num_new_peers * kDescriptorsOfAPeer;
+  for (PeerId peer = 0; peer < peers_.size(); ++peer) num_wanted += transport_->num_descriptors_to_come(peer);
+  return check_descriptors(num_wanted, num_new_peers == 0 ? "serve another connection" : "meet another process");
+}
+
+// Once for all of them: what is to come is summed over all peers.
+Status Engine::check_room_for(std::span<const PeerCard> cards) const {
+  const auto is_new = [this](const PeerCard& card) { return !peer_of_.contains(card.process); };
+  const auto num_new = static_cast<size_t>(std::ranges::count_if(cards, is_new));
+  return num_new == 0 ? Status() : check_room(num_new);
+}
+
+Status Engine::check_room_for_group(size_t num_ranks) {
+  return progress_->exclusively([&] {
+    const size_t num_known = peer_of_.size();  // most likely they are in this group, too; form() looks again
+    return check_room(num_ranks > num_known ? num_ranks - num_known : 0);
+  });
+}
+
+// The card's word for it is not enough: hosts that were cloned from one snapshot have the same identity. What is not
+// proven is of another host, and reached by the network, which tells by itself when it is gone.
+bool Engine::is_here(const PeerCard& card) const {
+  if (card.process == card_.process) return true;
+  if (card.host != card_.host || !beacon_) return false;
+  const Result<bool> seen = HostBeacon::look_for(card.process);
+  if (!seen.ok()) {
+    log::warn("messages to process " + std::to_string(card.pid) + " take the network: " + seen.status().message());
+  } else if (!seen.value()) {
+    log::info("process " + std::to_string(card.pid) + " claims to be of this host, but is not here");
+  }
+  return seen.ok() && seen.value();
+}
+
+}  // namespace axon

@@ -1,0 +1,134 @@
+// The process's own engine, with what the environment says.
+#include <pthread.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/config.hpp"
+#include "base/inheritance.hpp"
+#include "base/trace.hpp"
+#include "engine/engine.hpp"
+#include "engine/network.hpp"
+
+namespace axon {
+
+namespace {
+
+// Never destroyed: groups that outlive the interpreter's exit handlers still find it, shut down.
+struct Instance {
+  std::mutex mutex;
+  Engine* engine = nullptr;
+  std::vector<Engine*> former;    // deaf, or ended before a fork: groups that are over still belong to them
+  uint64_t num_holds = 0;         // that have been taken so far
+  bool was_used_at_fork = false;  // by the parent: UCX's state of this process refers to a thread of the parent's
+
+  bool has_live_engine() const noexcept {
+    const auto is_live = [](const Engine* each) { return each != nullptr && !each->has_ended(); };
+    return is_live(engine) || std::ranges::any_of(former, is_live);
+  }
+};
+
+Instance& process_instance() {
+  static auto* instance = new Instance;
+  return *instance;
+}
+
+// A fork waits until no other thread changes what the child gets a copy of.
+void before_fork() {
+  process_instance().mutex.lock();
+}
+
+void after_fork_in_parent() {
+  process_instance().mutex.unlock();
+}
+
+void after_fork_in_child() {
+  Instance& instance = process_instance();
+  instance.was_used_at_fork |= instance.has_live_engine();
+  instance.mutex.unlock();
+}
+
+[[maybe_unused]] const int registered =
+    (withhold_at_forks(), pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child));
+
+template <typename T>
+T value_or_throw(const char* origin, Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(std::string(origin) + ": " + result.status().message());
+  return std::move(result).value();
+}
+
+Engine* make_engine() {
+  if (Status checked = config::check_environment(); !checked.ok()) throw std::runtime_error(checked.message());
+  AlgorithmOverrides overrides = value_or_throw("AXON_ALGO", AlgorithmOverrides::parse(config::text("AXON_ALGO")));
+  return new Engine(value_or_throw("torch_axon", open_network()), this_host(), overrides);
+}
+
+}  // namespace
+
+// With the lock held.
+static Engine& engine_of(Instance& instance) {
+  if (instance.was_used_at_fork) throw std::runtime_error("torch_axon: " + Engine::forked().message());
+  if (instance.engine != nullptr && instance.engine->is_deaf()) {
+    instance.former.push_back(std::exchange(instance.engine, nullptr));
+  }
+  if (instance.engine == nullptr) instance.engine = make_engine();
+  return *instance.engine;
+}
+
+Engine& Engine::instance() {
+  Instance& instance = process_instance();
+  const std::lock_guard lock(instance.mutex);
+  return engine_of(instance);
+}
+
+EngineHold Engine::hold_instance() {
+  Instance& instance = process_instance();
+  const std::lock_guard lock(instance.mutex);
+  Engine& engine = engine_of(instance);
+  ++instance.num_holds;
+  return EngineHold(engine);
+}
+
+void Engine::shut_down_instance() noexcept {
+  Instance& instance = process_instance();
+  std::vector<Engine*> engines;
+  {
+    const std::lock_guard lock(instance.mutex);
+    engines = instance.former;
+    if (instance.engine != nullptr) engines.push_back(instance.engine);
+  }
+  for (Engine* engine : engines) engine->shut_down();
+  trace::close();
+}
+
+// Engines are looked at and ended without the lock: what they deliver meanwhile may wait for Python.
+void Engine::end_unused_instance() noexcept {
+  if (is_delivering() || Progress::is_background()) return;
+  Instance& instance = process_instance();
+  std::vector<Engine*> engines;
+  uint64_t num_holds = 0;
+  {
+    const std::lock_guard lock(instance.mutex);
+    if (instance.was_used_at_fork) return;
+    num_holds = instance.num_holds;
+    engines = instance.former;
+    if (instance.engine != nullptr) engines.push_back(instance.engine);
+  }
+  for (Engine* engine : engines) {
+    if (engine->has_ended() || engine->is_used()) continue;
+    {
+      const std::lock_guard lock(instance.mutex);
+      if (instance.num_holds != num_holds) return;  // somebody has come to use it since
+      if (engine == instance.engine) instance.former.push_back(std::exchange(instance.engine, nullptr));
+    }
+    engine->shut_down();
+    while (!engine->has_ended()) std::this_thread::yield();  // where another thread that forks is ending it
+  }
+}
+
+}  // namespace axon

@@ -1,0 +1,98 @@
+#include "engine/network.hpp"
+
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "base/config.hpp"
+#include "base/log.hpp"
+#include "base/resources.hpp"
+#include "transport/rings/rings.hpp"
+#include "transport/tcp_fragments/fragments.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace axon {
+
+namespace {
+
+enum class UcxMemory : uint8_t { kShared, kNone };
+
+bool is_set(const std::string& ucx_name) {
+  return config::is_set("UCX_" + ucx_name) || config::is_set("AXON_UCX_" + ucx_name);
+}
+
+// What UCX is to use, unless the user says otherwise. No SysV segments: they are attached late, and one whose owner has
+// left meanwhile is an error on stdout; a killed owner leaves them behind. No CUDA: UCX is given host memory alone.
+// And room for 216 bytes behind a header in an element of a queue in shared memory, not 88: a call with a small tensor
+// goes into one, which takes 1.36 µs there and back, not 1.60 (a call alone from C++, 64 bytes).
+UcxOptions ucx_options(UcxMemory memory) {
+  UcxOptions options;
+  const auto set = [&](const std::string& name, const char* value) {
+    if (!is_set(name)) options.settings.emplace_back(name, value);
+  };
+  set("TLS", memory == UcxMemory::kShared ? "^sysv,cuda" : "^posix,sysv,cuda");
+  set("POSIX_FIFO_ELEM_SIZE", "256");
+  return options;
+}
+
+// UCX's own shared memory takes 4.2 MiB of /dev/shm for each process; without rings it is what carries small messages.
+constexpr size_t kUcxMemory = size_t{5} << 20;
+
+Result<std::unique_ptr<Transport>> open_ucx_without_memory(const std::string& why) {
+  log::warn("messages between processes of this host take TCP: UCX wants " + std::to_string(kUcxMemory >> 20) +
+            " MiB of shared memory for each process and finds " + describe_shared_memory() + why +
+            ". A container gets more by docker run --shm-size=1g");
+  return open_ucx_transport(ucx_options(UcxMemory::kNone));
+}
+
+// Rings need no /dev/shm: their memory has no name and no size but the process's own. Whom a ring does not reach, as a
+// process of another user, UCX's memory does not reach either: both are opened by way of /proc/PID/fd. So UCX keeps to
+// TCP where there are rings.
+Result<std::unique_ptr<Transport>> open_ucx(RingUse rings) {
+  if (rings != RingUse::kNever) return open_ucx_transport(ucx_options(UcxMemory::kNone));
+  const bool is_ours_to_choose = !is_set("TLS");
+  if (is_ours_to_choose && !is_set("POSIX_DIR") && room_in_shared_memory() < kUcxMemory) {
+    return open_ucx_without_memory("");
+  }
+  auto opened = open_ucx_transport(ucx_options(UcxMemory::kShared));
+  if (opened.ok()) return opened;
+  // Others have taken the memory meanwhile, perhaps.
+  if (is_ours_to_choose) return open_ucx_without_memory(" (" + opened.status().message() + ")");
+  return opened.status().followed_by("Shared memory: " + describe_shared_memory());
+}
+
+// Whether TCP paces what it sends by an estimate of the link's speed, as seen in this network namespace.
+bool tcp_estimates_links() {
+  std::string congestion_control;
+  std::ifstream("/proc/sys/net/ipv4/tcp_congestion_control") >> congestion_control;
+  return congestion_control.starts_with("bbr");
+}
+
+PieceUse use_of_pieces() {
+  const std::string setting = config::text("AXON_TCP_PIECES");
+  const bool is_wanted = setting == "auto" ? tcp_estimates_links() : setting == "always";
+  return is_wanted ? PieceUse::kToOtherHosts : PieceUse::kNever;
+}
+
+RingUse use_of_rings() {
+  if (!config::has_transport("rings")) return RingUse::kNever;
+  return config::has_transport("cma") ? RingUse::kAlways : RingUse::kCopies;
+}
+
+}  // namespace
+
+// UCX, rings and the engine above them have some 20.
+static constexpr size_t kDescriptorsOfAnEngine = 24;
+// UCX's, without which it ends the process by an assertion (UCX 1.22), and the progress thread.
+static constexpr size_t kThreadsOfAnEngine = 2;
+
+Result<std::unique_ptr<Transport>> open_network() {
+  AXON_TRY(check_descriptors(kDescriptorsOfAnEngine, "start torch_axon"));
+  AXON_TRY(check_threads(kThreadsOfAnEngine));
+  const RingUse rings = use_of_rings();
+  auto ucx = open_ucx(rings);
+  if (!ucx.ok()) return std::move(ucx.status());
+  return with_rings(with_pieces(std::move(ucx).value(), use_of_pieces()), rings);
+}
+
+}  // namespace axon

@@ -1,0 +1,61 @@
+#include "engine/operation.hpp"
+
+#include "engine/communicator.hpp"
+
+namespace axon {
+
+CallRecord Operation::record() const {
+  return {.kind = arguments.kind,
+          .direction = direction,
+          .dtype = arguments.dtype,
+          .reduction = arguments.reduction,
+          .root = arguments.root,
+          .peer = peer,
+          .tag = tag,
+          .sequence = sequence_,
+          .shape = shape,
+          .called_at = called_at_,
+          .site = site};
+}
+
+Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept {
+  return {.operation = arguments.kind,
+          .dtype = arguments.dtype,
+          .reduction = arguments.reduction,
+          .algorithm = algorithm,
+          .root = arguments.root,
+          .num_elements = num_elements};
+}
+
+void Operation::begin() noexcept {
+  communicator_->begin(*this);
+}
+
+void Operation::deliver() noexcept {
+  const bool released = released_;  // before finished(), after which another thread may set it
+  if (!finished()) {
+    on_finished();
+    if (done_word != nullptr) done_word->store(1, std::memory_order_release);
+    finished_.store(true);
+  }
+  if (released) on_released();
+}
+
+Task<Status> Operation::run() {
+  Status status;
+  if (direction == Direction::kCollective) {
+    status = co_await algorithm_(*exchange_, arguments);
+  } else {
+    Batch batch(*exchange_);
+    if (direction == Direction::kSend) {
+      batch.send({.peer = peer, .slot = tag}, arguments.inputs[0]);
+    } else {
+      batch.receive({.peer = peer, .slot = tag}, arguments.outputs[0]);
+    }
+    status = co_await batch;
+  }
+  communicator_->on_run_over(*this);
+  co_return status;
+}
+
+}  // namespace axon

@@ -1,0 +1,101 @@
+// One call of a user: a collective, a send or a receive, from its start until nothing of it moves any more.
+//
+// A door derives from it, fills in the public fields, and hands it to Communicator::start. From then on the engine
+// reads the fields and refers to the object until on_released(), which is the engine's last touch. Memory that the
+// arguments point to lives as long.
+//
+//   started ──► on_finished() ──► finished (wait() returns) ──► on_released() (no transfer touches its memory)
+//
+// Usually all of that comes at once; only an operation that failed with data in flight is released later than finished.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/intrusive_list.hpp"
+#include "base/status.hpp"
+#include "base/task.hpp"
+#include "collectives/collective.hpp"
+#include "engine/call_record.hpp"
+#include "engine/client.hpp"
+#include "engine/progress.hpp"
+#include "messaging/exchange.hpp"
+
+namespace axon {
+
+class Communicator;
+
+class Operation : public ListNode<Operation>, private Submission {
+ public:
+  // Filled in by the door. The spans in `arguments` and the strings are borrowed until on_released().
+  CollectiveArguments arguments;  // point to point: kind = kPointToPoint, inputs[0] (send) or outputs[0] (receive)
+  Direction direction = Direction::kCollective;
+  int peer = -1;     // point to point: the other rank; −1 receives from anyone
+  uint32_t tag = 0;  // point to point
+  // What all ranks must agree on: the tensor's elements, or all ranks' together; 0 where sizes may differ by rank.
+  uint64_t num_elements = 0;
+  Shape shape;
+  std::string_view site;  // the line of the program that calls, if it is to be told; never goes away
+  std::chrono::milliseconds timeout{0};
+  // If given: a word that a device sets to something other than 0 once the inputs are there; nothing moves before.
+  const std::atomic<uint32_t>* gate = nullptr;
+  // If given: a word that is set to 1 once the operation is finished, for a device that waits.
+  std::atomic<uint32_t>* done_word = nullptr;
+
+  Operation() = default;
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  // Final after finished() is true; readable by any thread.
+  bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
+  const Status& status() const noexcept { return status_; }
+  // The rank that sent, after a receive from anyone.
+  int source() const noexcept { return source_; }
+  // The group's count of collectives, from 1; 0 for point to point.
+  uint32_t sequence() const noexcept { return sequence_; }
+
+  // What is left of it for messages once it is gone.
+  CallRecord record() const;
+  // "all_reduce #5 (float32[4, 256], SUM)"
+  std::string describe() const { return record().describe(); }
+  // What every message of it carries: the user's call, and how it is done.
+  Fingerprint fingerprint(uint8_t algorithm) const noexcept;
+
+ protected:
+  virtual ~Operation() = default;
+
+  // Called once each, in this order, by whichever thread drives, without any lock: may start and await other
+  // operations. In on_finished() status() is final already; finished() turns true after it.
+  virtual void on_finished() noexcept {}
+  virtual void on_released() noexcept = 0;
+
+ private:
+  friend class Communicator;
+  friend class Engine;
+  friend struct Task<Status>::promise_type;
+
+  void begin() noexcept override;
+  void deliver() noexcept override;
+
+  // The whole life of the operation on the wire.
+  Task<Status> run();
+  BlockPool& block_pool() noexcept { return exchange_->block_pool(); }
+
+  Communicator* communicator_ = nullptr;
+  Algorithm algorithm_ = nullptr;
+  uint32_t sequence_ = 0;
+  Clock::time_point called_at_{};
+  Clock::time_point deadline_{};
+  std::optional<Exchange> exchange_;
+  std::optional<Task<Status>> task_;
+  Status status_;
+  int source_ = -1;
+  bool released_ = false;               // nothing moves any more; set before the outbox tells it
+  sync::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
+};
+
+}  // namespace axon

@@ -1,0 +1,90 @@
+#include "engine/peer_address.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "transport/message.hpp"
+
+namespace axon {
+
+namespace {
+
+// The blob: this, then the address. Fixed layout, little endian as all hosts we build for; docs/wire.md.
+struct Prefix {
+  std::array<char, 4> magic{'a', 'x', 'o', 'n'};
+  uint32_t wire_version = kWireVersion;
+  uint64_t key = 0;
+  std::array<uint64_t, 2> process{};
+  uint64_t host = 0;
+  int32_t pid = 0;
+  uint32_t address_num_bytes = 0;
+};
+static_assert(sizeof(Prefix) == 48);
+
+uint64_t mix(uint64_t hash, uint64_t value) noexcept {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 32);
+}
+
+uint64_t inode_of(const char* path) noexcept {
+  struct stat facts{};
+  return stat(path, &facts) == 0 ? facts.st_ino : 0;
+}
+
+}  // namespace
+
+std::vector<uint8_t> PeerCard::encode() const {
+  Prefix prefix;
+  prefix.key = key;
+  prefix.process = process;
+  prefix.host = host;
+  prefix.pid = pid;
+  prefix.address_num_bytes = static_cast<uint32_t>(address.size());
+  std::vector<uint8_t> blob(sizeof prefix + address.size());
+  std::memcpy(blob.data(), &prefix, sizeof prefix);
+  if (!address.empty()) std::memcpy(blob.data() + sizeof prefix, address.data(), address.size());
+  return blob;
+}
+
+Result<PeerCard> PeerCard::decode(std::span<const uint8_t> blob) {
+  const auto refuse = [&](const std::string& why) {
+    return Status(ErrorCode::kInvalidArgument, "peer card of " + std::to_string(blob.size()) + " bytes: " + why);
+  };
+  Prefix prefix;
+  if (blob.size() < sizeof prefix) return refuse("truncated, at least " + std::to_string(sizeof prefix) + " expected");
+  std::memcpy(&prefix, blob.data(), sizeof prefix);
+  if (prefix.magic != Prefix{}.magic) return refuse("not from torch_axon");
+  if (prefix.wire_version != kWireVersion) {
+    return refuse("the peer speaks wire version " + std::to_string(prefix.wire_version) + ", this process " +
+                  std::to_string(kWireVersion) + ": install the same torch_axon on all ranks");
+  }
+  const auto address = std::as_bytes(blob.subspan(sizeof prefix));
+  if (address.size() != prefix.address_num_bytes) {
+    return refuse("holds " + std::to_string(address.size()) + " bytes of address, announces " +
+                  std::to_string(prefix.address_num_bytes));
+  }
+  PeerCard card;
+  card.key = prefix.key;
+  card.process = prefix.process;
+  card.host = prefix.host;
+  card.pid = prefix.pid;
+  card.address.assign(address.begin(), address.end());
+  return card;
+}
+
+uint64_t this_host() {
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  uint64_t hash = 0;
+  for (const char character : boot_id) hash = mix(hash, static_cast<uint8_t>(character));
+  for (const char* space : {"/proc/self/ns/pid", "/proc/self/ns/net", "/proc/self/ns/ipc"}) {
+    hash = mix(hash, inode_of(space));
+  }
+  return hash;
+}
+
+}  // namespace axon

@@ -1,0 +1,307 @@
+#include "engine/progress.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/trace.hpp"
+
+namespace axon {
+
+using namespace pace;
+
+// So much of a trace is missing where a process is killed.
+static constexpr milliseconds kTraceInterval{10};
+
+Progress::Progress(Driver& driver, Doorbell& doorbell)
+    : driver_(driver), doorbell_(doorbell), thread_([this] { run_in_background(); }) {}
+
+Progress::~Progress() {
+  stop();
+}
+
+void Progress::stop() noexcept {
+  if (!thread_.joinable()) return;
+  stopping_.store(true);
+  doorbell_.ring();
+  thread_.join();
+}
+
+bool Progress::try_acquire() noexcept {
+  return !token_.load(std::memory_order_relaxed) && !token_.exchange(true);
+}
+
+// A holder that only posts a message is done sooner than a sleep would take.
+bool Progress::try_acquire_patiently() noexcept {
+  for (unsigned i = 0; i < kRoundsBeforeYield; ++i) {
+    if (num_contenders_.load() == 0 && try_acquire()) return true;
+    sync::relax();
+  }
+  return false;
+}
+
+void Progress::acquire() noexcept {
+  num_contenders_.fetch_add(1);
+  while (!try_acquire()) {
+    for_token_.sleep_until(Clock::now() + kLongNap, [this] { return !token_.load(); });
+  }
+  num_contenders_.fetch_sub(1);
+}
+
+void Progress::release_once() noexcept {
+  Deliverable* outbox = driver_.take_outbox();
+  token_.store(false);
+  for_token_.notify();
+  if (outbox == nullptr) return;
+  if (background_is_away_.load()) for_end_.notify();
+  driver_.deliver(outbox);
+  for_token_.notify();
+  notify_of_end();
+}
+
+void Progress::notify_of_end() noexcept {
+  for_end_.notify();
+  if (waiter_listens_.load()) doorbell_.ring_waiter();
+}
+
+// The background thread may have decided to sleep before this began.
+void Progress::release() noexcept {
+  bool is_to_look = listens_.load() && driver_.holds_back();
+  release_once();
+  while (driver_.has_submissions() && try_acquire()) {
+    driver_.drive();
+    is_to_look |= listens_.load() && driver_.holds_back();
+    wake();
+    release_once();
+  }
+  if (is_to_look) wake_to_look();
+}
+
+void Progress::wake() noexcept {
+  if (waiter_listens_.load()) return doorbell_.ring_waiter();
+  if (deeply_asleep_.load() && deeply_asleep_.exchange(false)) doorbell_.ring();
+}
+
+void Progress::wake_to_look() noexcept {
+  if (waiter_listens_.load()) doorbell_.ring_waiter();
+  if (listens_.load()) doorbell_.ring();
+}
+
+bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept {
+  bool has_listened = false;
+  bool leaves_work = true;
+  Clock::duration patience_left = patience;
+  while (!finished.load()) {
+    if (patience == kStandsIn && !background_is_away_.load()) {
+      sleep_beside_driver(finished, deadline);
+      if (Clock::now() >= deadline) break;
+      continue;
+    }
+    if (!try_acquire_patiently()) {
+      for_token_.sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
+      if (Clock::now() >= deadline) break;
+      continue;
+    }
+    const Pause pause = spin(finished, deadline, patience_left);
+    if (pause == Pause::kQuiet && patience != kStandsIn && may_listen()) {
+      has_listened = true;
+      leaves_work = true;  // unless it is seen to leave none, later
+      // Who makes way for a crowd has lost no more of its patience than the time that it listens.
+      if (!is_crowded()) patience_left = {};
+      const Clock::time_point began = Clock::now();
+      const bool heard = listen(finished, deadline);
+      patience_left = heard ? patience : std::max<Clock::duration>(patience_left - (Clock::now() - began), {});
+      continue;
+    }
+    if (has_listened)
+      leaves_work = Clock::now() >= crowded_until_ || driver_.has_running() || driver_.holds_back() || for_end_.any();
+    release();
+    if (pause == Pause::kDeadline) break;
+    if (pause == Pause::kQuiet) {
+      sleep_beside_driver(finished, deadline);
+      if (Clock::now() >= deadline) break;
+    }
+  }
+  if (has_listened && leaves_work)
+    doorbell_.ring();  // else the background thread, which stands by, would be in the way
+  return finished.load();
+}
+
+bool Progress::may_listen() const noexcept {
+  return !waiter_listens_.load() && !driver_.has_gated();
+}
+
+bool Progress::drive_and_count() noexcept {
+  if (driver_.drive() == 0) return false;
+  num_busy_rounds_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+// A refusal tells of what has come since, or of what the transport holds back until a peer has made room.
+Progress::Armed Progress::arm() noexcept {
+  if (driver_.arm()) return Armed::kYes;
+  if (drive_and_count()) return Armed::kMoved;
+  return driver_.arm() ? Armed::kYes : Armed::kHeldBack;
+}
+
+// From the holder of the token, who lets go of it: until the transport has something, which is told, or somebody else
+// has done or started something, or deadlines are to be looked after.
+bool Progress::listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+  const Armed armed = arm();
+  waiter_listens_.store(armed == Armed::kYes);  // before the token is released: who starts or ends something sees it
+  release();
+  if (armed == Armed::kHeldBack) {
+    for_end_.sleep_until(std::min(deadline, Clock::now() + kShortNap), [&] { return finished.load(); });
+  }
+  if (armed != Armed::kYes) return true;
+  if (listens_.load()) doorbell_.ring();  // one is enough
+  const auto time_left = std::chrono::ceil<microseconds>(deadline - Clock::now());
+  const auto at_most = std::clamp<microseconds>(time_left, microseconds{0}, kDeepSleepRunning);
+  const bool heard = !finished.load() && doorbell_.listen(at_most);
+  waiter_listens_.store(false);
+  return heard;
+}
+
+// Where another waiter listens, or the background thread has to look for a device's word.
+void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+  if (!listens_.load() && !waiter_listens_.load()) doorbell_.ring();  // the background thread takes over now
+  const bool alone = background_is_away_.load();
+  for_end_.sleep_until(alone ? std::min(deadline, Clock::now() + kShortNap) : deadline,
+                       [&] { return finished.load() || (!alone && background_is_away_.load()); });
+}
+
+// Holder of the token only. Once it is over nobody need read the clock for it.
+bool Progress::is_crowded() noexcept {
+  if (crowded_until_ == Clock::time_point{}) return false;
+  if (Clock::now() < crowded_until_) return true;
+  crowded_until_ = {};
+  return false;
+}
+
+Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline,
+                               Clock::duration patience) noexcept {
+  Clock::time_point looked_at{};  // not yet: what ends soon needs no clock
+  Clock::time_point busy_at{};
+  const bool crowded = is_crowded();
+  unsigned num_idle = 0;
+  for (unsigned round = 1; !finished.load(); ++round) {
+    if (drive_and_count()) {
+      num_idle = 0;
+    } else if (++num_idle > kRoundsBeforeYield) {
+      if (crowded) return Pause::kQuiet;
+      sync::yield();
+    } else if (num_idle > kRoundsBeforePause) {
+      sync::relax();
+    }
+    if (driver_.has_outbox() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kMakeWay;
+    if (patience == kStandsIn && !background_is_away_.load()) return Pause::kQuiet;
+    if (round % kRoundsBetweenClockReads == 0) {
+      const Clock::time_point now = Clock::now();
+      const bool is_first_look = looked_at == Clock::time_point{};
+      const auto took = is_first_look ? Clock::duration{0} : now - looked_at;
+      looked_at = now;
+      const bool idle = num_idle >= kRoundsBetweenClockReads;
+      if (!idle || is_first_look) busy_at = now;
+      driver_.tick(now);
+      if (now >= deadline) return Pause::kDeadline;
+      if (idle && took > kContended) {
+        crowded_for_ = std::min<Clock::duration>(2 * crowded_for_, kMostCrowded);
+        crowded_until_ = std::max(crowded_until_, now + crowded_for_);
+        return Pause::kQuiet;
+      }
+      if (now - busy_at > patience) return Pause::kQuiet;
+    }
+  }
+  if (!crowded) crowded_for_ = std::max<Clock::duration>(crowded_for_ / 2, kLeastCrowded);
+  return Pause::kFinished;
+}
+
+static thread_local bool is_background_thread = false;
+
+bool Progress::is_background() noexcept {
+  return is_background_thread;
+}
+
+void Progress::run_in_background() noexcept {
+  pthread_setname_np(pthread_self(), "axon-progress");
+  is_background_thread = true;
+  for (unsigned round = 1; !stopping_.load(); ++round) {
+    write_trace();
+    if (waiter_listens_.load()) {
+      nap(Sleep::kLight, kStandBy);  // or until the waiter goes, who may come again with the next operation
+      nap(Sleep::kLight, kLongNap);
+      continue;
+    }
+    if (num_contenders_.load() != 0 || for_token_.any() || !try_acquire()) {
+      nap(Sleep::kLight, kLongNap);
+      continue;
+    }
+    const microseconds pause = drive_in_background();
+    const bool deep = listens_.load();
+    background_is_away_.store(driver_.has_outbox());
+    release();
+    background_is_away_.store(false);
+    if (pause.count() != 0) {
+      nap(deep ? Sleep::kDeep : Sleep::kLight, pause);
+      round = 0;
+    } else if (round % kRoundsBetweenLooks == 0) {
+      nap(Sleep::kLight, microseconds{0});
+    } else if (round < kRoundsBeforeYield) {
+      sync::relax();  // whoever yields is served last where cores are short, and more of the message is on its way
+    } else {
+      sync::yield();
+    }
+  }
+}
+
+// One round as holder of the token; returns how long to sleep after it, deeply if listens_ is set. What has moved may
+// be a piece of something large, whatever runs here: the next is looked for at once. Where cores are short, arming
+// tells whether there is one.
+microseconds Progress::drive_in_background() noexcept {
+  const bool moved = drive_and_count();
+  const Clock::time_point now = Clock::now();
+  driver_.tick(now);
+  const bool gated = driver_.has_gated();
+  const bool running = gated || driver_.has_running();
+  const uint64_t num_busy_rounds = num_busy_rounds_.load(std::memory_order_relaxed);
+  if (num_busy_rounds != seen_busy_rounds_) {
+    seen_busy_rounds_ = num_busy_rounds;
+    busy_at_ = now;
+  }
+  const bool crowded = now < crowded_until_;
+  const Clock::duration quiet = crowded ? kWarm : now - busy_at_;
+  if ((moved && !crowded) || (running && quiet < kHot)) return microseconds{0};
+  const microseconds a_nap = running ? kShortNap : kLongNap;
+  if (gated || (quiet < kWarm && driver_.has_neighbours())) return a_nap;
+  if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortNap;
+  listens_.store(true);
+  if (quiet < kWarm) return a_nap;
+  if (crowded) return kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
+  deeply_asleep_.store(true);             // before the token is released: whoever starts something next sees it
+  return running ? kDeepSleepRunning : kDeepSleepIdle;
+}
+
+// Without the token: a file system may take its time, and those who wait drive meanwhile.
+void Progress::write_trace() noexcept {
+  if (!trace::is_on() || Clock::now() < traced_at_ + kTraceInterval) [[likely]]
+    return;
+  background_is_away_.store(true);
+  for_end_.notify();
+  trace::flush();
+  background_is_away_.store(false);
+  traced_at_ = Clock::now();
+}
+
+void Progress::nap(Sleep depth, microseconds at_most) noexcept {
+  if (trace::is_on()) [[unlikely]]
+    at_most = std::min<microseconds>(at_most, kTraceInterval);
+  const std::span<const PeerId> ended = doorbell_.sleep(depth, at_most);
+  listens_.store(false);
+  deeply_asleep_.store(false);
+  for (const PeerId peer : ended) {
+    exclusively([&] { driver_.on_process_ended(peer); });
+  }
+}
+
+}  // namespace axon

@@ -1,0 +1,93 @@
+#include "fused/cuda/pushing.hpp"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+#include "base/log.hpp"
+#include "c10d/errors.hpp"
+#include "cuda/memory.hpp"
+
+namespace axon {
+
+// Less is moved first: a kernel does that before the copy engines have met.
+static constexpr size_t kLeastBytes = size_t{16} << 20;
+
+std::optional<Pushing> Pushing::open(AxonBackend& backend, at::Device device, const Plan& plan) {
+  if (backend.getSize() < 2 || plan.num_bytes < kLeastBytes) return std::nullopt;
+  if (!at::isFloatingType(plan.dtype) && !at::isComplexType(plan.dtype)) return std::nullopt;
+  CudaSide& side = backend.cuda_side(device);
+  const Workspace* workspace = side.workspace(plan.workspace_bytes, backend.timeout());
+  if (workspace == nullptr) return std::nullopt;
+  const Meeting meeting{.operation = plan.operation,
+                        .dtype = to_data_type(plan.dtype),
+                        .announcement = Announcement::of(plan.num_bytes, plan.shared),
+                        .timeout = backend.timeout()};
+  return Pushing(side, workspace, meeting, backend.getRank());
+}
+
+Pushing::Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank)
+    : side_(side),
+      workspace_(workspace),
+      meeting_(meeting),
+      rank_(rank),
+      current_(side.current_stream()),
+      pushing_(side.side_stream()),
+      awaiting_(side.awaiting_stream()) {}
+
+Pushing::~Pushing() {
+  if (!is_open_) return;
+  side_.give_up();
+  try {
+    join();
+  } catch (const std::exception&) {
+    log::info("CUDA has failed: a matrix product's tensors may still be read");
+  }
+}
+
+void Pushing::begin() {
+  side_.meet(meeting_, current_);
+  is_open_ = true;
+  follow_current();
+  side_.order(current_, awaiting_);
+  awaiting_is_ahead_ = true;
+}
+
+void Pushing::await(int piece) {
+  side_.await(*workspace_, piece);
+  side_.order(awaiting_, current_);
+  awaiting_is_ahead_ = false;
+}
+
+void Pushing::join() {
+  side_.order(pushing_, current_);
+  if (awaiting_is_ahead_) side_.order(awaiting_, current_);
+  is_open_ = false;
+}
+
+void Pushing::fold(size_t slot_bytes, Reduction reduction, const at::Tensor& output) const {
+  const Status folded = workspace_->fold(rank_,
+                                         {.slot_bytes = slot_bytes,
+                                          .output = static_cast<std::byte*>(output.mutable_data_ptr()),
+                                          .num_elements = static_cast<size_t>(output.numel()),
+                                          .dtype = to_data_type(output.scalar_type()),
+                                          .reduction = reduction},
+                                         StreamView(static_cast<cudaStream_t>(current_.native_handle())));
+  if (!folded.ok()) throw_failure(folded);
+}
+
+at::Tensor Pushing::tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const {
+  return at::for_blob(workspace_->at(rank_) + offset, sizes)
+      .options(options)
+      .target_device(options.device())
+      .make_tensor();
+}
+
+void Pushing::copy(void* target, const at::Tensor& source, c10::Stream stream) {
+  const StreamView view(static_cast<cudaStream_t>(stream.native_handle()));
+  const Status copied = copy_async(target, source.const_data_ptr(), source.nbytes(), view);
+  if (!copied.ok()) throw_failure(copied);
+}
+
+}  // namespace axon

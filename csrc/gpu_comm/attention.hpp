@@ -1,0 +1,18 @@
+// Waits for operations of the host engine, in calls that a user's thread makes: Ctrl-C ends them.
+#pragma once
+
+#include "base/interrupts.hpp"
+#include "engine/communicator.hpp"
+
+namespace axon {
+
+// Returns false where the deadline has passed, or interrupts are pending. No lock may be held that a signal handler
+// could want.
+inline bool wait_attentively(Communicator& communicator, Operation& operation, Clock::time_point deadline) noexcept {
+  while (!communicator.wait(operation, interrupts::next_look(deadline))) {
+    if (interrupts::are_pending() || Clock::now() >= deadline) return operation.finished();
+  }
+  return true;
+}
+
+}  // namespace axon

@@ -1,0 +1,61 @@
+#include "gpu_comm/control_message.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace axon {
+
+// A peer may use its GPU in the group at any time, or never: only the group's end ends the wait for its letters.
+static constexpr std::chrono::hours kForever{24 * 365};
+
+// The holder owns this operation: nothing of it may be touched after this.
+void HeldOperation::on_released() noexcept {
+  const std::shared_ptr<void> last_touch = std::move(holder_);
+}
+
+void Vote::cast(uint8_t value, std::chrono::milliseconds longest) {
+  value_ = value;
+  buffer_ = {.data = reinterpret_cast<std::byte*>(&value_), .num_bytes = 1};
+  arguments.kind = OperationKind::kAllReduce;
+  arguments.dtype = DataType::kUint8;
+  arguments.reduction = Reduction::kMin;
+  arguments.outputs = {&buffer_, 1};
+  num_elements = 1;
+  shape.sizes[0] = 1;
+  shape.num_dimensions = 1;
+  timeout = longest;
+}
+
+void Letter::describe(int rank, uint32_t letter_tag, size_t num_bytes) {
+  num_bytes_ = num_bytes;
+  arguments.kind = OperationKind::kPointToPoint;
+  arguments.dtype = DataType::kByte;
+  peer = rank;
+  tag = letter_tag;
+  num_elements = num_bytes;
+  shape.sizes[0] = static_cast<int64_t>(num_bytes);
+  shape.num_dimensions = 1;
+  timeout = kForever;
+}
+
+void Letter::address_to(int rank, uint32_t tag, std::span<const std::byte> content) {
+  describe(rank, tag, content.size());
+  std::ranges::copy(content, content_.begin());
+  direction = Direction::kSend;
+  input_ = {.data = content_.data(), .num_bytes = num_bytes_};
+  arguments.inputs = {&input_, 1};
+}
+
+void Letter::expect_from(int rank, uint32_t tag, size_t num_bytes, Reader& reader) {
+  describe(rank, tag, num_bytes);
+  reader_ = &reader;
+  direction = Direction::kReceive;
+  output_ = {.data = content_.data(), .num_bytes = num_bytes_};
+  arguments.outputs = {&output_, 1};
+}
+
+void Letter::on_finished() noexcept {
+  if (reader_ != nullptr) reader_->on_letter(*this);
+}
+
+}  // namespace axon

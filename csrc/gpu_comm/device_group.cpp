@@ -1,0 +1,362 @@
+#include "gpu_comm/device_group.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/config.hpp"
+#include "base/log.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "cuda/memory.hpp"
+#include "gpu_comm/fault_text.hpp"
+#include "gpu_comm/launch.hpp"
+#include "kernels/ll128/collectives.hpp"
+#include "kernels/team_layout.hpp"
+
+namespace axon {
+
+// A kernel that waits for a rank whose process has ended knows it, takes what that had sent, and ends. Other waits for
+// a lost rank end with all of the group, so long after the loss: some are for other ranks.
+static constexpr std::chrono::milliseconds kLastWords{500};
+
+static constexpr Reach kTeams[] = {Reach::kSmall, Reach::kLarge};
+
+static size_t index_of(Reach reach) noexcept {
+  return static_cast<size_t>(reach) - static_cast<size_t>(Reach::kSmall);
+}
+
+// Where a team is in a block, and how much of it.
+static ArenaBlock part_of_block(Reach reach) noexcept {
+  static constexpr size_t kSmall = BlockAllocator::kSmallBlock;
+  if (reach == Reach::kSmall) return {.offset = 0, .num_bytes = kSmall};
+  return {.offset = kSmall, .num_bytes = BlockAllocator::kLargeBlock - kSmall};
+}
+
+DeviceGroup::DeviceGroup(Communicator& communicator, int device, std::chrono::milliseconds timeout, Event event)
+    : communicator_(communicator), device_(device), timeout_(timeout), order_(std::move(event)) {}
+
+Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicator, int device,
+                                                       std::chrono::milliseconds timeout, uint32_t round) {
+  const RelaxedCapture beside_captures;
+  const DeviceGuard guard(device);
+  Result<Event> event = Event::create_untimed();
+  if (!event.ok()) return std::move(event.status());
+  std::unique_ptr<DeviceGroup> group(new DeviceGroup(communicator, device, timeout, std::move(event).value()));
+  if (Status taken = group->take_block(); !taken.ok()) {
+    log::info("group '" + communicator.name() + "' sends CUDA tensors through host memory: " + taken.message());
+    group->without_block_ = std::move(taken);
+  }
+  group->edges_ = Edges::open(communicator, group->arena_, group->block_, round);
+  communicator.accompany(group.get());
+  return group;
+}
+
+Status DeviceGroup::take_block() {
+  const int num_ranks = communicator_.size();
+  if (num_ranks < 2 || num_ranks > kMaxTeamRanks) {
+    return {ErrorCode::kInvalidArgument, "kernels serve groups of 2 to " + std::to_string(kMaxTeamRanks) + " ranks"};
+  }
+  if (!config::has_transport("cuda")) {
+    return {ErrorCode::kInvalidArgument, "AXON_TRANSPORTS does not name cuda"};
+  }
+  Result<Arena*> arena = Arena::of(device_);
+  if (!arena.ok()) return std::move(arena.status());
+  AXON_TRY(arena.value()->prepare(num_ranks));
+  Result<ArenaBlock> block = arena.value()->take();
+  if (!block.ok()) return std::move(block.status());
+  arena_ = arena.value();
+  block_ = block.value();
+  for (const Reach reach : kTeams) {
+    const ArenaBlock part = part_of_block(reach);
+    Result<TeamLayout> layout = lay_out(num_ranks, part.num_bytes);
+    if (!layout.ok()) return std::move(layout.status());
+    if (part.offset < block_.num_bytes) build_team(reach, layout.value());
+  }
+  return Status();
+}
+
+void DeviceGroup::build_team(Reach reach, const TeamLayout& layout) {
+  std::byte* const own = arena_->data() + block_.offset + part_of_block(reach).offset;
+  DeviceTeam& team = teams_[index_of(reach)];
+  team.rank = communicator_.rank();
+  team.num_ranks = communicator_.size();
+  team.layout = layout;
+  team.state = reinterpret_cast<TeamState*>(own);
+  team.mailbox = arena_->mailboxes(block_) + index_of(reach);
+  team.blocks[team.rank] = own;
+}
+
+// Kernels that are still queued run on. Behind them the streams tell the owners of all blocks that this rank has left.
+DeviceGroup::~DeviceGroup() {
+  communicator_.accompany(nullptr);
+  edges_->close();
+  if (block_.num_bytes == 0) return;
+  arena_->launches().forget(order_);
+  arena_->leave({.rank = communicator_.rank(),
+                 .block = block_,
+                 .owners = edges_->owners(),
+                 .guests = edges_->guests(),
+                 .graphs = order_.take_graphs()},
+                order_.streams());
+}
+
+void DeviceGroup::connect(int rank, Reach reach) {
+  const Resident resident = edges_->resident(rank);
+  for (const Reach team : kTeams) {
+    if (team > reach) continue;
+    teams_[index_of(team)].blocks[rank] = resident.arena->data() + resident.block.offset + part_of_block(team).offset;
+    teams_[index_of(team)].segments[rank] = resident.arena->segments();
+  }
+  connected_.fetch_or(1u << rank, std::memory_order_relaxed);
+  const std::lock_guard lock(fate_mutex_);
+  heed_loss(rank);  // it may be gone already
+}
+
+Result<bool> DeviceGroup::has_edge(int peer) {
+  if (peer < 0 || peer >= std::min(communicator_.size(), kMaxTeamRanks)) return false;
+  std::optional<Reach>& known = reaches_[static_cast<size_t>(peer)];
+  {
+    const std::lock_guard lock(mutex_);
+    if (known) return *known != Reach::kNone;
+  }
+  Result<Reach> agreed = edges_->agree(peer, timeout_);
+  if (!agreed.ok()) return std::move(agreed.status());
+  const std::lock_guard lock(mutex_);
+  if (agreed.value() != Reach::kNone) connect(peer, agreed.value());
+  known = agreed.value();
+  return agreed.value() != Reach::kNone;
+}
+
+Result<bool> DeviceGroup::has_all_edges() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (reach_of_all_) return *reach_of_all_ != Reach::kNone;
+  }
+  Result<Reach> agreed = edges_->agree_all(timeout_);
+  if (!agreed.ok()) return std::move(agreed.status());
+  const std::lock_guard lock(mutex_);
+  for (int rank = 0; agreed.value() != Reach::kNone && rank < communicator_.size(); ++rank) {
+    if (rank != communicator_.rank()) connect(rank, agreed.value());
+  }
+  reach_of_all_ = agreed.value();
+  return agreed.value() != Reach::kNone;
+}
+
+Status DeviceGroup::obstacle_to(int peer) const {
+  return without_block_.ok() ? edges_->obstacle_to(peer) : without_block_.clone();
+}
+
+Reach DeviceGroup::reach_for(const Operation& operation) const noexcept {
+  if (operation.direction == Direction::kCollective) return reach_of_all_.value_or(Reach::kNone);
+  if (operation.peer < 0 || operation.peer >= kMaxTeamRanks) return Reach::kNone;
+  return reaches_[static_cast<size_t>(operation.peer)].value_or(Reach::kNone);
+}
+
+bool DeviceGroup::serves(const Operation& operation) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const Reach reach = reach_for(operation);
+  if (reach == Reach::kNone) return false;
+  return select_kernel(query_of(operation, communicator_.size()), teams_[index_of(reach)].layout) != Kernel::kNone;
+}
+
+DeviceTeam DeviceGroup::team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept {
+  DeviceTeam team = teams_[index_of(reach)];
+  const std::chrono::nanoseconds longest = timeout.count() > 0 ? timeout : timeout_;
+  team.timeout_ns = static_cast<uint64_t>(longest.count());
+  return team;
+}
+
+static Status refused(const Operation& operation) {
+  return {ErrorCode::kInternal, operation.describe() + ": no kernel serves it"};
+}
+
+// With the lock.
+template <typename Launch>
+Status DeviceGroup::launch_in_order(StreamView stream, Launch launch) {
+  const DeviceGuard guard(device_);
+  const LaunchLedger::Launching launching = arena_->launches().launching();
+  AXON_TRY(order_.follow(stream));
+  AXON_TRY(launch());
+  return arena_->launches().note(order_, stream);
+}
+
+Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside beside) {
+  if (operation.direction != Direction::kCollective) {
+    const Operation* const messages[] = {&operation};
+    return launch_batch(messages, stream);
+  }
+  const std::lock_guard lock(mutex_);
+  const Reach reach = reach_for(operation);
+  if (reach == Reach::kNone) return refused(operation);
+  const DeviceTeam team = team_for(reach, operation.timeout);
+  const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
+  if (kernel == Kernel::kNone) return refused(operation);
+  const LaunchSite site{.team = team, .segments = arena_->segments(), .stream = stream, .beside = beside};
+  AXON_TRY(launch_in_order(stream, [&] { return launch_collective(site, kernel, operation); }));
+  communicator_.note_launch(operation, name_of(kernel));
+  return Status();
+}
+
+Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
+  const std::lock_guard lock(mutex_);
+  const Reach reach = reach_of_all_.value_or(Reach::kNone);
+  if (reach == Reach::kNone) return {ErrorCode::kInternal, "meet: not all ranks reach each other"};
+  const DeviceTeam team = team_for(reach, meeting.timeout);
+  return launch_in_order(stream, [&] {
+    return exchange_lines(
+        team, {.operation = meeting.operation, .dtype = meeting.dtype, .announced = meeting.announcement.bits()},
+        stream);
+  });
+}
+
+void DeviceGroup::watch(std::shared_ptr<Arrivals> arrivals) {
+  const std::lock_guard lock(fate_mutex_);
+  if (!reason_.ok()) arrivals->give_up();
+  watched_.push_back(std::move(arrivals));
+}
+
+Status DeviceGroup::await(const Arrivals& arrivals, int piece, StreamView stream) {
+  const std::lock_guard lock(mutex_);
+  const DeviceGuard guard(device_);
+  const LaunchLedger::Launching launching = arena_->launches().launching();
+  AXON_TRY(order_.note(stream));
+  AXON_TRY(arrivals.await(piece, stream));
+  return arena_->launches().note(order_, stream);
+}
+
+std::weak_ptr<void> DeviceGroup::graphs() const {
+  const std::lock_guard lock(mutex_);
+  return order_.graphs();
+}
+
+// What is sent to a rank that is gone would lie in its block for ever.
+Status DeviceGroup::check_addressee(const Operation& message) {
+  if (message.direction != Direction::kSend) return Status();
+  const std::lock_guard lock(fate_mutex_);
+  const Status& loss = loss_of(message.peer);
+  if (loss.ok()) return Status();
+  return {loss.code(), communicator_.signed_text(message.describe() + ": " + loss.message())};
+}
+
+// Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a
+// circle.
+Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_points, StreamView stream) {
+  const std::lock_guard lock(mutex_);
+  std::array<std::vector<const Operation*>, kNumTeams> batches;
+  for (const Operation* message : point_to_points) {
+    const Reach reach = reach_for(*message);
+    if (reach == Reach::kNone) return refused(*message);
+    AXON_TRY(check_addressee(*message));
+    batches[index_of(reach)].push_back(message);
+  }
+  const DeviceGuard guard(device_);
+  const LaunchLedger::Launching launching = arena_->launches().launching();
+  AXON_TRY(order_.note(stream));
+  for (const Reach reach : {Reach::kLarge, Reach::kSmall}) {
+    const std::vector<const Operation*>& messages = batches[index_of(reach)];
+    if (messages.empty()) continue;
+    const DeviceTeam team = team_for(reach, messages.front()->timeout);
+    AXON_TRY(launch_messages({.team = team, .segments = arena_->segments(), .stream = stream}, messages));
+    for (const Operation* message : messages) communicator_.note_launch(*message, "messages");
+  }
+  return arena_->launches().note(order_, stream);
+}
+
+Result<uint64_t> DeviceGroup::total(uint32_t TeamState::* counter) const {
+  const RelaxedCapture beside_captures;
+  const DeviceGuard guard(device_);
+  Result<Stream> stream = Stream::create();
+  if (!stream.ok()) return std::move(stream.status());
+  std::array<uint32_t, kNumTeams> counts{};
+  for (size_t team = 0; team < kNumTeams; ++team) {
+    if (teams_[team].state == nullptr) continue;
+    AXON_TRY(copy_async(&counts[team], &(teams_[team].state->*counter), sizeof(uint32_t), stream.value()));
+  }
+  AXON_TRY(stream.value().view().synchronize());
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+}
+
+void DeviceGroup::abort() noexcept {
+  abort(Status(ErrorCode::kAborted, "the group was aborted"));
+}
+
+void DeviceGroup::abort(Status reason) noexcept {
+  {
+    const std::lock_guard lock(fate_mutex_);
+    if (!reason_.ok() || block_.num_bytes == 0) return;
+    reason_ = std::move(reason);
+    for (const auto& arrivals : watched_) arrivals->give_up();
+  }
+  for (const Reach team : kTeams) {
+    TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
+    std::atomic_ref(mailbox.abort).store(1, std::memory_order_relaxed);  // publishes nothing else
+  }
+}
+
+void DeviceGroup::on_failed(const Status& reason) noexcept {
+  abort(reason.clone());
+}
+
+void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
+  if (rank >= kMaxTeamRanks) return;
+  const std::lock_guard lock(fate_mutex_);
+  losses_[static_cast<size_t>(rank)] = reason.clone();
+  heed_loss(rank);
+}
+
+void DeviceGroup::heed_loss(int rank) noexcept {
+  const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
+  const Status& loss = loss_of(rank);
+  if (!is_connected || loss.ok() || !loss_.ok()) return;
+  loss_ = loss.clone();
+  lost_at_ = Clock::now();
+}
+
+// Of the lost ranks, those whose processes have ended: what they wrote into tensors here has come. Whether these are
+// all.
+bool DeviceGroup::tell_who_is_gone() noexcept {
+  uint32_t gone = 0;
+  bool are_all = true;
+  for (size_t rank = 0; rank < losses_.size(); ++rank) {
+    const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
+    if (losses_[rank].ok() || !is_connected) continue;
+    const bool is_gone = edges_->resident(static_cast<int>(rank)).arena->is_gone();
+    gone |= is_gone ? 1u << rank : 0;
+    are_all &= is_gone;
+  }
+  for (const Reach team : kTeams) {
+    TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
+    std::atomic_ref(mailbox.gone).store(gone, std::memory_order_relaxed);  // publishes nothing else
+  }
+  return are_all;
+}
+
+Status DeviceGroup::fault() noexcept {
+  if (block_.num_bytes == 0) return Status();
+  Status lost;
+  {
+    const std::lock_guard lock(fate_mutex_);
+    const bool is_known = loss_.ok() || (tell_who_is_gone() && watched_.empty());
+    if (!is_known && Clock::now() > lost_at_ + kLastWords) lost = loss_.clone();
+  }
+  if (!lost.ok()) abort(std::move(lost));
+  for (const Reach team : kTeams) {
+    const TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
+    Status found = fault_in(mailbox, communicator_.rank());
+    if (found.ok()) continue;
+    const std::lock_guard lock(fate_mutex_);
+    if (found.code() == ErrorCode::kPeerLost) return loss_of(mailbox.report.peer).followed_by(found.message());
+    if (found.code() != ErrorCode::kAborted || reason_.ok()) return found;
+    return reason_.followed_by(found.message());
+  }
+  return Status();
+}
+
+const Status& DeviceGroup::loss_of(int rank) const noexcept {
+  return losses_[static_cast<size_t>(rank)];
+}
+
+}  // namespace axon

@@ -1,0 +1,70 @@
+#include "gpu_comm/fault_text.hpp"
+
+#include <array>
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "engine/device_hook.hpp"
+#include "gpu_comm/barrier_descriptor.hpp"
+
+namespace axon {
+
+static const char* name_of(DeviceOperation operation) noexcept {
+  static constexpr std::array kNames{"nothing",         "all_reduce",        "all_reduce",
+                                     "all_reduce",      "all_gather",        "reduce_scatter",
+                                     "reduce",          "broadcast",         "gather",
+                                     "scatter",         "all_to_all",        "barrier",
+                                     "send or receive", "all_gather_matmul", "matmul_reduce_scatter"};
+  const auto index = static_cast<size_t>(operation);
+  return index < kNames.size() ? kNames[index] : "something unknown";
+}
+
+static std::string amount_of(const DeviceDescriptor& call) {
+  const auto operation = static_cast<DeviceOperation>(call.operation);
+  if (operation == DeviceOperation::kAllGatherMatmul || operation == DeviceOperation::kMatmulReduceScatter) {
+    const Announcement announced = Announcement::from_bits(call.num_bytes);
+    return std::to_string(announced.num_mib) + " MiB in all, digest of sizes " + std::to_string(announced.digest);
+  }
+  return std::to_string(call.num_bytes / size_of(static_cast<DataType>(call.dtype))) + " elements";
+}
+
+static std::string describe(const DeviceDescriptor& call, uint32_t tag) {
+  const auto operation = static_cast<DeviceOperation>(call.operation);
+  std::string text = name_of(operation);
+  if (operation == DeviceOperation::kBarrier) return text;
+  text += std::string(" (") + name_of(static_cast<DataType>(call.dtype)) + ", " + amount_of(call);
+  const auto reduction = static_cast<Reduction>(call.reduction);
+  if (reduction != Reduction::kNone) text += std::string(", ") + name_of(reduction);
+  if (call.root != kNoRoot) text += ", root " + std::to_string(call.root);
+  if (operation == DeviceOperation::kPointToPoint) text += ", tag " + std::to_string(tag);
+  return text + ")";
+}
+
+Status fault_in(const TeamMailbox& mailbox, int rank) {
+  // Pairs with the kernel's release store, after all else of the report.
+  const auto& word = reinterpret_cast<const std::atomic<FaultCode>&>(mailbox.report.code);
+  const FaultCode code = word.load(std::memory_order_acquire);
+  if (code == FaultCode::kNone) return Status();
+  const FaultReport& report = mailbox.report;
+  const std::string peer = "rank " + std::to_string(report.peer);
+  const std::string ours = describe(report.ours, report.our_tag);
+  switch (code) {
+    case FaultCode::kTimeout: {
+      std::string text = ours + ": Timed out on the GPU. Still awaited here: " + peer + ".";
+      const bool is_message = static_cast<DeviceOperation>(report.ours.operation) == DeviceOperation::kPointToPoint;
+      if (is_message) text += kMeetingUnderTags;
+      return {ErrorCode::kTimeout, std::move(text)};
+    }
+    case FaultCode::kMismatch:
+      return {ErrorCode::kMismatch, "mismatched operations: " + peer + " called " +
+                                        describe(report.theirs, report.their_tag) + ", rank " + std::to_string(rank) +
+                                        " called " + ours};
+    case FaultCode::kGone:
+      return {ErrorCode::kPeerLost, ours + " was waiting for " + peer + " on the GPU, whose process has ended"};
+    default:
+      return {ErrorCode::kAborted, ours + " was waiting for " + peer + " on the GPU"};
+  }
+}
+
+}  // namespace axon

@@ -1,0 +1,283 @@
+#include "gpu_comm/launch.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/memory.hpp"
+#include "kernels/ll/collectives.hpp"
+#include "kernels/ll128/collectives.hpp"
+#include "kernels/zero_copy/point_to_point.hpp"
+
+namespace axon {
+
+template <typename Buffers>
+static size_t bytes_of(const Buffers& buffers) noexcept {
+  size_t num_bytes = 0;
+  for (const auto& buffer : buffers) num_bytes += buffer.num_bytes;
+  return num_bytes;
+}
+
+KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
+  const CollectiveArguments& arguments = operation.arguments;
+  const std::span<const Buffer> outputs = arguments.outputs;
+  const bool is_even =
+      std::ranges::all_of(outputs, [&](const Buffer& output) { return output.num_bytes == outputs.front().num_bytes; });
+  return {.kind = arguments.kind,
+          .dtype = arguments.dtype,
+          .reduction = arguments.reduction,
+          .num_ranks = num_ranks,
+          .num_bytes = arguments.kind == OperationKind::kAllToAll
+                           ? std::max(bytes_of(arguments.inputs), bytes_of(outputs))
+                           : operation.num_elements * size_of(arguments.dtype),
+          .is_even = is_even};
+}
+
+namespace {
+
+SendBlock to_send(const ConstBuffer& buffer, uint32_t tag = 0) noexcept {
+  return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
+}
+
+ReceiveBlock to_receive(const Buffer& buffer, uint32_t tag = 0) noexcept {
+  return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
+}
+
+DeviceOperation moving(OperationKind kind) noexcept {
+  switch (kind) {
+    case OperationKind::kBroadcast:
+      return DeviceOperation::kBroadcast;
+    case OperationKind::kAllGather:
+      return DeviceOperation::kAllGather;
+    case OperationKind::kGather:
+      return DeviceOperation::kGather;
+    case OperationKind::kScatter:
+      return DeviceOperation::kScatter;
+    case OperationKind::kAllToAll:
+      return DeviceOperation::kAllToAll;
+    default:
+      return DeviceOperation::kBarrier;
+  }
+}
+
+// The blocks of a collective that only moves data, as messages between the ranks. The root sends a broadcast to itself
+// no more than others do: its output is the input.
+LineExchange messages_of(const DeviceTeam& team, const CollectiveArguments& arguments) {
+  LineExchange call{.operation = moving(arguments.kind),
+                    .dtype = arguments.dtype,
+                    .root = arguments.root >= 0 ? arguments.root : kNoRoot};
+  const bool is_root = team.rank == arguments.root;
+  const auto root = static_cast<size_t>(std::max(arguments.root, 0));
+  for (size_t rank = 0; rank < static_cast<size_t>(team.num_ranks); ++rank) {
+    switch (arguments.kind) {
+      case OperationKind::kBroadcast:
+        if (is_root && rank != root) call.sends[rank] = to_send(arguments.outputs[0]);
+        if (!is_root && rank == root) call.receives[rank] = to_receive(arguments.outputs[0]);
+        break;
+      case OperationKind::kAllGather:
+        call.sends[rank] = to_send(arguments.inputs[0]);
+        call.receives[rank] = to_receive(arguments.outputs[rank]);
+        break;
+      case OperationKind::kGather:
+        if (rank == root) call.sends[rank] = to_send(arguments.inputs[0]);
+        if (is_root) call.receives[rank] = to_receive(arguments.outputs[rank]);
+        break;
+      case OperationKind::kScatter:
+        if (is_root) call.sends[rank] = to_send(arguments.inputs[rank]);
+        if (rank == root) call.receives[rank] = to_receive(arguments.outputs[0]);
+        break;
+      case OperationKind::kAllToAll:
+        call.sends[rank] = to_send(arguments.inputs[rank]);
+        call.receives[rank] = to_receive(arguments.outputs[rank]);
+        break;
+      default:
+        break;
+    }
+  }
+  return call;
+}
+
+// Moves messages through the tensors' segments, then by lines what could not be moved so.
+Status launch_exchange(const LaunchSite& site, Kernel kernel, LineExchange call) {
+  const DeviceTeam& team = site.team;
+  if (kernel == Kernel::kDirect) {
+    ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, site.beside, team.num_ranks)};
+    for (int rank = 0; rank < team.num_ranks; ++rank) {
+      const ReceiveBlock& receive = call.receives[static_cast<size_t>(rank)];
+      if (rank == team.rank || receive.num_bytes == 0) continue;
+      places.receives[static_cast<size_t>(rank)] = site.segments.locate(receive.data, receive.num_bytes);
+    }
+    AXON_TRY(exchange_direct(team, call, places, site.stream));
+    call.when = When::kIfDeclined;
+  }
+  return exchange_lines(team, call, site.stream);
+}
+
+// Scattered by the root and passed on by its peers, through the tensors' segments or by lines.
+Status launch_broadcast(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
+  const Buffer& tensor = arguments.outputs[0];
+  LineBroadcast call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
+  if (kernel == Kernel::kDirect) {
+    BroadcastPlaces places{.num_blocks =
+                               preferred_blocks(DeviceOperation::kBroadcast, site.beside, site.team.num_ranks)};
+    if (site.team.rank != call.root) places.data = site.segments.locate(tensor.data, tensor.num_bytes);
+    AXON_TRY(broadcast_direct(site.team, call, places, site.stream));
+    call.when = When::kIfDeclined;
+  }
+  return broadcast_lines(site.team, call, site.stream);
+}
+
+Status launch_packets(const LaunchSite& site, Kernel kernel, const LineReduction& call) {
+  const PacketCollective packets{.input = call.input,
+                                 .output = call.output,
+                                 .num_elements = call.num_elements,
+                                 .dtype = call.dtype,
+                                 .reduction = call.reduction,
+                                 .premul_factor = call.premul_factor};
+  return kernel == Kernel::kOneShotPackets ? all_reduce_one_shot(site.team, packets, site.stream)
+                                           : all_reduce_two_shot(site.team, packets, site.stream);
+}
+
+Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& operation) {
+  const CollectiveArguments& arguments = operation.arguments;
+  const bool reduces_in_place = arguments.kind == OperationKind::kAllReduce;
+  LineReduction call{.input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data,
+                     .output = arguments.outputs.empty() ? nullptr : arguments.outputs[0].data,
+                     .num_elements = operation.num_elements,
+                     .dtype = arguments.dtype,
+                     .reduction = arguments.reduction,
+                     .premul_factor = arguments.premul_factor,
+                     .root = arguments.root >= 0 ? arguments.root : kNoRoot};
+  if (kernel == Kernel::kOneShotPackets || kernel == Kernel::kTwoShotPackets) {
+    return launch_packets(site, kernel, call);
+  }
+  if (kernel == Kernel::kDirect) {
+    const size_t num_bytes = call.num_elements * size_of(call.dtype);
+    const bool has_root = call.root != kNoRoot;
+    const auto operation_there = has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce;
+    ReductionPlaces places{.input = site.segments.locate(call.input, num_bytes),
+                           .num_blocks = preferred_blocks(operation_there, site.beside, site.team.num_ranks)};
+    if (!has_root || call.root == site.team.rank) {
+      places.output = call.output == call.input ? places.input : site.segments.locate(call.output, num_bytes);
+    }
+    AXON_TRY(all_reduce_direct(site.team, call, places, site.stream));
+    call.when = When::kIfDeclined;
+  }
+  return all_reduce_lines(site.team, call, site.stream);
+}
+
+Status launch_reduce_scatter(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
+  LineReduceScatter call{.output = arguments.outputs[0].data,
+                         .dtype = arguments.dtype,
+                         .reduction = arguments.reduction,
+                         .premul_factor = arguments.premul_factor};
+  for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
+  if (kernel == Kernel::kDirect) {
+    ReduceScatterPlaces places{.num_blocks =
+                                   preferred_blocks(DeviceOperation::kReduceScatter, site.beside, site.team.num_ranks)};
+    for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
+      const ConstBuffer& input = arguments.inputs[rank];
+      if (input.num_bytes != 0) places.inputs[rank] = site.segments.locate(input.data, input.num_bytes);
+    }
+    AXON_TRY(reduce_scatter_direct(site.team, call, places, site.stream));
+    call.when = When::kIfDeclined;
+  }
+  return reduce_scatter_lines(site.team, call, site.stream);
+}
+
+// The kernel writes one array; tensors that do not lie one behind the other are filled from a scratch.
+Status launch_all_gather_packets(const LaunchSite& site, const CollectiveArguments& arguments) {
+  const std::span<const Buffer> outputs = arguments.outputs;
+  const size_t num_bytes = outputs.front().num_bytes;
+  bool is_array = true;
+  for (size_t rank = 0; rank < outputs.size(); ++rank) {
+    is_array = is_array && outputs[rank].data == outputs.front().data + rank * num_bytes;
+  }
+  std::optional<StreamMemory> scratch;
+  if (!is_array) {
+    Result<StreamMemory> taken = StreamMemory::allocate(outputs.size() * num_bytes, site.stream);
+    if (!taken.ok()) return std::move(taken.status());
+    scratch.emplace(std::move(taken).value());
+  }
+  std::byte* const gathered = is_array ? outputs.front().data : scratch->data();
+  AXON_TRY(all_gather_packets(site.team,
+                              {.input = arguments.inputs[0].data,
+                               .output = gathered,
+                               .num_elements = num_bytes / size_of(arguments.dtype),
+                               .dtype = arguments.dtype},
+                              site.stream));
+  for (size_t rank = 0; !is_array && rank < outputs.size(); ++rank) {
+    AXON_TRY(copy_async(outputs[rank].data, gathered + rank * num_bytes, num_bytes, site.stream));
+  }
+  return Status();
+}
+
+// Messages of one launch: the first of each edge.
+class MessageBatch {
+ public:
+  explicit MessageBatch(const LaunchSite& site) : site_(site) {}
+
+  // False: there is one of its edge already.
+  bool take(const Operation& message) {
+    const bool sends = message.direction == Direction::kSend;
+    const auto peer = static_cast<size_t>(message.peer);
+    const uint32_t bit = 1u << peer;
+    uint32_t& edges = sends ? call_.sends_to : call_.receives_from;
+    if ((edges & bit) != 0) return false;
+    edges |= bit;
+    const bool is_direct = select_kernel(query_of(message, site_.team.num_ranks), site_.team.layout) == Kernel::kDirect;
+    if (sends) {
+      call_.sends[peer] = to_send(message.arguments.inputs[0], message.tag);
+      if (is_direct) direct_.sends_to |= bit;
+      return true;
+    }
+    const Buffer& tensor = message.arguments.outputs[0];
+    call_.receives[peer] = to_receive(tensor, message.tag);
+    if (!is_direct) return true;
+    direct_.receives_from |= bit;
+    direct_.receives[peer] = site_.segments.locate(tensor.data, tensor.num_bytes);
+    return true;
+  }
+
+  Status launch() const { return exchange_messages(site_.team, call_, direct_, site_.stream); }
+
+ private:
+  const LaunchSite& site_;
+  // As bytes, since those of one launch may have several types.
+  LineExchange call_{.channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
+  MessagePlaces direct_;
+};
+
+}  // namespace
+
+Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation& operation) {
+  const CollectiveArguments& arguments = operation.arguments;
+  if (kernel == Kernel::kPackets) return launch_all_gather_packets(site, arguments);
+  switch (arguments.kind) {
+    case OperationKind::kBroadcast:
+      // Between two, or over lines in one flight, it is a message.
+      if (site.team.num_ranks > 2 && kernel != Kernel::kLines) return launch_broadcast(site, kernel, arguments);
+      return launch_exchange(site, kernel, messages_of(site.team, arguments));
+    case OperationKind::kAllReduce:
+    case OperationKind::kReduce:
+      return launch_reduction(site, kernel, operation);
+    case OperationKind::kReduceScatter:
+      return launch_reduce_scatter(site, kernel, arguments);
+    default:
+      return launch_exchange(site, kernel, messages_of(site.team, arguments));
+  }
+}
+
+Status launch_messages(const LaunchSite& site, std::span<const Operation* const> messages) {
+  std::vector<const Operation*> waiting(messages.begin(), messages.end());
+  while (!waiting.empty()) {
+    MessageBatch batch(site);
+    std::erase_if(waiting, [&](const Operation* message) { return batch.take(*message); });
+    AXON_TRY(batch.launch());
+  }
+  return Status();
+}
+
+}  // namespace axon

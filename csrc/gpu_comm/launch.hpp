@@ -1,0 +1,34 @@
+// From an operation's arguments to the calls of the kernels.
+#pragma once
+
+#include <span>
+
+#include "base/status.hpp"
+#include "cuda/device_types.hpp"
+#include "cuda/stream.hpp"
+#include "engine/operation.hpp"
+#include "gpu_comm/selector.hpp"
+#include "ipc/registrations/registrations.hpp"
+#include "kernels/zero_copy/collectives.hpp"
+
+namespace axon {
+
+// What the selector asks about an operation of a group of so many ranks.
+KernelQuery query_of(const Operation& operation, int num_ranks) noexcept;
+
+// Where and for whom: tensors are found in `segments`, of the same device.
+struct LaunchSite {
+  const DeviceTeam& team;
+  Segments& segments;
+  StreamView stream;
+  Beside beside = Beside::kNothing;
+};
+
+// Enqueues a collective with the kernel chosen for it.
+Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation& operation);
+
+// Enqueues sends and receives. Those of different peers and directions run at the same time; several to (or from) one
+// peer one after the other, in this order.
+Status launch_messages(const LaunchSite& site, std::span<const Operation* const> messages);
+
+}  // namespace axon

@@ -1,0 +1,215 @@
+#include "gpu_comm/peer_links.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/log.hpp"
+#include "engine/device_hook.hpp"
+#include "gpu_comm/attention.hpp"
+
+namespace axon {
+
+// Longer than mapping an arena takes. It ends a wait for oneself: a callback may destroy the group from within
+// answer().
+static constexpr std::chrono::seconds kLongestAnswer{20};
+
+static Reach reach_of(const ArenaBlock& block) noexcept {
+  if (block.num_bytes >= BlockAllocator::kLargeBlock) return Reach::kLarge;
+  return block.num_bytes >= BlockAllocator::kSmallBlock ? Reach::kSmall : Reach::kNone;
+}
+
+std::shared_ptr<Edges> Edges::open(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round) {
+  std::shared_ptr<Edges> edges(new Edges(communicator, arena, block, round));
+  edges->send_cards();
+  return edges;
+}
+
+Edges::Edges(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round)
+    : communicator_(communicator), arena_(arena), block_(block), round_(round) {
+  if (communicator.size() > kMaxTeamRanks) return;
+  for (int rank = 0; rank < communicator.size(); ++rank) peers_.push_back(std::make_unique<Peer>());
+}
+
+void Edges::send_cards() {
+  const DeviceCard card = arena_ != nullptr ? arena_->card(block_) : DeviceCard{};
+  const auto encoded = card.encode();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = *peers_[rank];
+    const int number = static_cast<int>(rank);
+    if (is_own(rank)) {
+      if (arena_ == nullptr) continue;
+      if (const Result<std::shared_ptr<const ArenaView>> view = arena_->reach(card); view.ok()) {
+        peer.resident = {number, view.value(), block_};
+      }
+      continue;
+    }
+    peer.card_in.expect_from(number, tag_of(Subject::kCard, round_), encoded.size(), *this);
+    peer.reach_in.expect_from(number, tag_of(Subject::kReach, round_), sizeof(Reach), *this);
+    peer.card_out.address_to(number, tag_of(Subject::kCard, round_), encoded);
+    for (Letter* letter : {&peer.reach_in, &peer.card_in, &peer.card_out}) start(*letter);
+  }
+}
+
+void Edges::start(HeldOperation& operation) {
+  operation.keep_alive(shared_from_this());
+  communicator_.start(operation);
+}
+
+void Edges::on_letter(Letter& letter) noexcept {
+  if (letter.subject() != Subject::kCard || !letter.status().ok() || !enter()) return;
+  answer(letter.peer, letter);
+  leave();
+}
+
+// Maps the peer's arena and tells it what came of that.
+void Edges::answer(int peer, const Letter& card) {
+  Result<Reach> met = meet(peer, card);
+  if (!met.ok()) {
+    log::info("group '" + communicator_.name() + "': rank " + std::to_string(communicator_.rank()) +
+              "'s GPU cannot reach that of rank " + std::to_string(peer) + ": " + met.status().message());
+    const std::lock_guard lock(mutex_);
+    peers_[static_cast<size_t>(peer)]->obstacle = met.status().clone();
+  }
+  const Reach reach = met.ok() ? met.value() : Reach::kNone;
+  Letter& letter = peers_[static_cast<size_t>(peer)]->reach_out;
+  letter.address_to(peer, tag_of(Subject::kReach, round_), std::as_bytes(std::span(&reach, 1)));
+  start(letter);
+}
+
+// A card's pid means something only on this host, which the engine has had proven; the card only claims it.
+Result<Reach> Edges::meet(int peer, const Letter& letter) {
+  Result<DeviceCard> card = DeviceCard::decode(letter.content());
+  if (!card.ok()) return std::move(card.status());
+  if (!communicator_.shares_host(peer)) {
+    return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
+  }
+  const Reach reach = std::min(reach_of(block_), reach_of(card.value().block));
+  if (reach == Reach::kNone) {
+    return Status(ErrorCode::kResourceExhausted, "one of the two has no block of an arena for this group");
+  }
+  Result<std::shared_ptr<const ArenaView>> view = arena_->reach(card.value());
+  if (!view.ok()) return std::move(view.status());
+  const std::lock_guard lock(mutex_);
+  Peer& met = *peers_[static_cast<size_t>(peer)];
+  met.resident = {peer, view.value(), card.value().block};
+  met.reach = reach;
+  return reach;
+}
+
+bool Edges::enter() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!closed_) ++num_inside_;
+  return !closed_;
+}
+
+void Edges::leave() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    --num_inside_;
+  }
+  left_.notify_all();
+}
+
+void Edges::close() noexcept {
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  left_.wait_for(lock, kLongestAnswer, [this] { return num_inside_ == 0; });
+}
+
+Status Edges::await(Letter& letter, const Patience& patience) {
+  const std::string rank = "rank " + std::to_string(letter.peer);
+  if (!wait_attentively(communicator_, letter, patience.deadline)) {
+    if (interrupts::are_pending()) return interrupts::interrupted();
+    const bool card = letter.subject() == Subject::kCard;
+    return {
+        ErrorCode::kTimeout,
+        communicator_.signed_text("Timed out after " + std::to_string(patience.timeout.count()) + " ms: " + rank +
+                                  (card ? " has not used a GPU in this group yet" : " has not mapped this GPU yet"))};
+  }
+  if (letter.status().ok()) return Status();
+  return {letter.status().code(), "meeting the GPU of " + rank + ": " + letter.status().message()};
+}
+
+Result<Reach> Edges::agree(int peer, std::chrono::milliseconds timeout) {
+  const auto index = static_cast<size_t>(peer);
+  if (is_own(index) || index >= peers_.size()) return Reach::kNone;
+  const Patience patience{Clock::now() + timeout, timeout};
+  Peer& other = *peers_[index];
+  if (Status met = await(other.card_in, patience); !met.ok()) {
+    if (met.code() != ErrorCode::kTimeout) return met;
+    return Status(met.code(), met.message() + "." + kMeetingUnderTags);
+  }
+  AXON_TRY(await(other.reach_in, patience));
+  return std::min(reach_to(peer), static_cast<Reach>(other.reach_in.content().front()));
+}
+
+Status Edges::obstacle_to(int peer) const {
+  const std::lock_guard lock(mutex_);
+  return peers_[static_cast<size_t>(peer)]->obstacle.clone();
+}
+
+Reach Edges::reach_to(int peer) const {
+  const std::lock_guard lock(mutex_);
+  return peers_[static_cast<size_t>(peer)]->reach;
+}
+
+Result<Reach> Edges::agree_all(std::chrono::milliseconds timeout) {
+  if (peers_.size() < 2) return Reach::kNone;
+  const Patience patience{Clock::now() + timeout, timeout};
+  const Result<InterruptibleMutex::Held> voting = voting_.lock_until(patience.deadline);
+  if (!voting.ok()) return voting.status().clone();
+  if (!voted_) {
+    Reach mine = reach_of(block_);
+    for (size_t rank = 0; rank < peers_.size(); ++rank) {
+      if (is_own(rank) || mine == Reach::kNone) continue;
+      AXON_TRY(await(peers_[rank]->card_in, patience));
+      mine = std::min(mine, reach_to(static_cast<int>(rank)));
+    }
+    Result<Reach> voted = vote(mine, timeout);
+    if (!voted.ok() && voted.status().code() == ErrorCode::kCancelled) return voted;
+    voted_.emplace(std::move(voted));
+  }
+  if (!voted_->ok()) return voted_->status().clone();
+  return voted_->value();
+}
+
+// A vote that was interrupted goes on in the engine: the next call waits for the same one.
+Result<Reach> Edges::vote(Reach mine, std::chrono::milliseconds timeout) {
+  if (!std::exchange(has_cast_, true)) {
+    vote_.cast(static_cast<uint8_t>(mine), timeout);
+    start(vote_);
+  }
+  if (!wait_attentively(communicator_, vote_, Clock::now() + timeout + kLongestAnswer)) {
+    return interrupts::are_pending() ? interrupts::interrupted() : communicator_.explain(vote_);
+  }
+  if (!vote_.status().ok()) return vote_.status().clone();
+  return static_cast<Reach>(vote_.outcome());
+}
+
+Resident Edges::resident(int rank) const {
+  const std::lock_guard lock(mutex_);
+  return peers_[static_cast<size_t>(rank)]->resident;
+}
+
+std::vector<Resident> Edges::owners() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Resident> owners;
+  for (const auto& peer : peers_) {
+    if (peer->resident.arena != nullptr) owners.push_back(peer->resident);
+  }
+  return owners;
+}
+
+// Those whom this rank has mapped and so told that they may; but not those who have told that they cannot.
+std::vector<Resident> Edges::guests() const {
+  std::vector<Resident> guests = owners();
+  std::erase_if(guests, [this](const Resident& resident) {
+    const Letter& answer = peers_[static_cast<size_t>(resident.rank)]->reach_in;
+    return answer.finished() && answer.status().ok() &&
+           answer.content().front() == static_cast<std::byte>(Reach::kNone);
+  });
+  return guests;
+}
+
+}  // namespace axon

@@ -1,0 +1,103 @@
+// Which other ranks of a group this rank's GPU reaches, as both ends agree.
+//
+//   auto edges = Edges::open(communicator, arena, block);     // sends this rank's card to all; waits for nobody
+//   Result<Reach> reach = edges->agree(peer, timeout);
+//
+//   card     what a rank's block is, sent once it forms its side of the group
+//   reach    sent back once a card has come and its arena is mapped: how much of the pair's two blocks this rank can
+//   use
+//
+// Both are sent and answered by whichever thread drives the engine, whatever the rank's own threads do: an agreement
+// needs the peer to have formed its side, nothing else of it. So no order in which ranks ask for their edges can make
+// them wait for each other.
+//
+// Shared by the group that opens it and the engine, which has letters under way. Any thread.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/interruptible_mutex.hpp"
+#include "engine/communicator.hpp"
+#include "gpu_comm/control_message.hpp"
+#include "ipc/arena.hpp"
+
+namespace axon {
+
+// What two ranks can use of each other's blocks; on the wire. Of two that differ, the lesser holds.
+enum class Reach : uint8_t { kNone, kSmall, kLarge };
+
+class Edges final : public std::enable_shared_from_this<Edges>, private Letter::Reader {
+ public:
+  // Without an arena (null) this rank reaches nobody, and tells them. `round`: how often the group has given its edges
+  // up before, the same on all ranks.
+  static std::shared_ptr<Edges> open(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round = 0);
+
+  // The first call for a peer waits until it has formed its side. The own rank: kNone. These two fail with kCancelled
+  // once interrupts are pending, and may be called again.
+  Result<Reach> agree(int peer, std::chrono::milliseconds timeout);
+  // The least of all pairs of the group. The first call is a collective, once all have formed their sides.
+  Result<Reach> agree_all(std::chrono::milliseconds timeout);
+
+  // Why this rank's GPU cannot use that of the peer, whose card has come; ok where it can.
+  Status obstacle_to(int peer) const;
+
+  // Where a rank's block is, once an agreement with it says more than kNone.
+  Resident resident(int rank) const;
+  // Whose blocks this rank has mapped, its own included: they wait for its departure.
+  std::vector<Resident> owners() const;
+  // Who may use this rank's block, for all that it knows, itself included.
+  std::vector<Resident> guests() const;
+
+  // When this returns, the communicator is not used any more but by callers of agree().
+  void close() noexcept;
+
+ private:
+  struct Peer {
+    Letter card_out, card_in, reach_out, reach_in;
+    Resident resident;           // guarded by mutex_
+    Reach reach = Reach::kNone;  // as far as this rank is concerned; guarded by mutex_
+    Status obstacle;             // why that is kNone; guarded by mutex_
+  };
+  struct Patience {
+    Clock::time_point deadline;
+    std::chrono::milliseconds timeout;  // what it is called in messages
+  };
+
+  Edges(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round);
+  bool is_own(size_t rank) const noexcept { return static_cast<int>(rank) == communicator_.rank(); }
+  void send_cards();
+  void start(HeldOperation& operation);
+
+  void on_letter(Letter& letter) noexcept override;
+  void answer(int peer, const Letter& card);
+  Result<Reach> meet(int peer, const Letter& letter);
+  bool enter() noexcept;
+  void leave() noexcept;
+
+  Status await(Letter& letter, const Patience& patience);
+  Result<Reach> vote(Reach mine, std::chrono::milliseconds timeout);
+  Reach reach_to(int peer) const;
+
+  Communicator& communicator_;
+  Arena* const arena_;
+  const ArenaBlock block_;
+  const uint32_t round_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none where a team cannot be so large
+
+  InterruptibleMutex voting_;  // held while the ranks vote, once
+  Vote vote_;
+  bool has_cast_ = false;               // guarded by voting_
+  std::optional<Result<Reach>> voted_;  // guarded by voting_
+
+  mutable std::mutex mutex_;
+  std::condition_variable left_;
+  bool closed_ = false;  // guarded by mutex_
+  int num_inside_ = 0;   // threads that answer a letter; guarded by mutex_
+};
+
+}  // namespace axon

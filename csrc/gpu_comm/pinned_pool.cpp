@@ -1,0 +1,47 @@
+#include "gpu_comm/pinned_pool.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+
+namespace axon {
+
+// Never destroyed: when the process exits, CUDA may be gone before.
+PinnedPool& PinnedPool::current() {
+  static auto* mutex = new std::mutex;
+  static auto* pools = new std::map<int, PinnedPool>;
+  const std::lock_guard lock(*mutex);
+  return (*pools)[current_device()];
+}
+
+std::optional<PinnedPool::Block> PinnedPool::find(size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto [first, last] = resting_.equal_range(num_bytes);
+  const auto found =
+      std::find_if(first, last, [](const auto& entry) { return entry.second.last_use.view().has_passed(); });
+  if (found == last) return std::nullopt;
+  Block block = std::move(found->second);
+  resting_.erase(found);
+  return block;
+}
+
+Result<PinnedPool::Block> PinnedPool::take(size_t num_bytes) {
+  const RelaxedCapture beside_captures;
+  const size_t rounded = std::bit_ceil(std::max(num_bytes, kSmallestBlock));
+  if (std::optional<Block> block = find(rounded)) return *std::move(block);
+  Result<PinnedMemory> memory = PinnedMemory::allocate(rounded);
+  if (!memory.ok()) return std::move(memory.status());
+  Result<Event> event = Event::create_untimed();
+  if (!event.ok()) return std::move(event.status());
+  return Block{std::move(memory).value(), rounded, std::move(event).value()};
+}
+
+void PinnedPool::give_back(Block block) {
+  const std::lock_guard lock(mutex_);
+  const size_t num_bytes = block.num_bytes;
+  resting_.emplace(num_bytes, std::move(block));
+}
+
+}  // namespace axon

@@ -1,0 +1,119 @@
+#include "gpu_comm/selector.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "kernels/ll/collectives.hpp"
+#include "kernels/ll128/collectives.hpp"
+
+namespace axon {
+
+namespace {
+
+constexpr int kAnyRanks = std::numeric_limits<int>::max();
+constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
+constexpr size_t kKiB = 1024;
+constexpr size_t kMiB = 1024 * kKiB;
+
+// The first row that fits, and whose kernel can do it, is taken.
+struct TuningRow {
+  OperationKind kind;
+  int most_ranks;
+  size_t most_bytes;
+  Kernel kernel;
+};
+
+// Measured with 2 and 4 GPUs: packets in benchmarks/results/packets_4xh200.jsonl, lines and direct kernels in
+// lines_2xh200.jsonl, direct_2xh200.jsonl, direct_4xh200.jsonl and direct_4xh100.jsonl.
+constexpr TuningRow kTuning[] = {
+    {OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kOneShotPackets},
+    {OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kOneShotPackets},
+    {OperationKind::kAllReduce, 4, 256 * kKiB, Kernel::kTwoShotPackets},
+    {OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kOneShotPackets},
+    {OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kOneShotPackets},
+    {OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kTwoShotPackets},
+    {OperationKind::kAllReduce, 2, 4 * kMiB, Kernel::kLines},
+    {OperationKind::kAllReduce, kAnyRanks, kMiB, Kernel::kLines},
+    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kPackets},
+    {OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLines},
+    {OperationKind::kBroadcast, kAnyRanks, 128 * kMiB, Kernel::kScatteredLines},
+    {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLines},
+    {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kReduceScatter, 2, 4 * kMiB, Kernel::kLines},
+    {OperationKind::kReduceScatter, kAnyRanks, kMiB, Kernel::kLines},
+    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kGather, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kScatter, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kAllToAll, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLines},
+    {OperationKind::kPointToPoint, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kDirect},
+};
+
+constexpr bool reduces(OperationKind kind) noexcept {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce || kind == OperationKind::kReduceScatter;
+}
+
+bool is_able(Kernel kernel, const KernelQuery& query, const TeamLayout& layout) noexcept {
+  if (reduces(query.kind) && !has_kernel(query.dtype, query.reduction)) return false;
+  const bool has_data = query.num_bytes != 0;  // packets are for data
+  switch (kernel) {
+    case Kernel::kOneShotPackets:
+      return has_data && one_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
+    case Kernel::kTwoShotPackets:
+      return has_data && two_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
+    case Kernel::kPackets: {
+      const size_t input_bytes = query.num_bytes / static_cast<size_t>(query.num_ranks);
+      return has_data && query.is_even &&
+             one_shot_region_packets(query.num_ranks, input_bytes) <= layout.region_packets;
+    }
+    default:
+      return true;
+  }
+}
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+}  // namespace
+
+const char* name_of(Kernel kernel) noexcept {
+  static constexpr std::array kNames{
+      "none", "one_shot_packets", "two_shot_packets", "packets", "lines", "scattered_lines", "direct"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
+Kernel select_kernel(const KernelQuery& query, const TeamLayout& layout) noexcept {
+  const TuningRow* fitting = std::find_if(std::begin(kTuning), std::end(kTuning), [&](const TuningRow& row) {
+    return row.kind == query.kind && query.num_ranks <= row.most_ranks && query.num_bytes <= row.most_bytes &&
+           is_able(row.kernel, query, layout);
+  });
+  return fitting == std::end(kTuning) ? Kernel::kNone : fitting->kernel;
+}
+
+std::string describe_kernel_table() {
+  constexpr size_t kWidth = 18;
+  std::string table =
+      padded("operation", kWidth) + padded("ranks up to", kWidth) + padded("bytes up to", kWidth) + "kernel\n";
+  for (const TuningRow& row : kTuning) {
+    table += padded(name_of(row.kind), kWidth);
+    table += padded(row.most_ranks == kAnyRanks ? "any" : std::to_string(row.most_ranks), kWidth);
+    table += padded(row.most_bytes == kAnyBytes ? "any" : std::to_string(row.most_bytes), kWidth);
+    table += std::string(name_of(row.kernel)) + "\n";
+  }
+  return table;
+}
+
+}  // namespace axon

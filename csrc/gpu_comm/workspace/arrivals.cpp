@@ -1,0 +1,91 @@
+#include "gpu_comm/workspace/arrivals.hpp"
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "cuda/device_types.hpp"
+#include "cuda/memops.hpp"
+#include "ipc/arena.hpp"
+
+namespace axon {
+
+// Words that are left, to be given back when the device is idle. Never destroyed: that would call CUDA at the process's
+// end.
+struct Arrivals::Retired {
+  std::mutex mutex;
+  std::map<int, std::vector<Words>> words;  // by device
+
+  static Retired& instance() {
+    static auto* const retired = new Retired;
+    return *retired;
+  }
+
+  void add(int device, std::vector<std::optional<Words>> left) {
+    const std::lock_guard lock(mutex);
+    for (std::optional<Words>& each : left) {
+      if (each) words[device].push_back(std::move(*each));
+    }
+  }
+
+  std::vector<Words> take(int device) {
+    const std::lock_guard lock(mutex);
+    return std::exchange(words[device], {});
+  }
+};
+
+Result<std::unique_ptr<Arrivals>> Arrivals::create(const Team& team) {
+  static_assert(kMaxTeamRanks * kMaxPieces * sizeof(uint32_t) <= SharedPage::kNumBytes);
+  AXON_TRY(WaitEnder::prepare());
+  std::unique_ptr<Arrivals> arrivals(new Arrivals(team));
+  AXON_TRY(arrivals->adopt(team.rank, SharedPage::create()));
+  auto* const own = reinterpret_cast<uint32_t*>(arrivals->words_[index_of(team.rank)]->page.data());
+  arrivals->ender_.emplace(std::span(own, index_of(team.num_ranks, 0)));
+  return arrivals;
+}
+
+Arrivals::~Arrivals() {
+  ender_.reset();
+  Retired::instance().add(team_.device, std::move(words_));
+  const Result<Arena*> arena = Arena::of(team_.device);
+  if (!arena.ok()) return;
+  const RelaxedCapture beside_captures;
+  const DeviceGuard guard(team_.device);
+  (void)arena.value()->launches().run_if_idle([this] { (void)Retired::instance().take(team_.device); });
+}
+
+Status Arrivals::map(int peer, const FileDescriptor& words) {
+  return adopt(peer, SharedPage::map(words));
+}
+
+Status Arrivals::adopt(int rank, Result<SharedPage> page) {
+  if (!page.ok()) return std::move(page.status());
+  const RelaxedCapture beside_captures;
+  const DeviceGuard guard(team_.device);
+  Result<RegisteredMemory> on_device = RegisteredMemory::open(page.value().data(), SharedPage::kNumBytes);
+  if (!on_device.ok()) return std::move(on_device.status());
+  words_[index_of(rank)].emplace(Words{std::move(page).value(), std::move(on_device).value()});
+  return Status();
+}
+
+uint32_t* Arrivals::word(int receiver, int sender, int piece) const noexcept {
+  return reinterpret_cast<uint32_t*>(words_[index_of(receiver)]->on_device.data()) + index_of(sender, piece);
+}
+
+Status Arrivals::tell(int peer, int piece, StreamView stream) const {
+  const DeviceGuard guard(team_.device);
+  return set_word(stream, word(peer, team_.rank, piece));
+}
+
+Status Arrivals::await(int piece, StreamView stream) const {
+  const DeviceGuard guard(team_.device);
+  std::vector<uint32_t*> words;
+  for (int peer = 0; peer < team_.num_ranks; ++peer) {
+    if (peer != team_.rank) words.push_back(word(team_.rank, peer, piece));
+  }
+  return take_words(stream, words);
+}
+
+}  // namespace axon

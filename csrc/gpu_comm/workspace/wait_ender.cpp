@@ -1,0 +1,63 @@
+#include "gpu_comm/workspace/wait_ender.hpp"
+
+#include <mutex>
+#include <vector>
+
+#include "ipc/registrations/cache_thread.hpp"
+
+namespace axon {
+
+// All of the process. The process's own keeper would not do: it calls CUDA.
+struct WaitEnder::Registry {
+  Keeper keeper{"axon-waits"};
+  std::mutex mutex;
+  std::vector<const WaitEnder*> all;
+  std::mutex starting;
+  bool has_started = false;  // guarded by starting
+
+  // Never destroyed: streams may wait to the process's end.
+  static Registry& instance() {
+    static auto* const registry = new Registry;
+    return *registry;
+  }
+
+  Status start() {
+    const std::lock_guard lock(starting);
+    if (!has_started) AXON_TRY(keeper.keep([this] { return store(); }));
+    has_started = true;
+    return Status();
+  }
+
+  Liveliness store() {
+    const std::lock_guard lock(mutex);
+    Liveliness liveliness = Liveliness::kIdle;
+    for (const WaitEnder* each : all) {
+      if (!each->has_begun_.load(std::memory_order_relaxed)) continue;
+      for (uint32_t& word : each->words_) std::atomic_ref(word).store(1, std::memory_order_relaxed);
+      liveliness = Liveliness::kHasty;
+    }
+    return liveliness;
+  }
+};
+
+Status WaitEnder::prepare() {
+  return Registry::instance().start();
+}
+
+WaitEnder::WaitEnder(std::span<uint32_t> words) : words_(words) {
+  Registry& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  registry.all.push_back(this);
+}
+
+WaitEnder::~WaitEnder() {
+  Registry& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  std::erase(registry.all, this);
+}
+
+void WaitEnder::begin() noexcept {
+  if (!has_begun_.exchange(true, std::memory_order_relaxed)) Registry::instance().keeper.wake();
+}
+
+}  // namespace axon

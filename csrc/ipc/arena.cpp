@@ -1,0 +1,324 @@
+#include "ipc/arena.hpp"
+
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/config.hpp"
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/error.hpp"
+#include "engine/peer_address.hpp"
+#include "engine/progress.hpp"
+#include "kernels/ll128/collectives.hpp"
+
+namespace axon {
+
+namespace {
+
+// The table of departures, at the begin of the arena. Its first row belongs to no block: it holds what is stored.
+constexpr size_t kTableBytes = BlockAllocator::kUnit;
+using Row = std::array<uint32_t, kMaxTeamRanks>;
+constexpr uint32_t kLeft = 1;
+
+// How long a full arena is looked through for blocks that come back.
+constexpr std::chrono::milliseconds kLongestSearch{100};
+constexpr std::chrono::milliseconds kSearchInterval{1};
+
+constexpr size_t row_of(const ArenaBlock& block) noexcept {
+  return block.offset / BlockAllocator::kUnit;
+}
+
+bool has_graphs(const Departure& departure) noexcept {
+  return departure.graphs.use_count() > 1;
+}
+
+// A process's arenas, or why there is none. Never destroyed: kernels and peers may use them to the very end.
+struct Registry {
+  std::mutex mutex;
+  std::map<int, Result<std::unique_ptr<Arena>>> arenas;  // by device
+};
+
+Registry& registry() {
+  static auto* registry = new Registry;
+  return *registry;
+}
+
+}  // namespace
+
+Result<Arena*> Arena::of(int device) {
+  const std::lock_guard lock(registry().mutex);
+  auto found = registry().arenas.find(device);
+  if (found == registry().arenas.end()) {
+    found = registry().arenas.emplace(device, create(device)).first;
+    if (!found->second.ok()) {
+      log::info("GPU " + std::to_string(device) +
+                " has no arena, CUDA tensors go through host memory: " + found->second.status().message());
+    }
+  }
+  if (!found->second.ok()) return found->second.status().clone();
+  return found->second.value().get();
+}
+
+const Arena* Arena::find(uint64_t incarnation) {
+  const std::lock_guard lock(registry().mutex);
+  for (const auto& [device, arena] : registry().arenas) {
+    if (arena.ok() && arena.value()->incarnation_ == incarnation) return arena.value().get();
+  }
+  return nullptr;
+}
+
+void Arena::give_back_unused() noexcept {
+  std::vector<Arena*> arenas;
+  {
+    const std::lock_guard lock(registry().mutex);
+    for (const auto& [device, arena] : registry().arenas) {
+      if (arena.ok()) arenas.push_back(arena.value().get());
+    }
+  }
+  for (Arena* arena : arenas) {
+    if (const Status given = arena->give_back(); !given.ok()) log::info(given.message());
+  }
+}
+
+Arena::Arena(int device, size_t num_units, PinnedMemory mailboxes)
+    : device_(device),
+      num_bytes_(num_units * BlockAllocator::kUnit),
+      mailboxes_(std::move(mailboxes)),
+      incarnation_(random_number()),
+      blocks_(kTableBytes, num_bytes_) {}
+
+Result<std::unique_ptr<Arena>> Arena::create(int device) {
+  const size_t num_units = std::stoul(config::text("AXON_ARENA_MB"));
+  if (num_units < 2) {
+    return Status(ErrorCode::kResourceExhausted, "AXON_ARENA_MB is " + std::to_string(num_units));
+  }
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device);
+  Result<PinnedMemory> mailboxes = PinnedMemory::allocate(2 * num_units * sizeof(TeamMailbox));
+  if (!mailboxes.ok()) return std::move(mailboxes.status());
+  std::unique_ptr<Arena> arena(new Arena(device, num_units, std::move(mailboxes).value()));
+  AXON_TRY(arena->open());
+  return arena;
+}
+
+Status Arena::open() {
+  Result<DeviceUuid> uuid = uuid_of(device_);
+  if (!uuid.ok()) return std::move(uuid.status());
+  uuid_ = uuid.value();
+  for (std::optional<Stream>* stream : {&upkeep_, &departures_}) {
+    Result<Stream> made = Stream::create();
+    if (!made.ok()) return std::move(made.status());
+    *stream = std::move(made).value();
+  }
+  Result<std::unique_ptr<Segments>> segments = Segments::create(device_, incarnation_, launches_);
+  if (!segments.ok()) return std::move(segments.status());
+  segments_ = std::move(segments).value();
+  PeerProcess::allow_peers();
+  return Status();
+}
+
+Status Arena::make_memory() {
+  Result<SharedMemory> memory = SharedMemory::allocate(device_, num_bytes_);
+  if (!memory.ok()) return std::move(memory.status());
+  Result<FileDescriptor> shared = memory.value().share();
+  if (!shared.ok()) return std::move(shared.status());
+  memory_ = std::move(memory).value();
+  shared_ = std::move(shared).value();
+  ++edition_;
+  AXON_TRY(clear(0, kTableBytes));
+  AXON_TRY(copy_async(memory_->data(), &kLeft, sizeof kLeft, *upkeep_));
+  return upkeep_->view().synchronize();
+}
+
+// Without a block nobody writes into it: the guests have told so behind their last kernels. Nor do we write into the
+// peers', once it is told.
+Status Arena::give_back() {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);
+  if (!memory_) return Status();
+  AXON_TRY(collect_until([this] { return blocks_.num_bytes_taken() == 0; }));
+  if (blocks_.num_bytes_taken() != 0) return Status();
+  AXON_TRY(departures_->view().synchronize());
+  for (auto& [incarnation, view] : views_) view->unmap();
+  memory_.reset();
+  shared_ = FileDescriptor();
+  return Status();
+}
+
+Status Arena::clear(size_t offset, size_t num_bytes) const {
+  AXON_CUDA_TRY(cudaMemsetAsync(memory_->data() + offset, 0, num_bytes, upkeep_->view().get()));
+  return Status();
+}
+
+Status Arena::prepare(int num_ranks) {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);
+  if (prepared_.contains(num_ranks)) return Status();
+  AXON_TRY(load_kernels(num_ranks));
+  prepared_.insert(num_ranks);
+  return Status();
+}
+
+Result<ArenaBlock> Arena::take() {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);
+  if (!memory_) AXON_TRY(make_memory());
+  Result<std::optional<ArenaBlock>> found = find_room();
+  forget_ended();  // behind the departures that have been collected
+  if (!found.ok()) return std::move(found.status());
+  const std::optional<ArenaBlock>& block = found.value();
+  if (!block) {
+    const Status full(
+        ErrorCode::kResourceExhausted,
+        "the arena of GPU " + std::to_string(device_) + " is full: " + std::to_string(blocks_.num_bytes_taken() >> 20) +
+            " MiB are taken by groups, some perhaps destroyed but not by all their ranks, or held by CUDA "
+            "graphs; AXON_ARENA_MB sets its size");
+    if (!std::exchange(has_told_, true)) log::info(full.message() + ". Further groups use host memory");
+    return full.clone();
+  }
+  std::memset(mailboxes(*block), 0, 2 * sizeof(TeamMailbox));
+  AXON_TRY(clear(row_of(*block) * sizeof(Row), sizeof(Row)));
+  AXON_TRY(clear(block->offset, block->num_bytes));
+  AXON_TRY(upkeep_->view().synchronize());
+  return *block;
+}
+
+Result<std::optional<ArenaBlock>> Arena::find_room() {
+  std::optional<ArenaBlock> block;
+  AXON_TRY(collect_until([&] {
+    block = blocks_.take();
+    return block.has_value();
+  }));
+  return block;
+}
+
+// A group that has just been destroyed on all ranks may not have been left by the last kernel of all.
+template <typename Predicate>
+Status Arena::collect_until(Predicate is_enough) {
+  const Clock::time_point deadline = Clock::now() + kLongestSearch;
+  while (true) {
+    AXON_TRY(collect());
+    if (is_enough() || left_.empty() || Clock::now() >= deadline) return Status();
+    std::this_thread::sleep_for(kSearchInterval);
+  }
+}
+
+// Tells of the groups whose graphs are gone, then takes back the blocks that all guests have left.
+Status Arena::collect() {
+  const auto told = std::ranges::partition(lingering_, has_graphs);
+  for (Departure& departure : told) {
+    (tell(departure).ok() ? left_ : lost_).push_back(std::move(departure));
+  }
+  lingering_.erase(told.begin(), told.end());
+  if (left_.empty()) return Status();
+  std::vector<Row> table(num_bytes_ / BlockAllocator::kUnit);
+  AXON_TRY(copy_async(table.data(), memory_->data(), table.size() * sizeof(Row), *upkeep_));
+  AXON_TRY(upkeep_->view().synchronize());
+  for (Departure& departure : left_) {
+    const Row& row = table[row_of(departure.block)];
+    std::erase_if(departure.guests, [&](const Resident& guest) {
+      return row[static_cast<size_t>(guest.rank)] == kLeft || guest.arena->is_gone();
+    });
+    if (departure.guests.empty()) blocks_.give_back(departure.block);
+  }
+  std::erase_if(left_, [](const Departure& departure) { return departure.guests.empty(); });
+  return Status();
+}
+
+void Arena::leave(Departure departure, std::span<const StreamView> streams) {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);
+  if (!follow(streams).ok()) return lost_.push_back(std::move(departure));
+  if (has_graphs(departure)) return lingering_.push_back(std::move(departure));
+  (tell(departure).ok() ? left_ : lost_).push_back(std::move(departure));
+}
+
+// What is told from here on is told behind what the streams hold. A stream that is being captured holds no more than
+// its graph will.
+Status Arena::follow(std::span<const StreamView> streams) {
+  Result<Event> event = Event::create_untimed();
+  if (!event.ok()) return std::move(event.status());
+  for (const StreamView stream : streams) {
+    const Result<uint64_t> capture = capture_of(stream);
+    if (!capture.ok() || capture.value() != 0) continue;
+    AXON_TRY(stream.record(event.value()));
+    AXON_TRY(departures_->view().wait(event.value()));
+  }
+  return Status();
+}
+
+Status Arena::tell(const Departure& departure) {
+  for (const Resident& owner : departure.owners) {
+    Row* const table = reinterpret_cast<Row*>(owner.arena->data());
+    uint32_t* const word = &table[row_of(owner.block)][static_cast<size_t>(departure.rank)];
+    AXON_TRY(copy_async(word, memory_->data(), sizeof kLeft, *departures_));
+  }
+  return Status();
+}
+
+DeviceCard Arena::card(ArenaBlock block) const {
+  return {.incarnation = incarnation_,
+          .host = this_host(),
+          .pid = getpid(),
+          .descriptor = shared_.get(),
+          .device_uuid = uuid_,
+          .arena_num_bytes = memory_->num_bytes(),
+          .edition = edition_,
+          .segments = segments_->board_address(),
+          .block = block};
+}
+
+Result<std::shared_ptr<const ArenaView>> Arena::reach(const DeviceCard& card) {
+  const std::lock_guard lock(mutex_);
+  const auto [found, is_new] = views_.try_emplace(card.incarnation);
+  if (is_new) found->second = std::make_shared<ArenaView>();
+  ArenaView& view = *found->second;
+  if (!view.shows(card)) {
+    if (Status mapped = map(view, card); !mapped.ok()) {
+      if (is_new) views_.erase(found);
+      return mapped;
+    }
+  }
+  if (is_new) view.follow(*segments_, card);
+  return std::shared_ptr<const ArenaView>(found->second);
+}
+
+// What processes that have ended had shared, once no group uses it, nor what groups have left to run: they are told of
+// behind that.
+void Arena::forget_ended() {
+  if (!departures_->view().is_idle()) return;
+  std::erase_if(views_, [this](const auto& known) {
+    const std::shared_ptr<ArenaView>& view = known.second;
+    if (view.use_count() != 1 || !view->is_gone()) return false;
+    view->unmap();
+    return true;
+  });
+}
+
+Status Arena::map(ArenaView& view, const DeviceCard& card) const {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device_);
+  const Arena* own = find(card.incarnation);
+  if (own == nullptr) return view.import(card, device_);
+  AXON_TRY(own->memory_->grant(device_));
+  view.show(own->data(), card);
+  return Status();
+}
+
+TeamMailbox* Arena::mailboxes(ArenaBlock block) const noexcept {
+  return reinterpret_cast<TeamMailbox*>(mailboxes_.data()) + 2 * row_of(block);
+}
+
+}  // namespace axon

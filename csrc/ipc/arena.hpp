@@ -1,0 +1,130 @@
+// A process's memory on one GPU for the kernels of its groups, mapped by its peers: flags, packets and rings, no
+// tensors.
+//
+//   Result<Arena*> arena = Arena::of(device);
+//   Result<ArenaBlock> block = arena.value()->take();      // one a group, all zeros; the first makes AXON_ARENA_MB
+//   DeviceCard card = arena.value()->card(block.value());  // to the peers; theirs:
+//   Result<std::shared_ptr<const ArenaView>> view = arena.value()->reach(their_card);   // mapped once, for all groups
+//
+// A block comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
+// its last kernel, by a word that its stream stores into our table of departures (the arena's first MiB: a row a block,
+// a word a rank). So leaving waits for nobody and sends no message. A peer that ends without a word takes its kernels
+// with it, and CUDA graphs that hold such kernels leave with the last of them. A block that is never left stays taken.
+//
+// Lives as long as the process. Its memory may be given back while no group holds a block: the next one makes it anew,
+// and cards tell by their edition which one they are about. What a peer had shared goes once its process has ended and
+// no group uses it, at the latest when the next group takes a block. Any thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "cuda/device.hpp"
+#include "cuda/device_types.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+#include "ipc/arena_view.hpp"
+#include "ipc/launch_ledger.hpp"
+#include "ipc/registrations/registrations.hpp"
+#include "ipc/slice_allocator.hpp"
+
+namespace axon {
+
+// A member of a group that holds a block of ours, or whose block we hold.
+struct Resident {
+  int rank = -1;
+  std::shared_ptr<const ArenaView> arena;  // theirs
+  ArenaBlock block;                        // of theirs
+};
+
+// A rank leaves a group.
+struct Departure {
+  int rank = -1;
+  ArenaBlock block;              // its own
+  std::vector<Resident> owners;  // of the blocks that it may have written into, its own too
+  std::vector<Resident> guests;  // who may still write into its own
+  std::shared_ptr<void> graphs;  // shared with CUDA graphs that hold its kernels, and nobody else
+};
+
+class Arena {
+ public:
+  static Result<Arena*> of(int device);
+
+  // Of all devices: the memory of arenas, and of their peers' as mapped here, that no group of this process uses any
+  // more. Looks for a tenth of a second for blocks that are to come back.
+  static void give_back_unused() noexcept;
+
+  // Loads the kernels for groups of so many ranks.
+  Status prepare(int num_ranks);
+
+  // Zeros; fails with kResourceExhausted when the arena is full, after a tenth of a second if blocks are to come back.
+  Result<ArenaBlock> take();
+
+  // The owners are told behind what these streams hold now, and once the graphs are gone. The rank's own block comes
+  // back as soon as all guests have left. Waits for nobody.
+  void leave(Departure departure, std::span<const StreamView> streams);
+
+  DeviceCard card(ArenaBlock block) const;
+  // The arena of a peer, of this process or another, as kernels of this device see it: to be kept as long as they may.
+  Result<std::shared_ptr<const ArenaView>> reach(const DeviceCard& card);
+
+  // Random, for the life of the process.
+  uint64_t incarnation() const noexcept { return incarnation_; }
+  // As long as a block is taken.
+  std::byte* data() const noexcept { return memory_->data(); }
+  size_t num_bytes() const noexcept { return num_bytes_; }
+  // This device's tensors for the peers' kernels, and theirs for ours.
+  Segments& segments() const noexcept { return *segments_; }
+  // Of all groups on this device.
+  LaunchLedger& launches() noexcept { return launches_; }
+  // Pinned, and zeros, as long as the block is taken: two a block.
+  TeamMailbox* mailboxes(ArenaBlock block) const noexcept;
+
+ private:
+  Arena(int device, size_t num_units, PinnedMemory mailboxes);
+  static Result<std::unique_ptr<Arena>> create(int device);
+  static const Arena* find(uint64_t incarnation);
+  Status open();
+  Status make_memory();
+  Status give_back();
+  Status map(ArenaView& view, const DeviceCard& card) const;
+  Status clear(size_t offset, size_t num_bytes) const;
+  Result<std::optional<ArenaBlock>> find_room();
+  template <typename Predicate>
+  Status collect_until(Predicate is_enough);
+  Status collect();
+  void forget_ended();
+  Status follow(std::span<const StreamView> streams);
+  Status tell(const Departure& departure);
+
+  const int device_;
+  const size_t num_bytes_;
+  const PinnedMemory mailboxes_;
+  const uint64_t incarnation_;
+  DeviceUuid uuid_{};
+  LaunchLedger launches_;
+  std::unique_ptr<Segments> segments_;
+  std::optional<Stream> upkeep_;      // clears blocks and reads departures
+  std::optional<Stream> departures_;  // may wait for kernels: nothing that somebody waits for goes here
+
+  // Stays while a block is taken, so groups use it without the lock.
+  std::optional<SharedMemory> memory_;
+  FileDescriptor shared_;
+  uint64_t edition_ = 0;  // how often there has been memory
+
+  std::mutex mutex_;  // guards all below, and the making and giving back of the memory
+  std::set<int> prepared_;
+  BlockAllocator blocks_;
+  std::vector<Departure> lingering_;                      // wait for their graphs
+  std::vector<Departure> left_;                           // wait for their guests
+  std::vector<Departure> lost_;                           // could not be told: all that they use stays
+  std::map<uint64_t, std::shared_ptr<ArenaView>> views_;  // by incarnation
+  bool has_told_ = false;                                 // that it is full
+};
+
+}  // namespace axon

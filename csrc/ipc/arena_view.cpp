@@ -1,0 +1,38 @@
+#include "ipc/arena_view.hpp"
+
+#include <string>
+#include <utility>
+
+#include "engine/peer_address.hpp"
+
+namespace axon {
+
+Status ArenaView::import(const DeviceCard& card, int device) {
+  if (card.host != this_host()) {
+    return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
+  }
+  if (!process_) {
+    Result<PeerProcess> process = PeerProcess::open(card.pid);
+    if (!process.ok()) return std::move(process.status());
+    process_ = std::make_shared<const PeerProcess>(std::move(process).value());
+  }
+  Result<FileDescriptor> descriptor = process_->fetch(card.descriptor);
+  if (!descriptor.ok()) return std::move(descriptor.status());
+  Result<SharedMemory> memory = SharedMemory::import(device, descriptor.value(), card.arena_num_bytes);
+  if (!memory.ok()) return std::move(memory.status());
+  memory_ = std::move(memory).value();
+  show(memory_->data(), card);
+  return Status();
+}
+
+void ArenaView::show(std::byte* data, const DeviceCard& card) noexcept {
+  data_ = data;
+  edition_ = card.edition;
+}
+
+void ArenaView::unmap() noexcept {
+  data_ = nullptr;
+  memory_.reset();
+}
+
+}  // namespace axon

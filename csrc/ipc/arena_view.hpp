@@ -1,0 +1,43 @@
+// An arena as the kernels of one device see it: a peer's, imported, or one of this process.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "cuda/shared_memory.hpp"
+#include "ipc/device_address.hpp"
+#include "ipc/peer_process.hpp"
+#include "ipc/registrations/registrations.hpp"
+
+namespace axon {
+
+class ArenaView {
+ public:
+  // Maps the arena that the card is about, of another process of this host, for `device`: in the place of a former
+  // edition, whose groups have all been left.
+  Status import(const DeviceCard& card, int device);
+  // The same for one of this process.
+  void show(std::byte* data, const DeviceCard& card) noexcept;
+  // Until the next import(), once no group uses it.
+  void unmap() noexcept;
+
+  bool shows(const DeviceCard& card) const noexcept { return data_ != nullptr && edition_ == card.edition; }
+  std::byte* data() const noexcept { return data_; }
+  // Where the segments of its device and process are mapped for kernels of ours: device memory.
+  const SegmentEntry* segments() const noexcept { return owner_->table; }
+  // Looks for them from now on.
+  void follow(Segments& segments, const DeviceCard& card) {
+    owner_ = segments.follow({.address = card.segments, .incarnation = card.incarnation}, process_);
+  }
+  // Its process has ended, and with it the kernels that it had launched.
+  bool is_gone() const noexcept { return process_ && process_->has_ended(); }
+
+ private:
+  std::byte* data_ = nullptr;
+  uint64_t edition_ = 0;
+  std::shared_ptr<const SegmentOwner> owner_;   // shared with others who read what it has
+  std::optional<SharedMemory> memory_;          // of another process
+  std::shared_ptr<const PeerProcess> process_;  // if another one; shared with those who look for its segments
+};
+
+}  // namespace axon

@@ -1,0 +1,79 @@
+#include "ipc/device_address.hpp"
+
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+namespace axon {
+
+namespace {
+
+// Bumped by any change to the card, to what the kernels of two ranks expect of each other, or to TeamLayout.
+constexpr uint32_t kVersion = 3;
+
+// The bytes: fixed layout, little endian as all hosts we build for.
+struct Wire {
+  std::array<char, 4> magic{'a', 'x', 'g', 'p'};
+  uint32_t version = kVersion;
+  uint64_t incarnation = 0;
+  uint64_t host = 0;
+  int32_t pid = 0;
+  int32_t descriptor = 0;
+  std::array<uint8_t, 16> device_uuid{};
+  uint64_t arena_num_bytes = 0;
+  uint64_t edition = 0;
+  uint64_t segments = 0;
+  uint64_t block_offset = 0;
+  uint64_t block_num_bytes = 0;
+};
+static_assert(sizeof(Wire) == DeviceCard::kNumBytes && std::is_trivially_copyable_v<Wire>);
+
+}  // namespace
+
+std::array<std::byte, DeviceCard::kNumBytes> DeviceCard::encode() const {
+  Wire wire;
+  wire.incarnation = incarnation;
+  wire.host = host;
+  wire.pid = pid;
+  wire.descriptor = descriptor;
+  wire.device_uuid = device_uuid;
+  wire.arena_num_bytes = arena_num_bytes;
+  wire.edition = edition;
+  wire.segments = segments;
+  wire.block_offset = block.offset;
+  wire.block_num_bytes = block.num_bytes;
+  std::array<std::byte, kNumBytes> bytes;
+  std::memcpy(bytes.data(), &wire, sizeof wire);
+  return bytes;
+}
+
+Result<DeviceCard> DeviceCard::decode(std::span<const std::byte> bytes) {
+  const auto refuse = [&](const std::string& why) {
+    return Status(ErrorCode::kInvalidArgument, "device card of " + std::to_string(bytes.size()) + " bytes: " + why);
+  };
+  Wire wire;
+  if (bytes.size() != sizeof wire) return refuse(std::to_string(sizeof wire) + " expected");
+  std::memcpy(&wire, bytes.data(), sizeof wire);
+  if (wire.magic != Wire{}.magic) return refuse("not from torch_axon");
+  if (wire.version != kVersion) {
+    return refuse("the peer's is version " + std::to_string(wire.version) + ", this process's " +
+                  std::to_string(kVersion) + ": install the same torch_axon on all ranks");
+  }
+  const uint64_t size = wire.arena_num_bytes;
+  const bool inside = wire.block_offset <= size && wire.block_num_bytes <= size - wire.block_offset;
+  if (!inside || wire.block_offset % BlockAllocator::kUnit != 0) {
+    return refuse("its block of " + std::to_string(wire.block_num_bytes) + " bytes at " +
+                  std::to_string(wire.block_offset) + " is none of an arena of " + std::to_string(size));
+  }
+  return DeviceCard{.incarnation = wire.incarnation,
+                    .host = wire.host,
+                    .pid = wire.pid,
+                    .descriptor = wire.descriptor,
+                    .device_uuid = wire.device_uuid,
+                    .arena_num_bytes = wire.arena_num_bytes,
+                    .edition = wire.edition,
+                    .segments = wire.segments,
+                    .block = {.offset = wire.block_offset, .num_bytes = wire.block_num_bytes}};
+}
+
+}  // namespace axon

@@ -1,0 +1,60 @@
+#include "ipc/registrations/device_peer.hpp"
+
+#include <type_traits>
+#include <utility>
+
+#include "cuda/allocation.hpp"
+#include "cuda/shared_memory.hpp"
+
+namespace axon {
+
+static constexpr size_t kMostRetired = 256;
+
+namespace {
+
+template <typename Memory>
+class Mapped final : public MappedSegment {
+ public:
+  explicit Mapped(Memory memory) noexcept : memory_(std::move(memory)) {}
+  std::byte* data() const noexcept override { return memory_.data(); }
+  bool waits_for_device() const noexcept override { return std::is_same_v<Memory, LegacyMemory>; }
+
+ private:
+  Memory memory_;
+};
+
+template <typename Memory>
+std::unique_ptr<MappedSegment> mapped(Memory memory) {
+  return std::make_unique<Mapped<Memory>>(std::move(memory));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MappedSegment>> DevicePeer::map(const SegmentRecord& record) const {
+  return record.pieces.empty() ? open_legacy(record) : map_run(record);
+}
+
+// What is mapped keeps memory that its owner has freed, and may have to wait long before it is closed.
+Result<std::unique_ptr<MappedSegment>> DevicePeer::open_legacy(const SegmentRecord& record) const {
+  if (parts_.num_retired.load(std::memory_order_relaxed) >= kMostRetired) {
+    return Status(ErrorCode::kResourceExhausted, "too much that was freed is still mapped");
+  }
+  Result<LegacyMemory> memory = LegacyMemory::open(parts_.device, record.legacy);
+  if (!memory.ok()) return std::move(memory.status());
+  return mapped(std::move(memory).value());
+}
+
+// One descriptor is open at a time.
+Result<std::unique_ptr<MappedSegment>> DevicePeer::map_run(const SegmentRecord& record) const {
+  Result<SharedRun> run = SharedRun::reserve(record.num_bytes);
+  if (!run.ok()) return std::move(run.status());
+  for (const SegmentPiece& piece : record.pieces) {
+    Result<FileDescriptor> descriptor = parts_.process.fetch(piece.descriptor);
+    if (!descriptor.ok()) return std::move(descriptor.status());
+    AXON_TRY(run.value().append(descriptor.value(), piece.num_bytes));
+  }
+  AXON_TRY(run.value().grant(parts_.device));
+  return mapped(std::move(run).value());
+}
+
+}  // namespace axon

@@ -1,0 +1,42 @@
+// A peer process whose segments are mapped for one device.
+#pragma once
+
+#include <atomic>
+
+#include "ipc/peer_process.hpp"
+#include "ipc/registrations/imports.hpp"
+#include "ipc/registrations/registration_tables.hpp"
+
+namespace axon {
+
+// All stay as long as this.
+struct DevicePeerParts {
+  int device;
+  const PeerProcess& process;
+  SegmentTables& tables;
+  SegmentEntry* table;                     // of this peer
+  const std::atomic<size_t>& num_retired;  // of all peers
+};
+
+class DevicePeer final : public SegmentPeer {
+ public:
+  explicit DevicePeer(const DevicePeerParts& parts) noexcept : parts_(parts) {}
+
+  Status read(uint64_t address, std::span<std::byte> bytes) const override {
+    return parts_.process.read(address, bytes);
+  }
+  bool has_ended() const noexcept override { return parts_.process.has_ended(); }
+  Result<std::unique_ptr<MappedSegment>> map(const SegmentRecord& record) const override;
+  Status enter(uint32_t number, std::span<std::byte> memory) override {
+    return parts_.tables.enter(parts_.table, number, memory);
+  }
+  Status remove(uint32_t number) override { return parts_.tables.remove(parts_.table, number); }
+
+ private:
+  Result<std::unique_ptr<MappedSegment>> open_legacy(const SegmentRecord& record) const;
+  Result<std::unique_ptr<MappedSegment>> map_run(const SegmentRecord& record) const;
+
+  const DevicePeerParts parts_;
+};
+
+}  // namespace axon

@@ -1,0 +1,217 @@
+#include "ipc/registrations/exports.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace axon {
+
+// Refusals that are remembered, so that a tensor is not tried at each call.
+static constexpr size_t kMostRefused = 4096;
+
+static uint64_t end_of(const Allocation& allocation) noexcept {
+  return allocation.base + allocation.num_bytes;
+}
+
+Exports::Exports(const OwnMemory& memory, SegmentBoard& board, ExportLimits limits) noexcept
+    : memory_(memory), board_(board), limits_(limits) {}
+
+// span_: the allocations below the tensor, without a gap.
+bool Exports::walk(uint64_t address, size_t num_bytes) {
+  span_.clear();
+  const uint64_t end = address + num_bytes;
+  if (num_bytes == 0 || end < address) return false;
+  for (uint64_t at = address; at < end; at = end_of(span_.back())) {
+    const Result<Allocation> found = memory_.allocation_at(at);
+    if (!found.ok() || found.value().id == 0 || span_.size() == kMostPieces) return false;
+    const Allocation& allocation = found.value();
+    if (allocation.base > at || end_of(allocation) <= at) return false;
+    if (!span_.empty() && allocation.base != at) return false;
+    span_.push_back(allocation);
+  }
+  return true;
+}
+
+// Ids that follow each other there do so here, unless somebody has mapped one piece twice.
+bool Exports::spans(const Segment& segment) const noexcept {
+  if (pieces_.at(span_.front().id).allocation.base != span_.front().base) return false;
+  const auto first = std::ranges::find(segment.ids, span_.front().id);
+  return segment.ids.end() - first >= static_cast<std::ptrdiff_t>(span_.size()) &&
+         std::equal(span_.begin(), span_.end(), first,
+                    [](const Allocation& allocation, uint64_t id) { return allocation.id == id; });
+}
+
+SegmentPlace Exports::find(uint64_t address) const noexcept {
+  const auto holders = holders_.find(span_.front().id);
+  if (holders == holders_.end()) return {};
+  for (const uint32_t number : holders->second) {
+    const Segment& segment = segments_.at(number);
+    if (spans(segment)) return {.offset = address - segment.base, .segment = number};
+  }
+  return {};
+}
+
+Exports::Located Exports::locate(uint64_t address, size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (!walk(address, num_bytes)) {
+    tell(num_bytes, "it is not in device memory that the driver knows");
+    return {.place = {}, .is_news = false};
+  }
+  if (const SegmentPlace known = find(address); known.segment != 0) return {.place = known, .is_news = false};
+  if (refused_.contains(span_.front().id)) return {.place = {}, .is_news = false};
+  if (const Status added = add(); !added.ok()) {
+    if (refused_.size() >= kMostRefused) refused_.clear();
+    refused_.insert(span_.front().id);
+    tell(num_bytes, added.message());
+  }
+  return {.place = find(address), .is_news = true};
+}
+
+void Exports::tell(size_t num_bytes, const std::string& why) {
+  if (std::exchange(has_told_, true)) return;
+  log::info("a tensor of " + std::to_string(num_bytes) + " bytes on GPU " + std::to_string(limits_.device) +
+            " cannot be mapped by peers, and goes through the arena like others of its kind: " + why);
+}
+
+Status Exports::add() {
+  drop(overlapped());
+  const bool foreign =
+      std::ranges::any_of(span_, [&](const Allocation& piece) { return piece.device != limits_.device; });
+  if (foreign) return {ErrorCode::kInvalidArgument, "memory of another device"};
+  if (num_references_ + span_.size() > kMostPieces) {
+    return {ErrorCode::kResourceExhausted, std::to_string(kMostPieces) + " pieces are offered already"};
+  }
+  Result<Segment> opened = open_span();
+  Result<uint32_t> number = opened.ok() ? next_number() : opened.status().clone();
+  if (!number.ok()) {
+    close_unused();
+    return std::move(number.status());
+  }
+  Segment& segment = opened.value();
+  for (const uint64_t id : segment.ids) holders_[id].push_back(number.value());
+  num_references_ += segment.ids.size();
+  segments_.emplace(number.value(), std::move(segment));
+  publish();
+  return Status();
+}
+
+// The next whose slot is free.
+Result<uint32_t> Exports::next_number() {
+  for (uint32_t tries = 0; tries < kSegmentSlots && next_number_ <= kLastSegment; ++tries) {
+    const uint32_t number = next_number_++;
+    const bool taken = std::ranges::any_of(
+        segments_, [&](const auto& other) { return other.first % kSegmentSlots == number % kSegmentSlots; });
+    if (!taken) return number;
+  }
+  return Status(ErrorCode::kResourceExhausted, std::to_string(segments_.size()) + " segments are offered already");
+}
+
+// By descriptors if all pieces can be shared so, or a single one by its legacy handle.
+Result<Exports::Segment> Exports::open_span() {
+  Segment segment{
+      .base = span_.front().base, .num_bytes = end_of(span_.back()) - span_.front().base, .ids = {}, .legacy = {}};
+  Status opened;
+  for (const Allocation& piece : span_) {
+    segment.ids.push_back(piece.id);
+    if (opened.ok()) opened = open_piece(piece);
+  }
+  if (opened.ok()) return segment;
+  if (span_.size() != 1 || !span_.front().has_legacy_handle) return opened;
+  Result<LegacyHandle> handle = memory_.legacy_handle_of(span_.front());
+  if (!handle.ok()) return std::move(handle.status());
+  segment.legacy = handle.value();
+  pieces_.emplace(span_.front().id, Piece{.allocation = span_.front(), .descriptor = FileDescriptor()});
+  return segment;
+}
+
+Status Exports::open_piece(const Allocation& allocation) {
+  const auto known = pieces_.find(allocation.id);
+  if (known != pieces_.end() && known->second.allocation.base != allocation.base) {
+    return {ErrorCode::kInvalidArgument, "it is mapped at two addresses"};
+  }
+  if (known != pieces_.end() && known->second.descriptor.valid()) return Status();
+  if (!allocation.has_descriptors) {
+    return {ErrorCode::kInvalidArgument,
+            "it was not allocated to be shared, neither by cudaMalloc nor with descriptors"};
+  }
+  const auto num_open = static_cast<size_t>(
+      std::ranges::count_if(pieces_, [](const auto& piece) { return piece.second.descriptor.valid(); }));
+  if (num_open >= limits_.num_descriptors) {
+    return {ErrorCode::kResourceExhausted, std::to_string(num_open) + " file descriptors are open for it already"};
+  }
+  Result<FileDescriptor> shared = memory_.share(allocation);
+  if (!shared.ok()) return std::move(shared.status());
+  pieces_.insert_or_assign(allocation.id, Piece{.allocation = allocation, .descriptor = std::move(shared).value()});
+  return Status();
+}
+
+// What is known to lie where the tensor does now has been freed: importers cannot map both.
+std::set<uint64_t> Exports::overlapped() const {
+  std::set<uint64_t> freed;
+  for (const auto& [id, piece] : pieces_) {
+    const bool apart = end_of(piece.allocation) <= span_.front().base || end_of(span_.back()) <= piece.allocation.base;
+    const bool known =
+        std::ranges::any_of(span_, [&, wanted = id](const Allocation& allocation) { return allocation.id == wanted; });
+    if (!apart && !known) freed.insert(id);
+  }
+  return freed;
+}
+
+// Where the driver cannot be asked, at the process's end perhaps, nothing is known to be freed.
+size_t Exports::sweep() {
+  std::vector<Allocation> known;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, piece] : pieces_) known.push_back(piece.allocation);
+  }
+  std::set<uint64_t> freed;
+  for (const Allocation& allocation : known) {
+    const Result<Allocation> found = memory_.allocation_at(allocation.base);
+    if (found.ok() && found.value().id != allocation.id) freed.insert(allocation.id);
+  }
+  const std::lock_guard lock(mutex_);
+  return drop(freed);
+}
+
+size_t Exports::drop(const std::set<uint64_t>& freed) {
+  if (freed.empty()) return 0;
+  const size_t num_dropped = std::erase_if(segments_, [&](const auto& segment) {
+    const bool gone = std::ranges::any_of(segment.second.ids, [&](uint64_t id) { return freed.contains(id); });
+    if (!gone) return false;
+    for (const uint64_t id : segment.second.ids) std::erase(holders_[id], segment.first);
+    num_references_ -= segment.second.ids.size();
+    return true;
+  });
+  refused_.clear();  // there is room again
+  if (num_dropped > 0) publish();
+  close_unused();  // behind the publication: as long as the board names a descriptor, it is that piece's
+  return num_dropped;
+}
+
+void Exports::close_unused() {
+  std::erase_if(holders_, [](const auto& holders) { return holders.second.empty(); });
+  std::erase_if(pieces_, [&](const auto& piece) { return !holders_.contains(piece.first); });
+}
+
+void Exports::publish() {
+  std::vector<SegmentRecord> records;
+  for (const auto& [number, segment] : segments_) {
+    SegmentRecord record{.number = number, .num_bytes = segment.num_bytes, .pieces = {}, .legacy = segment.legacy};
+    for (const uint64_t id : segment.ids) {
+      const Piece& piece = pieces_.at(id);
+      if (!piece.descriptor.valid()) continue;
+      record.pieces.push_back({.descriptor = piece.descriptor.get(), .num_bytes = piece.allocation.num_bytes});
+    }
+    records.push_back(std::move(record));
+  }
+  board_.publish(encode(records));
+}
+
+size_t Exports::num_segments() const {
+  const std::lock_guard lock(mutex_);
+  return segments_.size();
+}
+
+}  // namespace axon

@@ -1,0 +1,283 @@
+#include "ipc/registrations/registrations.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <iterator>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.hpp"
+#include "cuda/allocation.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "ipc/registrations/cache_thread.hpp"
+#include "ipc/registrations/device_peer.hpp"
+#include "ipc/registrations/exports.hpp"
+#include "ipc/registrations/imports.hpp"
+#include "ipc/registrations/registration_tables.hpp"
+
+namespace axon {
+
+namespace {
+
+// Its content belongs to the keeper's thread, but for what Parts::mutex guards.
+struct Followed : SegmentOwner {
+  SegmentEntry* entries;  // the table
+  BoardPlace board;
+  std::shared_ptr<const PeerProcess> process;
+  std::unique_ptr<Imports> imports;
+  // As of the latest look, guarded:
+  bool is_behind = false;  // there may be more on its board
+  std::string obstacle{};
+};
+
+using Clock = Keeper::Clock;
+
+constexpr std::chrono::milliseconds kSweepInterval{100};
+// What could not be mapped is tried again: memory or descriptors may have been short.
+constexpr std::chrono::seconds kRetryInterval{10};
+constexpr std::chrono::seconds kLongestLook{2};
+
+// Each piece of a run keeps a descriptor open. This is what a process can do without, of those that it may open.
+constexpr size_t kMostDescriptors = 4096;
+constexpr size_t kShareOfDescriptors = 4;
+
+size_t num_descriptors() noexcept {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return std::min<size_t>(limit.rlim_cur / kShareOfDescriptors, kMostDescriptors);
+}
+
+class DriversMemory final : public OwnMemory {
+ public:
+  Result<Allocation> allocation_at(uint64_t address) const override { return axon::allocation_at(address); }
+  Result<FileDescriptor> share(const Allocation& allocation) const override { return axon::share(allocation); }
+  Result<LegacyHandle> legacy_handle_of(const Allocation& allocation) const override {
+    return axon::legacy_handle_of(allocation);
+  }
+};
+
+}  // namespace
+
+struct Segments::Parts {
+  Parts(int device, uint64_t incarnation, std::unique_ptr<SegmentTables> tables, LaunchLedger& launches)
+      : device(device),
+        launches(launches),
+        tables(std::move(tables)),
+        nobody(std::make_shared<SegmentOwner>(this->tables->empty())),
+        board(incarnation),
+        exports(memory, board, {.device = device, .num_descriptors = num_descriptors()}) {}
+
+  // Fails where the keeper's thread cannot be started.
+  Status wake();
+  Liveliness tend();
+  void sweep();
+  size_t look_at_peers();
+  void put_away(const std::vector<std::shared_ptr<Followed>>& forgotten);
+  bool close_retired();
+
+  const int device;
+  LaunchLedger& launches;
+  const std::unique_ptr<SegmentTables> tables;
+  const std::shared_ptr<const SegmentOwner> nobody;
+  const DriversMemory memory;
+  SegmentBoard board;
+  Exports exports;
+  std::mutex keeping;
+  std::atomic<bool> is_kept{false};    // written under keeping; relaxed: the keeper's lock publishes the task
+  std::atomic<size_t> num_retired{0};  // relaxed: a hint
+
+  // The keeper's thread only.
+  Clock::time_point swept_at{};
+  Clock::time_point retried_at{};
+  bool has_closed = false;
+
+  mutable std::mutex mutex;  // guards all below
+  std::condition_variable has_looked;
+  uint64_t num_looks_begun = 0;
+  uint64_t num_looks_done = 0;
+  std::vector<std::shared_ptr<Followed>> followed;  // shared with those who use their tables
+  std::vector<std::unique_ptr<MappedSegment>> retired;
+  size_t num_imported = 0;
+};
+
+Segments::Segments(std::unique_ptr<Parts> parts) noexcept : parts_(std::move(parts)) {}
+Segments::~Segments() = default;
+
+Result<std::unique_ptr<Segments>> Segments::create(int device, uint64_t incarnation, LaunchLedger& launches) {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device);
+  Result<std::unique_ptr<SegmentTables>> tables = SegmentTables::create(device);
+  if (!tables.ok()) return std::move(tables.status());
+  auto parts = std::make_unique<Parts>(device, incarnation, std::move(tables).value(), launches);
+  return std::unique_ptr<Segments>(new Segments(std::move(parts)));
+}
+
+SegmentPlace Segments::locate(const void* data, size_t num_bytes) {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(parts_->device);
+  const Exports::Located located = parts_->exports.locate(reinterpret_cast<uint64_t>(data), num_bytes);
+  const bool lacks_keeper = located.place.segment != 0 && !parts_->is_kept.load(std::memory_order_relaxed);
+  if (!located.is_news && !lacks_keeper) return located.place;
+  const Status woken = parts_->wake();
+  if (woken.ok()) return located.place;
+  log::info(woken.message() + ". Peers cannot map the memory of GPU " + std::to_string(parts_->device));
+  return {};
+}
+
+std::shared_ptr<const SegmentOwner> Segments::follow(BoardPlace board, std::shared_ptr<const PeerProcess> process) {
+  if (process == nullptr || board.address == 0) return parts_->nobody;
+  const std::lock_guard lock(parts_->mutex);
+  const auto is_same = [&](const std::shared_ptr<Followed>& peer) {
+    return peer->board == board && peer->process->pid() == process->pid() && !peer->process->has_ended();
+  };
+  if (const auto known = std::ranges::find_if(parts_->followed, is_same); known != parts_->followed.end())
+    return *known;
+  const std::optional<SegmentEntry*> table = parts_->tables->take();
+  if (!table) {
+    log::info("too many processes have been peers of GPU " + std::to_string(parts_->device) +
+              ": tensors of further ones go through the arena");
+    return parts_->nobody;
+  }
+  auto peer = std::make_unique<DevicePeer>(DevicePeerParts{.device = parts_->device,
+                                                           .process = *process,
+                                                           .tables = *parts_->tables,
+                                                           .table = *table,
+                                                           .num_retired = parts_->num_retired});
+  auto imports = std::make_unique<Imports>(std::move(peer), board);
+  if (const Status woken = parts_->wake(); !woken.ok()) {
+    log::info(woken.message() + ". Tensors of this peer go through the arena");
+    parts_->tables->give_back(*table);
+    return parts_->nobody;
+  }
+  parts_->followed.push_back(
+      std::make_shared<Followed>(Followed{{*table}, *table, board, std::move(process), std::move(imports)}));
+  Keeper::instance().wake();
+  return parts_->followed.back();
+}
+
+std::span<std::byte> Segments::find(const SegmentOwner& owner, uint32_t number) const {
+  return parts_->tables->find(owner.table, number);
+}
+
+Status Segments::await(const SegmentOwner& owner, uint32_t number) {
+  if (&owner == parts_->nobody.get()) return {ErrorCode::kResourceExhausted, "there are too many such processes"};
+  const auto& peer = static_cast<const Followed&>(owner);
+  const Clock::time_point deadline = Clock::now() + kLongestLook;
+  std::unique_lock lock(parts_->mutex);
+  while (find(owner, number).empty()) {
+    const uint64_t next_look = parts_->num_looks_begun + 1;
+    AXON_TRY(parts_->wake());
+    if (!parts_->has_looked.wait_until(lock, deadline, [&] { return parts_->num_looks_done >= next_look; })) {
+      return {ErrorCode::kTimeout, "the driver has not mapped it in time"};
+    }
+    if (peer.is_behind || !find(owner, number).empty()) continue;
+    return {ErrorCode::kInternal, peer.obstacle.empty() ? "it is not among what that process shares" : peer.obstacle};
+  }
+  return Status();
+}
+
+uint64_t Segments::board_address() const noexcept {
+  return parts_->board.address();
+}
+
+SegmentCounts Segments::counts() const {
+  const std::lock_guard lock(parts_->mutex);
+  return {.num_exported = parts_->exports.num_segments(),
+          .num_imported = parts_->num_imported,
+          .num_retired = parts_->retired.size()};
+}
+
+Status Segments::Parts::wake() {
+  {
+    const std::lock_guard lock(keeping);
+    if (!is_kept.load(std::memory_order_relaxed)) AXON_TRY(Keeper::instance().keep([this] { return tend(); }));
+    is_kept.store(true, std::memory_order_relaxed);
+  }
+  Keeper::instance().wake();
+  return Status();
+}
+
+Liveliness Segments::Parts::tend() {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device);
+  sweep();
+  const size_t num_mapped = look_at_peers();
+  has_closed = close_retired();
+  if (has_closed || num_retired.load(std::memory_order_relaxed) > 0) return Liveliness::kHasty;
+  return num_mapped > 0 || exports.num_segments() > 0 ? Liveliness::kLive : Liveliness::kIdle;
+}
+
+// Closing waits for all kernels of the device, and whatever other threads launch meanwhile waits for it.
+bool Segments::Parts::close_retired() {
+  if (num_retired.load(std::memory_order_relaxed) == 0) return false;
+  return launches.run_if_idle([this] {
+    std::vector<std::unique_ptr<MappedSegment>> closed;
+    const std::lock_guard lock(mutex);
+    closed.swap(retired);
+    num_retired.store(0, std::memory_order_relaxed);
+  });
+}
+
+void Segments::Parts::sweep() {
+  if (Clock::now() - swept_at < kSweepInterval) return;
+  (void)exports.sweep();
+  swept_at = Clock::now();
+}
+
+// The lock is not held while something is mapped: whoever follows another peer may hold up the engine.
+size_t Segments::Parts::look_at_peers() {
+  std::vector<std::shared_ptr<Followed>> peers;
+  std::vector<std::shared_ptr<Followed>> forgotten;
+  uint64_t look = 0;
+  {
+    const std::lock_guard lock(mutex);
+    look = ++num_looks_begun;
+    const auto needed = std::ranges::stable_partition(followed, [](const std::shared_ptr<Followed>& peer) {
+      return peer.use_count() > 1 || !peer->imports->is_over();
+    });
+    std::ranges::move(needed, std::back_inserter(forgotten));
+    followed.erase(needed.begin(), needed.end());
+    peers = followed;
+  }
+  put_away(forgotten);
+  std::vector<std::unique_ptr<MappedSegment>> dropped;
+  std::vector<bool> caught_up;
+  size_t num_mapped = 0;
+  const bool retries = has_closed || Clock::now() - retried_at > kRetryInterval;
+  if (retries) retried_at = Clock::now();
+  for (const std::shared_ptr<Followed>& peer : peers) {
+    if (retries) peer->imports->retry();
+    caught_up.push_back(peer->imports->look());
+    num_mapped += peer->imports->num_mapped();
+    std::ranges::move(peer->imports->take_retired(), std::back_inserter(dropped));
+  }
+  const std::lock_guard lock(mutex);
+  for (size_t i = 0; i < peers.size(); ++i) {
+    peers[i]->is_behind = !caught_up[i];
+    peers[i]->obstacle = peers[i]->imports->obstacle();
+  }
+  std::ranges::move(dropped, std::back_inserter(retired));
+  num_retired.store(retired.size(), std::memory_order_relaxed);
+  num_imported = num_mapped;
+  num_looks_done = look;
+  has_looked.notify_all();
+  return num_mapped;
+}
+
+// A table that cannot be cleared is lost.
+void Segments::Parts::put_away(const std::vector<std::shared_ptr<Followed>>& forgotten) {
+  for (const std::shared_ptr<Followed>& peer : forgotten) {
+    if (!tables->clear(peer->entries).ok()) continue;
+    const std::lock_guard lock(mutex);
+    tables->give_back(peer->entries);
+  }
+}
+
+}  // namespace axon

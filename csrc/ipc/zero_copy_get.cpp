@@ -1,0 +1,95 @@
+#include "ipc/zero_copy_get.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "cuda/memory.hpp"
+
+namespace axon {
+
+Result<LentPlace> lend(int device, const void* data, size_t num_bytes) {
+  Result<Arena*> arena = Arena::of(device);
+  if (!arena.ok()) return std::move(arena.status());
+  Segments& segments = arena.value()->segments();
+  const SegmentPlace place = segments.locate(data, num_bytes);
+  if (place.segment == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
+  return LentPlace{.incarnation = arena.value()->incarnation(),
+                   .board = segments.board_address(),
+                   .offset = place.offset,
+                   .segment = static_cast<uint32_t>(place.segment)};
+}
+
+Result<Borrower*> Borrower::of(int device) {
+  static std::mutex mutex;
+  static auto& borrowers = *new std::map<int, std::unique_ptr<Borrower>>;  // copies may run to the very end
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Borrower>& borrower = borrowers[device];
+  if (borrower) return borrower.get();
+  Result<Arena*> arena = Arena::of(device);
+  if (!arena.ok()) return std::move(arena.status());
+  const DeviceGuard guard(device);
+  Result<Event> order = Event::create_untimed();
+  if (!order.ok()) return std::move(order.status());
+  borrower.reset(new Borrower(device, *arena.value(), std::move(order).value()));
+  return borrower.get();
+}
+
+// Whoever leads elsewhere than to memory of this length has not told the truth, or the owner's process has ended.
+static bool holds(std::span<std::byte> segment, const LentPlace& place, size_t num_bytes) noexcept {
+  return place.offset <= segment.size() && num_bytes <= segment.size() - place.offset;
+}
+
+static Status unreachable(int32_t pid, const std::string& why) {
+  return {ErrorCode::kPeerLost, "the GPU memory of process " + std::to_string(pid) + " cannot be read: " + why};
+}
+
+Status Borrower::read(int32_t pid, const LentPlace& place, Buffer target, StreamView stream) {
+  const RelaxedCapture beside_captures;
+  const DeviceGuard guard(device_);
+  Result<bool> captured = is_capturing(stream);
+  if (!captured.ok()) return std::move(captured.status());
+  if (captured.value()) {
+    return {ErrorCode::kInvalidArgument,
+            "a tensor on a GPU cannot be received while the current stream is captured into a CUDA graph"};
+  }
+  Result<std::shared_ptr<const SegmentOwner>> lender = meet(pid, place);
+  if (!lender.ok()) return std::move(lender.status());
+  Segments& segments = arena_.segments();
+  if (Status mapped = segments.await(*lender.value(), place.segment); !mapped.ok()) {
+    return unreachable(pid, mapped.message());
+  }
+  // What is mapped of an owner that has ended is not unmapped from here on, until the copy has run.
+  const LaunchLedger::Launching launching = arena_.launches().launching();
+  const std::span<std::byte> segment = segments.find(*lender.value(), place.segment);
+  if (!holds(segment, place, target.num_bytes)) return unreachable(pid, "it is not mapped to that length");
+  AXON_TRY(copy_async(target.data, segment.data() + place.offset, target.num_bytes, stream));
+  return arena_.launches().note(order_, stream);
+}
+
+Result<std::shared_ptr<const SegmentOwner>> Borrower::meet(int32_t pid, const LentPlace& place) {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = lenders_.find({pid, place.incarnation}); known != lenders_.end()) {
+    return known->second.segments;
+  }
+  forget_ended();
+  const auto is_of_process = [pid](const auto& known) { return known.first.first == pid; };
+  const auto num_arenas = static_cast<size_t>(std::ranges::count_if(lenders_, is_of_process));
+  if (num_arenas >= kMostArenas) {
+    return unreachable(pid, "it names memory of more than " + std::to_string(kMostArenas) + " GPUs");
+  }
+  Result<PeerProcess> opened = PeerProcess::open(pid);
+  if (!opened.ok()) return unreachable(pid, opened.status().message());
+  auto process = std::make_shared<const PeerProcess>(std::move(opened).value());
+  auto segments = arena_.segments().follow({.address = place.board, .incarnation = place.incarnation}, process);
+  lenders_.emplace(ArenaOfProcess(pid, place.incarnation), Lender{std::move(process), segments});
+  return segments;
+}
+
+void Borrower::forget_ended() {
+  std::erase_if(lenders_, [](const auto& known) { return known.second.process->has_ended(); });
+}
+
+}  // namespace axon

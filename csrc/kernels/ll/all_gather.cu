@@ -1,0 +1,62 @@
+// All_gather by packets: every rank sends its input to every peer; the own shard is copied on the way.
+//
+// Steps: 1. Bytes out a rank: (n−1)·S, twice that on the wire. Wins to some tens of KB a rank; above, plain stores and
+// one flag move half the bytes. Elements are only moved, so one kernel serves all types.
+#include "kernels/dispatch.cuh"
+#include "kernels/ll/exchange.cuh"
+#include "kernels/ll/launch.hpp"
+
+namespace axon {
+namespace device {
+
+template <int kGroup>
+class AllGather {
+ public:
+  __device__ __forceinline__ AllGather(const DeviceTeam&, Workers workers, const PacketArguments& call)
+      : workers_(workers), call_(call), input_(call.input, call.num_bytes) {
+    if (workers.first < input_.count()) first_ = input_.load(workers.first);
+  }
+
+  __device__ __forceinline__ void send(const Turn& turn) const {
+    send_run(turn, workers_, {input_, first_}, turn.team.rank * input_.count());
+  }
+
+  __device__ __forceinline__ void receive(const Turn& turn) const {
+    const DeviceTeam& team = turn.team;
+    const Shards shards{call_.num_bytes, team.num_ranks * call_.num_bytes};
+    copy_own(shards.of(team.rank, call_.output));
+    gather_shards<kGroup>(turn, workers_, shards, turn.slots(team.rank), call_.output);
+  }
+
+ private:
+  __device__ __forceinline__ void copy_own(const OutputSpan& output) const {
+    for (uint32_t index = workers_.first; index < input_.count(); index += workers_.count) {
+      output.store(index, index == workers_.first ? first_ : input_.load(index));
+    }
+  }
+
+  Workers workers_;
+  const PacketArguments& call_;
+  InputSpan input_;
+  Payload first_{};
+};
+
+const void* all_gather_kernel(int num_ranks) {
+  return with_group(num_ranks, [](auto group) {
+    return reinterpret_cast<const void*>(&packet_kernel<AllGather<decltype(group)::value>>);
+  });
+}
+
+}  // namespace device
+
+Status all_gather_packets(const DeviceTeam& team, const PacketCollective& call, StreamView stream) {
+  const size_t num_bytes = call.num_elements * size_of(call.dtype);
+  return device::launch_packets(team, call,
+                                {.operation = DeviceOperation::kAllGather,
+                                 .kernel = device::all_gather_kernel(team.num_ranks),
+                                 .region_packets = one_shot_region_packets(team.num_ranks, num_bytes),
+                                 .num_packets = device::packets_for(num_bytes)},
+                                stream);
+}
+
+}  // namespace axon

@@ -1,0 +1,168 @@
+// What the packet algorithms are made of: send a run to all peers, reduce a run over all ranks, gather all shards.
+//
+// Mostly a worker has one packet, its own payload is in a register before the epoch is known, and what counts is the
+// instructions between arrival and result. With more packets than workers, a worker keeps kInFlight accesses under way:
+// one after the other would cost a round trip each. Hence kBatch packets of kGroup ranks at once, and kBatch = 1 first.
+#pragma once
+
+#include "kernels/ll/kernel.cuh"
+#include "kernels/reduce.cuh"
+
+namespace axon::device {
+
+inline constexpr int kMaxGroup = 8;  // ranks waited for at once
+inline constexpr int kInFlight = 8;
+
+// A tensor cut in one shard a rank, `stride` bytes apart; the last ones may be short or empty.
+struct Shards {
+  size_t stride;
+  size_t total;
+
+  template <typename Byte>
+  __device__ __forceinline__ PayloadSpan<Byte> of(int rank, Byte* data) const {
+    const size_t begin = min(rank * stride, total);
+    return {data + begin, min(stride, total - begin)};
+  }
+};
+
+// Packets that every rank sends here: rank r's at slots r * slot_stride, …; this rank's own come from its input.
+struct Run {
+  uint32_t count;
+  uint32_t slot_stride;
+  const FoldPlan& plan;
+};
+
+// This rank's part of a run, and the payload of this worker's first packet, loaded ahead.
+struct OwnRun {
+  InputSpan input;
+  Payload first;
+};
+
+// To slot_begin, … of every peer.
+__device__ __forceinline__ void send_run(const Turn& turn, const Workers& workers, const OwnRun& own,
+                                         uint32_t slot_begin) {
+  const InputSpan& input = own.input;
+  const uint32_t count = input.count();
+  if (workers.first < count) turn.send_to_peers(slot_begin + workers.first, own.first);
+  for (uint32_t start = workers.first + workers.count; start < count; start += kInFlight * workers.count) {
+    Payload payloads[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const uint32_t index = start + k * workers.count;
+      if (index < count) payloads[k] = input.load(index);
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const uint32_t index = start + k * workers.count;
+      if (index < count) turn.send_to_peers(slot_begin + index, payloads[k]);
+    }
+  }
+}
+
+// Packet k of a receipt is number start + k / kGroup * workers.count of rank first_rank + k % kGroup. True: all came.
+template <int kGroup, int kCount>
+__device__ __forceinline__ bool await_group(const Turn& turn, Receipt<kCount>& receipt, int first_rank) {
+  const auto rank_of = [first_rank](int k) { return first_rank + k % kGroup; };
+  const FaultCode fault = receipt.await_all(turn, rank_of);
+  if (fault == FaultCode::kNone) return true;
+  report_fault(turn.team,
+               {.code = fault, .peer = rank_of(receipt.missing()), .sequence = turn.epoch, .ours = turn.ours});
+  return false;
+}
+
+// own(index) gives this rank's payload, sink(index, payload) takes the reduced ones.
+template <typename Arithmetic, int kGroup, int kBatch, typename Own, typename Sink>
+__device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& workers, const Run& run, Own own,
+                                               Sink sink) {
+  const DeviceTeam& team = turn.team;
+  const Packet* inbox = turn.slots(team.rank);
+  for (uint32_t start = workers.first; start < run.count; start += kBatch * workers.count) {
+    Payload mine[kBatch];
+#pragma unroll
+    for (int batch = 0; batch < kBatch; ++batch) {
+      const uint32_t index = start + batch * workers.count;
+      if (index < run.count) mine[batch] = own(index);
+    }
+    Accumulator<Arithmetic, Payload> totals[kBatch];
+    int first_rank = 0;
+    do {
+      Receipt<kBatch * kGroup> receipt;
+#pragma unroll
+      for (int k = 0; k < kBatch * kGroup; ++k) {
+        const int rank = first_rank + k % kGroup;
+        const uint32_t index = start + k / kGroup * workers.count;
+        const bool comes = rank < team.num_ranks && rank != team.rank && index < run.count;
+        receipt.sources[k] = comes ? inbox + (rank * run.slot_stride + index) : nullptr;
+      }
+      if (!await_group<kGroup>(turn, receipt, first_rank)) return;
+#pragma unroll
+      for (int k = 0; k < kBatch * kGroup; ++k) {
+        const int rank = first_rank + k % kGroup;
+        const Payload payload = rank == team.rank ? mine[k / kGroup] : receipt.payloads[k];
+        if (rank == 0) {
+          totals[k / kGroup].set(run.plan, payload);
+        } else if (rank < team.num_ranks) {
+          totals[k / kGroup].add(run.plan, payload);
+        }
+      }
+      first_rank += kGroup;
+    } while (kGroup == kMaxGroup && first_rank < team.num_ranks);
+#pragma unroll
+    for (int batch = 0; batch < kBatch; ++batch) {
+      const uint32_t index = start + batch * workers.count;
+      if (index < run.count) sink(index, totals[batch].result(run.plan));
+    }
+  }
+}
+
+// sink(index, payload) takes the reduced packets.
+template <typename Arithmetic, int kGroup, typename Sink>
+__device__ __forceinline__ void reduce_run(const Turn& turn, const Workers& workers, const Run& run, const OwnRun& own,
+                                           Sink sink) {
+  if (run.count <= workers.count) {
+    reduce_batches<Arithmetic, kGroup, 1>(turn, workers, run, [&own](uint32_t) { return own.first; }, sink);
+  } else {
+    reduce_batches<Arithmetic, kGroup, kInFlight / kGroup>(
+        turn, workers, run, [&own](uint32_t index) { return own.input.load(index); }, sink);
+  }
+}
+
+template <int kGroup, int kBatch>
+__device__ __forceinline__ void gather_batches(const Turn& turn, const Workers& workers, const Shards& shards,
+                                               const Packet* inbox, std::byte* output) {
+  const DeviceTeam& team = turn.team;
+  const uint32_t slot_stride = shards.of(0, output).count();
+  for (uint32_t start = workers.first; start < slot_stride; start += kBatch * workers.count) {
+    int first_rank = 0;
+    do {
+      Receipt<kBatch * kGroup> receipt;
+#pragma unroll
+      for (int k = 0; k < kBatch * kGroup; ++k) {
+        const int rank = first_rank + k % kGroup;
+        const uint32_t index = start + k / kGroup * workers.count;
+        const bool comes = rank < team.num_ranks && rank != team.rank && index < shards.of(rank, output).count();
+        receipt.sources[k] = comes ? inbox + (rank * slot_stride + index) : nullptr;
+      }
+      if (!await_group<kGroup>(turn, receipt, first_rank)) return;
+#pragma unroll
+      for (int k = 0; k < kBatch * kGroup; ++k) {
+        if (receipt.sources[k] == nullptr) continue;
+        shards.of(first_rank + k % kGroup, output).store(start + k / kGroup * workers.count, receipt.payloads[k]);
+      }
+      first_rank += kGroup;
+    } while (kGroup == kMaxGroup && first_rank < team.num_ranks);
+  }
+}
+
+// Receives every peer's shard of `output`: rank r's packets at inbox[r * c], …, with c packets in the first shard.
+template <int kGroup>
+__device__ __forceinline__ void gather_shards(const Turn& turn, const Workers& workers, const Shards& shards,
+                                              const Packet* inbox, std::byte* output) {
+  if (shards.of(0, output).count() <= workers.count) {
+    gather_batches<kGroup, 1>(turn, workers, shards, inbox, output);
+  } else {
+    gather_batches<kGroup, kInFlight / kGroup>(turn, workers, shards, inbox, output);
+  }
+}
+
+}  // namespace axon::device

@@ -1,0 +1,57 @@
+// The frame of every packet kernel: read the epoch, send, advance the epoch, receive.
+//
+// Each block ends in one control warp, which does what is not data: advances the epoch and, in block 0, exchanges the
+// descriptors. The other threads, the workers, run the algorithm, a class with
+//   Algorithm(const DeviceTeam&, Workers, const PacketArguments&)   loads what it can while the epoch is on its way
+//   void send(const Turn&)                                          everything that needs no peer
+//   void receive(const Turn&)                                       the rest
+#pragma once
+
+#include "kernels/barrier.cuh"
+#include "kernels/reduce.cuh"
+
+namespace axon::device {
+
+inline constexpr int kControlThreads = 32;
+inline constexpr int kMaxWorkers = 512;  // in a block
+
+struct PacketArguments {
+  DeviceDescriptor descriptor;
+  FoldPlan plan;
+  uint32_t num_packets;  // of the run, or of a rank's shard, that the algorithm deals in
+  const std::byte* input;
+  std::byte* output;
+  size_t num_bytes;  // of the input
+};
+
+// The workers of all blocks, numbered; worker `first` takes packets first, first + count, …
+struct Workers {
+  uint32_t first;
+  uint32_t count;
+};
+
+template <typename Algorithm>
+__global__ void __launch_bounds__(kMaxWorkers + kControlThreads)
+    packet_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ PacketArguments arguments) {
+  await_stream();
+  const uint32_t epoch = current_epoch(team, blockIdx.x);
+  const bool has_failed = load_relaxed(&team.state->fault) != 0;
+  const uint32_t num_workers = blockDim.x - kControlThreads;
+  const bool is_worker = threadIdx.x < num_workers;
+  const Workers workers{blockIdx.x * num_workers + threadIdx.x, gridDim.x * num_workers};
+  Algorithm algorithm(team, workers, arguments);
+
+  const Turn turn(team, arguments.descriptor, epoch);
+  if (blockIdx.x == 0 && is_wipe_due(epoch)) {
+    wipe_idle_region(turn, threadIdx.x, blockDim.x);
+    __syncthreads();
+  }
+  if (is_worker && !has_failed) algorithm.send(turn);
+  if (!is_worker && !has_failed && blockIdx.x == 0) announce(turn);
+  if (__syncthreads_or(has_failed)) return;
+  if (is_worker) return algorithm.receive(turn);
+  advance_epoch(team, epoch, blockIdx.x, gridDim.x);
+  if (blockIdx.x == 0) verify(turn);
+}
+
+}  // namespace axon::device

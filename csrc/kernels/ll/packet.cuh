@@ -1,0 +1,185 @@
+// Moving 8 bytes at a time between a tensor of any alignment and packets, and waiting for packets.
+#pragma once
+
+#include "kernels/signal.cuh"
+
+namespace axon::device {
+
+struct alignas(8) Payload {
+  uint32_t low;
+  uint32_t high;
+};
+
+inline constexpr size_t kPayloadBytes = sizeof(Payload);
+
+__device__ __forceinline__ bool is_aligned(const std::byte* address, size_t alignment) {
+  return reinterpret_cast<uintptr_t>(address) % alignment == 0;
+}
+
+// The first or last bytes of a tensor, and all of one that is not 8-byte aligned: in the largest pieces that fit.
+template <typename Piece>
+__device__ __forceinline__ Payload load_pieces(const std::byte* address, size_t num_valid) {
+  union {
+    Payload payload;
+    Piece pieces[kPayloadBytes / sizeof(Piece)];
+  } both{};
+#pragma unroll
+  for (int k = 0; k < static_cast<int>(kPayloadBytes / sizeof(Piece)); ++k) {
+    if (k * sizeof(Piece) < num_valid) both.pieces[k] = reinterpret_cast<const Piece*>(address)[k];
+  }
+  return both.payload;
+}
+
+template <typename Piece>
+__device__ __forceinline__ void store_pieces(std::byte* address, Payload payload, size_t num_valid) {
+  union {
+    Payload payload;
+    Piece pieces[kPayloadBytes / sizeof(Piece)];
+  } both{payload};
+#pragma unroll
+  for (int k = 0; k < static_cast<int>(kPayloadBytes / sizeof(Piece)); ++k) {
+    if (k * sizeof(Piece) < num_valid) reinterpret_cast<Piece*>(address)[k] = both.pieces[k];
+  }
+}
+
+__device__ __noinline__ inline Payload load_unaligned(const std::byte* address, size_t num_valid) {
+  if (is_aligned(address, 4) && num_valid % 4 == 0) return load_pieces<uint32_t>(address, num_valid);
+  if (is_aligned(address, 2) && num_valid % 2 == 0) return load_pieces<uint16_t>(address, num_valid);
+  return load_pieces<uint8_t>(address, num_valid);
+}
+
+__device__ __noinline__ inline void store_unaligned(std::byte* address, Payload payload, size_t num_valid) {
+  if (is_aligned(address, 4) && num_valid % 4 == 0) return store_pieces<uint32_t>(address, payload, num_valid);
+  if (is_aligned(address, 2) && num_valid % 2 == 0) return store_pieces<uint16_t>(address, payload, num_valid);
+  store_pieces<uint8_t>(address, payload, num_valid);
+}
+
+// A run of bytes, cut in payloads; what a last, short one lacks reads as 0 and is not written. Whether all are whole
+// and aligned is decided once, not a packet.
+template <typename Byte>
+class PayloadSpan {
+ public:
+  __device__ __forceinline__ PayloadSpan(Byte* data, size_t num_bytes)
+      : data_(data),
+        num_bytes_(num_bytes),
+        is_even_(is_aligned(data, kPayloadBytes) && num_bytes % kPayloadBytes == 0) {}
+
+  __device__ __forceinline__ uint32_t count() const {
+    return static_cast<uint32_t>((num_bytes_ + kPayloadBytes - 1) / kPayloadBytes);
+  }
+
+  __device__ __forceinline__ Payload load(uint32_t index) const {
+    const Byte* address = data_ + index * kPayloadBytes;
+    return is_even_ ? *reinterpret_cast<const Payload*>(address) : load_unaligned(address, valid_bytes(index));
+  }
+
+  __device__ __forceinline__ void store(uint32_t index, Payload payload) const {
+    Byte* address = data_ + index * kPayloadBytes;
+    if (is_even_) {
+      *reinterpret_cast<Payload*>(address) = payload;
+    } else {
+      store_unaligned(address, payload, valid_bytes(index));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ size_t valid_bytes(uint32_t index) const {
+    return min(num_bytes_ - index * kPayloadBytes, kPayloadBytes);
+  }
+
+  Byte* data_;
+  size_t num_bytes_;
+  bool is_even_;
+};
+
+using InputSpan = PayloadSpan<const std::byte>;
+using OutputSpan = PayloadSpan<std::byte>;
+
+__device__ __forceinline__ Packet packet_of(Payload payload, uint32_t epoch) {
+  return {payload.low, epoch, payload.high, epoch};
+}
+
+// Whether both halves are there.
+__device__ __forceinline__ bool is_of(const Packet& packet, uint32_t epoch) {
+  return packet.low_epoch == epoch && packet.high_epoch == epoch;
+}
+
+// One epoch of a team, as a thread sees it.
+struct Turn {
+  const DeviceTeam& team;
+  const DeviceDescriptor& ours;
+  uint32_t epoch;
+  uint64_t region_begin;  // in a block
+
+  __device__ __forceinline__ Turn(const DeviceTeam& team, const DeviceDescriptor& ours, uint32_t epoch)
+      : team(team),
+        ours(ours),
+        epoch(epoch),
+        region_begin(team.layout.packets + (epoch & 1) * (team.layout.region_packets * sizeof(Packet))) {}
+
+  // The region that `owner` polls in this epoch.
+  __device__ __forceinline__ Packet* descriptors(int owner) const {
+    return reinterpret_cast<Packet*>(team.blocks[owner] + region_begin);
+  }
+  // … behind its descriptors.
+  __device__ __forceinline__ Packet* slots(int owner) const { return descriptors(owner) + team.num_ranks; }
+
+  // To slot `index` of every peer, starting with the next rank so that no peer is everybody's first.
+  __device__ __forceinline__ void send_to_peers(uint32_t index, Payload payload) const {
+    const Packet packet = packet_of(payload, epoch);
+    int peer = team.rank;
+    for (int step = 1; step < team.num_ranks; ++step) {
+      if (++peer == team.num_ranks) peer = 0;
+      store_packet(slots(peer) + index, packet);
+    }
+  }
+};
+
+// kCount packets to wait for at once, all their loads in flight together; a null source is ready as it stands.
+template <int kCount>
+struct Receipt {
+  const Packet* sources[kCount];
+  Payload payloads[kCount];
+  uint32_t arrived = 0;  // a bit a packet, as last polled
+
+  // rank_of(k) is who sends packet k.
+  template <typename RankOf>
+  __device__ __forceinline__ FaultCode await_all(const Turn& turn, RankOf rank_of,
+                                                 uint64_t grace_ns = Patience::kGraceForData) {
+    Patience patience(turn.team, grace_ns);
+    const auto missing_rank = [&] { return rank_of(missing()); };
+    for (;;) {
+      poll(turn.epoch);
+      if (arrived == kAll) return FaultCode::kNone;
+      if (const FaultCode fault = patience.after_poll(missing_rank); fault != FaultCode::kNone) return fault;
+    }
+  }
+
+  // All from one rank.
+  __device__ __forceinline__ FaultCode await(const Turn& turn, int rank, uint64_t grace_ns = Patience::kGraceForData) {
+    return await_all(turn, [rank](int) { return rank; }, grace_ns);
+  }
+
+  // After a fault: the first that had not come.
+  __device__ __forceinline__ int missing() const { return __ffs(static_cast<int>(~arrived)) - 1; }
+
+ private:
+  static constexpr uint32_t kAll = (1u << kCount) - 1;
+
+  __device__ __forceinline__ void poll(uint32_t epoch) {
+    Packet packets[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      packets[k] = packet_of({}, epoch);
+      if (sources[k] != nullptr) packets[k] = load_packet(sources[k]);
+    }
+    arrived = 0;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      payloads[k] = Payload{packets[k].low, packets[k].high};
+      if (is_of(packets[k], epoch)) arrived |= 1u << k;
+    }
+  }
+};
+
+}  // namespace axon::device

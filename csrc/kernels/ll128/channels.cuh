@@ -1,0 +1,194 @@
+// Lanes: rings of frames with flow control. Whole warps call all of this.
+//
+// A frame's flag is its number on the lane, from 1, in 64 bits: it never repeats, so the ring needs no cleaning. The
+// receiver writes how many frames it has taken into the sender's credit word: only after their payload is in registers,
+// so the sender may overwrite them. Both ends count in device memory, so launches and replays of graphs go on from
+// there. The one warp that has a lane in a launch advances its counters; the number of lanes may change from launch to
+// launch, as long as both ends use the same for a message.
+//
+// A warp has lane `number` of the edges to or from a set of ranks; thread r keeps what belongs to rank r.
+#pragma once
+
+#include "kernels/ll128/warp_chunk.cuh"
+
+namespace axon::device {
+
+// Frames that a warp moves at a time, and how many such batches it has under way: enough to cover the latency of
+// memory, few enough for the registers of 16 warps. A ring has room for two batches, so that neither end can wait for a
+// batch that the other has no room for.
+inline constexpr uint32_t kBatchFrames = 2;
+inline constexpr uint32_t kBatches = 2;
+inline constexpr uint32_t kCreditFrames = 4;  // credit is given for so many, and for the rest at the end
+
+// What the waits of a kernel need to know.
+struct Site {
+  const DeviceTeam& team;
+  const ChannelLayout& channel;
+  const DeviceDescriptor& ours;
+  uint32_t fault;  // as this launch began: read early, looked at once all first loads are under way
+
+  __device__ __forceinline__ bool is_sound() const { return fault == 0; }
+
+  // Of a lane between `owner`'s block and `peer`, in all tables of the channel.
+  __device__ __forceinline__ uint32_t lane_index(int owner, int peer, uint32_t number) const {
+    return static_cast<uint32_t>(peer < owner ? peer : peer - 1) * channel.num_lanes + number;
+  }
+
+  // The ring into `receiver` from `sender`.
+  __device__ __forceinline__ std::byte* ring(int receiver, int sender, uint32_t number) const {
+    return team.blocks[receiver] + channel.rings +
+           uint64_t{lane_index(receiver, sender, number)} * channel.ring_frames * kFrameBytes;
+  }
+
+  __device__ __forceinline__ uint64_t* credit(int sender, int receiver, uint32_t number) const {
+    return &reinterpret_cast<LaneCredit*>(team.blocks[sender] + channel.credits)[lane_index(sender, receiver, number)]
+                .frames_taken;
+  }
+
+  __device__ __forceinline__ LaneCounters* counters(int peer, uint32_t number) const {
+    return reinterpret_cast<LaneCounters*>(team.blocks[team.rank] + channel.counters) +
+           lane_index(team.rank, peer, number);
+  }
+
+  __device__ __forceinline__ uint32_t slot_offset(uint32_t frame) const {
+    return (frame & (channel.ring_frames - 1)) * static_cast<uint32_t>(kFrameBytes);
+  }
+
+  // True while there is no reason to give up; the same for the whole warp.
+  __device__ __forceinline__ bool may_wait(Patience& patience, int peer, uint64_t frame) const {
+    const auto fault = __shfl_sync(kWholeWarp, static_cast<uint32_t>(patience.after_poll([peer] { return peer; })), 0);
+    if (fault == 0) return true;
+    if (thread_of_warp() == 0) {
+      report_fault(team, {.code = static_cast<FaultCode>(fault), .peer = peer, .sequence = frame, .ours = ours});
+    }
+    return false;
+  }
+};
+
+class OutLanes {
+ public:
+  // To the ranks in the mask, which are peers.
+  __device__ __forceinline__ OutLanes(const Site& site, uint32_t ranks, uint32_t number)
+      : site_(site), number_(number) {
+    if ((ranks >> thread_of_warp() & 1) == 0) return;
+    const int peer = static_cast<int>(thread_of_warp());
+    ring_ = site.ring(peer, site.team.rank, number);
+    credit_ = site.credit(site.team.rank, peer, number);
+    sent_ = load_relaxed(&site.counters(peer, number)->frames_sent);
+    taken_ = load_relaxed(credit_);
+  }
+
+  // Until every ring has room for so many more; pairs with the credit that InLanes gives. Looks at what it read the
+  // last time, and reads again for the next: mostly nobody waits. False: gave up.
+  __device__ __forceinline__ bool await_room(uint32_t num_frames) {
+    Patience patience(site_.team);
+    for (;;) {
+      bool has_room = true;
+      if (is_used()) {
+        has_room = sent_ + num_frames - taken_ <= site_.channel.ring_frames;
+        taken_ = load_relaxed(credit_);
+      }
+      const unsigned lacking = __ballot_sync(kWholeWarp, !has_room);
+      if (lacking == 0) return true;
+      const int peer = __ffs(static_cast<int>(lacking)) - 1;
+      if (!site_.may_wait(patience, peer, __shfl_sync(kWholeWarp, sent_, peer))) return false;
+    }
+  }
+
+  // To one of the ranks: the first `num_frames` of the shares. There must be room.
+  template <uint32_t kFrames>
+  __device__ __forceinline__ void send(int rank, uint32_t num_frames, const Share (&shares)[kFrames]) {
+    const uint64_t first = __shfl_sync(kWholeWarp, sent_, rank);
+    auto* ring = reinterpret_cast<std::byte*>(__shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(ring_), rank));
+    __syncwarp();
+#pragma unroll
+    for (uint32_t k = 0; k < kFrames; ++k) {
+      if (k < num_frames) {
+        store_frame(ring + site_.slot_offset(static_cast<uint32_t>(first) + k), shares[k], first + k + 1);
+      }
+    }
+    if (thread_of_warp() == static_cast<uint32_t>(rank)) sent_ += num_frames;
+  }
+
+  // For the next launch.
+  __device__ __forceinline__ void finish() {
+    if (is_used()) store_relaxed(&site_.counters(static_cast<int>(thread_of_warp()), number_)->frames_sent, sent_);
+  }
+
+ private:
+  __device__ __forceinline__ bool is_used() const { return credit_ != nullptr; }
+
+  const Site& site_;
+  uint32_t number_;
+  std::byte* ring_ = nullptr;
+  const uint64_t* credit_ = nullptr;
+  uint64_t sent_ = 0;
+  uint64_t taken_ = 0;
+};
+
+// Each batch is polled for before it is waited for, in the same order.
+class InLanes {
+ public:
+  __device__ __forceinline__ InLanes(const Site& site, uint32_t ranks, uint32_t number) : site_(site), number_(number) {
+    if ((ranks >> thread_of_warp() & 1) == 0) return;
+    const int peer = static_cast<int>(thread_of_warp());
+    ring_ = site.ring(site.team.rank, peer, number);
+    credit_ = site.credit(peer, site.team.rank, number);
+    received_ = load_relaxed(&site.counters(peer, number)->frames_received);
+    polled_ = static_cast<uint32_t>(received_);
+  }
+
+  // Asks for the next frames from one of the ranks, without waiting for the answer.
+  template <uint32_t kFrames>
+  __device__ __forceinline__ void poll(int rank, uint32_t num_frames, Share (&shares)[kFrames]) {
+    if (num_frames == 0) return;  // a warp does not end before its last load
+    load_frames(ring_of(rank), __shfl_sync(kWholeWarp, polled_, rank), shares);
+    if (thread_of_warp() == static_cast<uint32_t>(rank)) polled_ += num_frames;
+  }
+
+  // Until the frames that were polled for first are in the shares. False: gave up.
+  template <uint32_t kFrames>
+  __device__ __forceinline__ bool await(int rank, uint32_t num_frames, Share (&shares)[kFrames]) {
+    const uint64_t first = __shfl_sync(kWholeWarp, received_, rank);
+    Patience patience(site_.team);
+    while (!have_arrived(shares, num_frames, first + 1)) {
+      if (!site_.may_wait(patience, rank, first)) return false;
+      load_frames(ring_of(rank), static_cast<uint32_t>(first), shares);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < kFrames; ++k) drop_flag(shares[k]);
+    if (thread_of_warp() == static_cast<uint32_t>(rank)) {
+      received_ += num_frames;
+      if (received_ % kCreditFrames < num_frames) store_relaxed(credit_, received_);
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ void finish() {
+    if (credit_ == nullptr) return;
+    store_relaxed(credit_, received_);
+    store_relaxed(&site_.counters(static_cast<int>(thread_of_warp()), number_)->frames_received, received_);
+  }
+
+ private:
+  __device__ __forceinline__ const std::byte* ring_of(int rank) const {
+    return reinterpret_cast<const std::byte*>(__shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(ring_), rank));
+  }
+
+  // Always as many: loads without conditions stay under way together, and what is too many is not looked at.
+  template <uint32_t kFrames>
+  __device__ __forceinline__ void load_frames(const std::byte* ring, uint32_t first, Share (&shares)[kFrames]) const {
+    __syncwarp();
+#pragma unroll
+    for (uint32_t k = 0; k < kFrames; ++k) shares[k] = load_frame(ring + site_.slot_offset(first + k));
+  }
+
+  const Site& site_;
+  uint32_t number_;
+  const std::byte* ring_ = nullptr;
+  uint64_t* credit_ = nullptr;
+  uint64_t received_ = 0;
+  uint32_t polled_ = 0;  // wraps
+};
+
+}  // namespace axon::device

@@ -1,0 +1,187 @@
+// Messages over direct edges: each is cut in frames, dealt out over the lanes of its edge.
+//
+// Steps: 1. Bytes out a rank: what it sends, 16/15 on the wire. Sending and receiving warps share nothing, so both
+// directions run at once and no order of calls can deadlock. The own block is copied by warps of its own meanwhile.
+// A large point-to-point message is written into the receiver's tensor instead, where that can be reached.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/ll128/launch.hpp"
+#include "kernels/zero_copy/handshake.cuh"
+#include "kernels/zero_copy/point_to_point.cuh"
+#include "kernels/zero_copy/point_to_point.hpp"
+
+namespace axon {
+namespace device {
+namespace {
+
+struct ExchangeArguments {
+  DeviceDescriptor descriptor;  // those of the message are added to its num_bytes, edge by edge
+  Channel channel;
+  When when;
+  JobTable jobs;
+  MessagePlaces direct;
+  ExchangeBlock blocks[kMaxTeamRanks];
+};
+
+// Of each message.
+__host__ __device__ constexpr uint32_t num_header_lanes(Channel channel) {
+  return channel == Channel::kPointToPoint ? 1 : 0;
+}
+
+__device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArguments& call, uint64_t num_bytes) {
+  DeviceDescriptor descriptor = call.descriptor;
+  descriptor.num_bytes += num_bytes;
+  return descriptor;
+}
+
+__device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& job) {
+  const InputMessage input(block.send, block.send_bytes);
+  const OutputMessage output(block.receive, block.receive_bytes);
+  for (Stride<kBatchFrames> stride(input.num_frames(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
+    Share shares[kBatchFrames];
+    load(input, stride, shares);
+    store(output, stride, shares);
+  }
+}
+
+// The ranks of an all_to_all do not know alike how large it is: peers may have launched a direct kernel.
+__device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
+  const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
+  const DeviceDescriptor to_peer = descriptor_of(call, block.send_bytes);
+  const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, block.receive_bytes));
+  const bool is_all_to_all = static_cast<DeviceOperation>(to_peer.operation) == DeviceOperation::kAllToAll;
+  if (is_all_to_all && call.when == When::kAlways) decline(DirectTurn(team, to_peer, epoch));
+}
+
+// Of a message that goes directly if it can. True: this warp has to move its part over lines.
+__device__ __forceinline__ bool run_directly(const Site& site, const ExchangeArguments& call, int peer,
+                                             const Job& job) {
+  const ExchangeBlock& block = call.blocks[peer];
+  if (job.group < kInGroups) {
+    if (job.lane != 0) return goes_by_lines(site, block, peer, job);
+    lead_sending(site, block, peer, job.num_lanes);
+  } else {
+    if (job.lane != 0) return comes_by_lines(site, block, peer, job.num_lanes);
+    lead_receiving(site, block, call.direct.receives[peer], peer, job.num_lanes);
+  }
+  return false;
+}
+
+// kMayBeDirect: some of its messages, which are point-to-point, go directly if they can.
+template <bool kMayBeDirect>
+__global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
+    exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
+  await_stream();
+  const uint32_t fault = load_relaxed(&team.state->fault);
+  Job job;
+  if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
+  if (job.group == kOwnGroup) return copy_own(call.blocks[team.rank], job);
+  if (job.group == kControlGroup) return control(team, call, fault);
+  const bool sends = job.group < kInGroups;
+  const int peer = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
+  const ExchangeBlock& block = call.blocks[peer];
+  const DeviceDescriptor ours = descriptor_of(call, sends ? block.send_bytes : block.receive_bytes);
+  const Site site{team, team.layout.channels[static_cast<int>(call.channel)], ours, fault};
+  const bool is_direct = kMayBeDirect && ((sends ? call.direct.sends_to : call.direct.receives_from) >> peer & 1) != 0;
+  if (is_direct && !run_directly(site, call, peer, job)) return;
+  const uint32_t header_lanes = num_header_lanes(call.channel);
+  if (job.lane < header_lanes) {
+    (void)(sends ? send_header(site, peer, block.send_tag) : receive_header(site, peer, block.receive_tag));
+    return;
+  }
+  const Job part{job.group, job.lane - header_lanes, job.num_lanes - header_lanes};
+  sends ? send_part(site, block, peer, job.lane, part) : receive_part(site, block, peer, job.lane, part);
+}
+
+ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const MessagePlaces& direct) {
+  ExchangeArguments arguments{.descriptor = {.operation = static_cast<uint64_t>(call.operation),
+                                             .dtype = static_cast<uint64_t>(call.dtype),
+                                             .reduction = static_cast<uint64_t>(Reduction::kNone),
+                                             .root = static_cast<uint64_t>(call.root),
+                                             .num_bytes = call.announced},
+                              .channel = call.channel,
+                              .when = call.when,
+                              .jobs = {},
+                              .direct = direct,
+                              .blocks = {}};
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    arguments.blocks[rank] = {.send = static_cast<const std::byte*>(call.sends[rank].data),
+                              .receive = static_cast<std::byte*>(call.receives[rank].data),
+                              .send_bytes = call.sends[rank].num_bytes,
+                              .receive_bytes = call.receives[rank].num_bytes,
+                              .send_tag = call.sends[rank].tag,
+                              .receive_tag = call.receives[rank].tag};
+  }
+  return arguments;
+}
+
+JobPlan plan_jobs(const DeviceTeam& team, const LineExchange& call, LaneLimits limits) {
+  JobPlan plan(team.rank, limits);
+  const bool is_collective = call.channel == Channel::kCollective;
+  const uint32_t header_lanes = num_header_lanes(call.channel);
+  if (is_collective) plan.add_control();
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    const SendBlock& send = call.sends[rank];
+    const ReceiveBlock& receive = call.receives[rank];
+    if (rank == team.rank) {
+      if (send.data != receive.data) plan.add_own(plan.lanes_for(send.num_bytes));
+      continue;
+    }
+    if (is_collective || (call.sends_to >> rank & 1) != 0) {
+      plan.add_send(rank, header_lanes + plan.lanes_for(send.num_bytes));
+    }
+    if (is_collective || (call.receives_from >> rank & 1) != 0) {
+      plan.add_receive(rank, header_lanes + plan.lanes_for(receive.num_bytes));
+    }
+  }
+  return plan;
+}
+
+}  // namespace
+
+const void* exchange_kernel_address() noexcept {
+  return reinterpret_cast<const void*>(&exchange_kernel<false>);
+}
+
+const void* message_kernel_address() noexcept {
+  return reinterpret_cast<const void*>(&exchange_kernel<true>);
+}
+
+}  // namespace device
+
+Status exchange_lines(const DeviceTeam& team, const LineExchange& call, StreamView stream) {
+  return exchange_messages(team, call, {}, stream);
+}
+
+Status exchange_messages(const DeviceTeam& team, const LineExchange& call, const MessagePlaces& direct,
+                         StreamView stream) {
+  const bool may_be_direct = (direct.sends_to | direct.receives_from) != 0;
+  if (may_be_direct && (call.channel != Channel::kPointToPoint || call.when != When::kAlways)) {
+    return Status(ErrorCode::kInvalidArgument, "messages that may go directly are on the point-to-point channel");
+  }
+  if (call.sends[team.rank].num_bytes != call.receives[team.rank].num_bytes) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "a rank sends itself " + std::to_string(call.sends[team.rank].num_bytes) + " bytes but takes " +
+                      std::to_string(call.receives[team.rank].num_bytes));
+  }
+  const uint32_t available =
+      team.layout.channels[static_cast<int>(call.channel)].num_lanes - device::num_header_lanes(call.channel);
+  Result<device::LaneLimits> limits =
+      call.channel == Channel::kCollective
+          ? device::choose_lanes(available, static_cast<uint32_t>(team.num_ranks - 1), call.shape)
+          : device::choose_message_lanes(available, call.shape);
+  if (!limits.ok()) return std::move(limits.status());
+  const device::JobPlan plan = device::plan_jobs(team, call, limits.value());
+  Result<LaunchShape> grid =
+      plan.grid(call.shape, device::kMostWarpsPerBlock, may_be_direct ? device::kMostBlocks : device::kPreferredBlocks);
+  if (!grid.ok()) return std::move(grid.status());
+  device::ExchangeArguments arguments = device::arguments_of(team, call, direct);
+  arguments.jobs = plan.table();
+  void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
+  const void* kernel = may_be_direct ? device::message_kernel_address() : device::exchange_kernel_address();
+  return launch(kernel, grid.value(), parameters, stream);
+}
+
+}  // namespace axon

@@ -1,0 +1,124 @@
+// What line kernels have in common: a warp finds its job (line_launch.hpp), and does it.
+//
+// Warps wait for warps of other ranks, never for one of their own, and all are resident at once: all make progress, in
+// whatever order they run.
+#pragma once
+
+#include "kernels/barrier.cuh"
+#include "kernels/ll128/channels.cuh"
+#include "kernels/ll128/launch.hpp"
+#include "kernels/ll128/message.cuh"
+
+namespace axon::device {
+
+struct Job {
+  uint32_t group;
+  uint32_t lane;       // in the group, …
+  uint32_t num_lanes;  // … which has so many
+};
+
+// False: this warp has none. Consecutive jobs go to different blocks, so that each multiprocessor gets some of every
+// group.
+__device__ __forceinline__ bool find_job(const JobTable& jobs, Job& job) {
+  const uint32_t number = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+  if (number >= jobs.begins[kNumGroups]) return false;
+  uint32_t group = 0;  // the last that begins there or before
+#pragma unroll
+  for (uint32_t step = kNumGroups / 2; step > 0; step /= 2) {
+    if (jobs.begins[group + step] <= number) group += step;
+  }
+  job = {group, number - jobs.begins[group], static_cast<uint32_t>(jobs.begins[group + 1] - jobs.begins[group])};
+  return true;
+}
+
+// By all threads of a launch. The direct kernel before it on the stream has written the word; nobody does during this.
+__device__ __forceinline__ bool has_work(const DeviceTeam& team, When when) {
+  return when == When::kAlways || load_relaxed(&team.state->declined) != 0;
+}
+
+// By the control warp of a collective: meets all peers, and counts the epoch, which it returns. `to_peer` and
+// `from_peer` are this thread's peer's; `fault` is the rank's as this launch began. Behind a direct kernel that has
+// declined, in the same epoch, all have met.
+__device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault, When when,
+                                         const DeviceDescriptor& to_peer, const DeviceDescriptor& from_peer) {
+  const uint32_t epoch = current_epoch(team, 0);
+  if (fault != 0) return epoch;
+  if (when == When::kIfDeclined) {
+    advance_epoch(team, epoch, 0, 1);
+    return epoch;
+  }
+  const Turn outgoing(team, to_peer, epoch);
+  if (is_wipe_due(epoch)) {
+    wipe_idle_region(outgoing, thread_of_warp(), 32);
+    __syncwarp();
+  }
+  announce(outgoing);
+  __syncwarp();
+  advance_epoch(team, epoch, 0, 1);
+  verify(Turn(team, from_peer, epoch));
+  return epoch;
+}
+
+// One warp's part in sending a message on its edge. Each batch's registers take the loads of the batch kBatches further
+// on as soon as it is sent.
+class Sender {
+ public:
+  __device__ __forceinline__ Sender(OutLanes& out, const InputMessage& message, const Job& job)
+      : out_(out), message_(message), stride_(message.num_frames(), job.num_lanes, job.lane) {
+#pragma unroll
+    for (uint32_t k = 0; k < kBatches; ++k) load(message_, stride_.batches_on(k), shares_[k]);
+  }
+
+  __device__ __forceinline__ void run(int peer) {
+    while (stride_.has_more()) {
+#pragma unroll
+      for (uint32_t k = 0; k < kBatches; ++k) {
+        if (!stride_.has_more()) break;
+        if (!out_.await_room(stride_.batch_size())) return;
+        out_.send(peer, stride_.batch_size(), shares_[k]);
+        load(message_, stride_.batches_on(kBatches), shares_[k]);
+        stride_.advance();
+      }
+    }
+    out_.finish();
+  }
+
+ private:
+  OutLanes& out_;
+  InputMessage message_;
+  Stride<kBatchFrames> stride_;
+  Share shares_[kBatches][kBatchFrames];
+};
+
+// … in receiving one, likewise.
+class Receiver {
+ public:
+  __device__ __forceinline__ Receiver(InLanes& in, const OutputMessage& message, int peer, const Job& job)
+      : in_(in), message_(message), peer_(peer), stride_(message.num_frames(), job.num_lanes, job.lane) {
+#pragma unroll
+    for (uint32_t k = 0; k < kBatches; ++k) in_.poll(peer_, stride_.batches_on(k).batch_size(), shares_[k]);
+  }
+
+  __device__ __forceinline__ void run() {
+    while (stride_.has_more()) {
+#pragma unroll
+      for (uint32_t k = 0; k < kBatches; ++k) {
+        if (!stride_.has_more()) break;
+        if (!in_.await(peer_, stride_.batch_size(), shares_[k])) return;
+        store(message_, stride_, shares_[k]);
+        in_.poll(peer_, stride_.batches_on(kBatches).batch_size(), shares_[k]);
+        stride_.advance();
+      }
+    }
+    in_.finish();
+  }
+
+ private:
+  InLanes& in_;
+  OutputMessage message_;
+  int peer_;
+  Stride<kBatchFrames> stride_;
+  Share shares_[kBatches][kBatchFrames];
+};
+
+}  // namespace axon::device

@@ -1,0 +1,139 @@
+#include "kernels/ll128/launch.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "kernels/ll/collectives.hpp"
+#include "kernels/reduce_slots.hpp"
+#include "kernels/reduce_types.hpp"
+#include "kernels/zero_copy/launch.hpp"
+
+namespace axon::device {
+namespace {
+
+constexpr uint32_t kFewestWarpsPerBlock = 4;
+// Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md).
+constexpr LaneLimits kPreferredLanes{.of_short = 192, .of_long = 160};
+// Of a point-to-point message: long ones are written directly, by fewer warps on more multiprocessors. 1 GiB each way
+// between two H100: 338 GB/s by 160 warps, 11 a block; 357 to 358, 5 a block; 364 to 365 by 128, 4 a block.
+constexpr LaneLimits kMessageLanes{.of_short = 192, .of_long = 128};
+constexpr size_t kLongBytes = size_t{4} << 20;
+
+uint32_t divide_up(uint32_t a, uint32_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace
+
+uint32_t JobPlan::lanes_for(size_t num_bytes) const noexcept {
+  const uint32_t most = num_bytes < kLongBytes ? limits_.of_short : limits_.of_long;
+  return static_cast<uint32_t>(std::min<size_t>(most, (num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes));
+}
+
+JobTable JobPlan::table() const noexcept {
+  JobTable table{};
+  for (uint32_t group = 0; group < kNumGroups; ++group) {
+    table.begins[group + 1] = static_cast<uint16_t>(table.begins[group] + sizes_[group]);
+  }
+  return table;
+}
+
+Result<LaunchShape> JobPlan::grid(LineShape wish, int most_warps, uint32_t preferred_blocks) const {
+  const auto most = static_cast<uint32_t>(most_warps);
+  const uint32_t num_jobs = std::max<uint32_t>(table().begins[kNumGroups], 1);
+  const auto wished = static_cast<uint32_t>(wish.warps_per_block);
+  const uint32_t num_warps =
+      wished != 0 ? wished : std::clamp(divide_up(num_jobs, preferred_blocks), kFewestWarpsPerBlock, most);
+  const uint32_t num_blocks = divide_up(num_jobs, num_warps);
+  if (num_warps > most || num_blocks > kMostBlocks) {
+    return Status(ErrorCode::kInvalidArgument, std::to_string(num_jobs) + " warps, " + std::to_string(num_warps) +
+                                                   " a block: more than " + std::to_string(kMostBlocks) +
+                                                   " blocks or " + std::to_string(most_warps) + " a block");
+  }
+  return LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
+}
+
+static Result<LaneLimits> choose_lanes(uint32_t available, LaneLimits preferred, LineShape wish) {
+  const auto wished = static_cast<uint32_t>(wish.num_lanes);
+  if (wished > available) {
+    return Status(ErrorCode::kInvalidArgument,
+                  std::to_string(wished) + " lanes an edge; the team has " + std::to_string(available));
+  }
+  if (wished != 0) return LaneLimits{wished, wished};
+  return LaneLimits{.of_short = std::clamp(preferred.of_short, 1u, available),
+                    .of_long = std::clamp(preferred.of_long, 1u, available)};
+}
+
+Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
+  return choose_lanes(available, {kPreferredLanes.of_short / num_edges, kPreferredLanes.of_long / num_edges}, wish);
+}
+
+Result<LaneLimits> choose_message_lanes(uint32_t available, LineShape wish) {
+  return choose_lanes(available, kMessageLanes, wish);
+}
+
+Result<LaneLimits> choose_fold_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
+  Result<LaneLimits> limits = choose_lanes(available, num_edges, wish);
+  if (!limits.ok() || wish.num_lanes != 0) return limits;
+  const uint32_t most = (kMostBlocks * kMostWarpsPerLongFoldBlock - 1) / (2 * num_edges + 1);
+  limits.value().of_short = std::min(limits.value().of_short, most);
+  return limits;
+}
+
+Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept {
+  const auto num_owners = static_cast<uint64_t>(std::popcount(owners));
+  const uint64_t num_frames = (num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes;
+  const uint64_t stride = (num_frames + num_owners - 1) / num_owners * kFramePayloadBytes;
+  Shards shards;
+  uint64_t begin = 0;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if ((owners >> rank & 1) == 0) continue;
+    shards.begins[rank] = begin;
+    shards.sizes[rank] = std::min(stride, num_bytes - begin);
+    begin += shards.sizes[rank];
+  }
+  return shards;
+}
+
+std::vector<FoldType> all_folds() {
+  std::vector<FoldType> folds;
+  for (int dtype = 0; dtype <= static_cast<int>(DataType::kComplex128); ++dtype) {
+    for (int reduction = 0; reduction <= static_cast<int>(Reduction::kPremulSum); ++reduction) {
+      const FoldType fold{static_cast<DataType>(dtype), static_cast<Reduction>(reduction)};
+      if (has_kernel(fold.dtype, fold.reduction)) folds.push_back(fold);
+    }
+  }
+  return folds;
+}
+
+Status no_kernel(DataType dtype, Reduction reduction) {
+  return Status(ErrorCode::kInvalidArgument,
+                std::string("no kernel for ") + name_of(dtype) + " with " + name_of(reduction));
+}
+
+}  // namespace axon::device
+
+namespace axon {
+
+bool has_kernel(DataType dtype, Reduction reduction) noexcept {
+  return device::fold_kernels_for(dtype, reduction).for_short != nullptr;
+}
+
+Status load_kernels(int num_ranks) {
+  std::vector<device::FoldKernels> kernels{device::relay_kernels()};
+  for (const auto& [dtype, reduction] : device::all_folds()) {
+    kernels.push_back(device::fold_kernels_for(dtype, reduction));
+  }
+  for (const device::FoldKernels& pair : kernels) {
+    AXON_TRY(load(pair.for_short));
+    AXON_TRY(load(pair.for_long));
+  }
+  AXON_TRY(load(device::exchange_kernel_address()));
+  AXON_TRY(load(device::message_kernel_address()));
+  AXON_TRY(device::load_direct_kernels());
+  AXON_TRY(load_slot_folds());
+  return load_packet_kernels(num_ranks);
+}
+
+}  // namespace axon

@@ -1,0 +1,164 @@
+// A message in user memory, of any alignment and size, as a run of frames' payloads.
+#pragma once
+
+#include "kernels/ll128/warp_chunk.cuh"
+
+namespace axon::device {
+
+__device__ __forceinline__ void store_bytes(std::byte* address, uint64_t value, size_t num_valid) {
+  if (num_valid == 8 && is_aligned(address, 8)) {
+    *reinterpret_cast<uint64_t*>(address) = value;
+  } else {
+    store_unaligned(address, {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)}, num_valid);
+  }
+}
+
+// Less than a granule; the rest reads as 0.
+__device__ __forceinline__ Granule load_odd_granule(const std::byte* address, size_t num_valid) {
+  Payload halves[2]{load_unaligned(address, min(num_valid, size_t{8})), {}};
+  if (num_valid > 8) halves[1] = load_unaligned(address + 8, num_valid - 8);
+  return *reinterpret_cast<const Granule*>(halves);
+}
+
+__device__ __forceinline__ void store_odd_granule(std::byte* data, size_t num_bytes, uint32_t index,
+                                                  const Granule& granule) {
+  const size_t offset = index * sizeof(Granule);
+  if (offset < num_bytes) store_bytes(data + offset, granule.low, min(num_bytes - offset, size_t{8}));
+  if (offset + 8 < num_bytes) store_bytes(data + offset + 8, granule.high, min(num_bytes - offset - 8, size_t{8}));
+}
+
+// The 16 bytes that begin `shift` bytes into `a`.
+__device__ __forceinline__ Granule shifted(Granule a, Granule b, uint32_t shift) {
+  if (shift >= 8) a = {a.high, b.low}, b.low = b.high;
+  const uint32_t bits = shift % 8 * 8;
+  const uint32_t rest = 63 - bits;  // of a shift by one first, since one by 64 is none
+  return {a.low >> bits | a.high << 1 << rest, a.high >> bits | b.low << 1 << rest};
+}
+
+// Of a frame that is not whole, or not aligned.
+__device__ __noinline__ inline void store_odd_share(std::byte* data, size_t num_bytes, uint32_t frame, Share share) {
+  const uint32_t begin = frame * kFrameGranules;
+  store_odd_granule(data, num_bytes, begin + Share::first_granule(), share.first);
+  if (!holds_flag()) store_odd_granule(data, num_bytes, begin + Share::second_granule(), share.second);
+}
+
+__device__ __forceinline__ uint32_t count_granules(size_t num_bytes) {
+  return static_cast<uint32_t>((num_bytes + sizeof(Granule) - 1) / sizeof(Granule));
+}
+
+__device__ __forceinline__ uint32_t count_frames(size_t num_bytes) {
+  return static_cast<uint32_t>((num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes);
+}
+
+// To be sent. Read in aligned granules that hold at least a byte of it; their other bytes are dropped, or travel behind
+// the end of the message and are dropped there. What lies behind the last granule reads as that: loads without
+// conditions stay under way together.
+class InputMessage {
+ public:
+  __device__ __forceinline__ InputMessage(const std::byte* data, size_t num_bytes)
+      : shift_(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(data) % sizeof(Granule))),
+        num_frames_(count_frames(num_bytes)),
+        last_(count_granules(num_bytes + shift_) - 1),
+        granules_(reinterpret_cast<const Granule*>(data - shift_)) {}
+
+  __device__ __forceinline__ uint32_t num_frames() const { return num_frames_; }
+  __device__ __forceinline__ bool is_aligned() const { return shift_ == 0; }
+
+  __device__ __forceinline__ Share load_aligned(uint32_t frame) const {
+    const uint32_t begin = frame * kFrameGranules;
+    return {granule(begin + Share::first_granule()), granule(begin + Share::second_granule())};
+  }
+
+  __device__ __forceinline__ Share load_shifted(uint32_t frame) const {
+    const uint32_t first = frame * kFrameGranules + Share::first_granule();
+    const uint32_t second = frame * kFrameGranules + Share::second_granule();
+    return {shifted(granule(first), granule(first + 1), shift_), shifted(granule(second), granule(second + 1), shift_)};
+  }
+
+ private:
+  __device__ __forceinline__ Granule granule(uint32_t index) const { return granules_[min(index, last_)]; }
+
+  uint32_t shift_;  // of the data behind the first granule's begin
+  uint32_t num_frames_;
+  uint32_t last_;
+  const Granule* granules_;
+};
+
+// To be received. Nothing behind its end is written.
+class OutputMessage {
+ public:
+  __device__ __forceinline__ OutputMessage(std::byte* data, size_t num_bytes)
+      : data_(data),
+        num_bytes_(num_bytes),
+        num_even_frames_(is_aligned(data, sizeof(Granule)) ? static_cast<uint32_t>(num_bytes / kFramePayloadBytes)
+                                                           : 0) {}
+
+  __device__ __forceinline__ uint32_t num_frames() const { return count_frames(num_bytes_); }
+  // Whole and aligned.
+  __device__ __forceinline__ bool is_even(uint32_t frame) const { return frame < num_even_frames_; }
+
+  __device__ __forceinline__ void store(uint32_t frame, const Share& share) const {
+    if (!is_even(frame)) return store_odd_share(data_, num_bytes_, frame, share);
+    Granule* granules = reinterpret_cast<Granule*>(data_) + size_t{frame} * kFrameGranules;
+    granules[Share::first_granule()] = share.first;
+    if (!holds_flag()) granules[Share::second_granule()] = share.second;
+  }
+
+ private:
+  std::byte* data_;
+  size_t num_bytes_;
+  uint32_t num_even_frames_;
+};
+
+// The frames of a message that one of `num_lanes` warps moves: lane, lane + num_lanes, …; kFrames at a time.
+template <uint32_t kFrames>
+class Stride {
+ public:
+  __device__ __forceinline__ Stride(uint32_t num_frames, uint32_t num_lanes, uint32_t lane)
+      : num_lanes_(num_lanes),
+        next_(lane),
+        num_left_(lane < num_frames ? (num_frames - lane + num_lanes - 1) / num_lanes : 0) {}
+
+  __device__ __forceinline__ bool has_more() const { return num_left_ != 0; }
+  // Of this batch: how many, and which is the k-th.
+  __device__ __forceinline__ uint32_t batch_size() const { return min(kFrames, num_left_); }
+  __device__ __forceinline__ uint32_t frame(uint32_t k) const { return next_ + k * num_lanes_; }
+  __device__ __forceinline__ void advance() { *this = batches_on(1); }
+  // As it will be then.
+  __device__ __forceinline__ Stride batches_on(uint32_t num_batches) const {
+    Stride later(*this);
+    later.next_ += num_batches * kFrames * num_lanes_;
+    later.num_left_ -= min(num_batches * kFrames, num_left_);
+    return later;
+  }
+
+ private:
+  uint32_t num_lanes_;
+  uint32_t next_;
+  uint32_t num_left_;
+};
+
+// One batch between a message and registers.
+template <uint32_t kFrames>
+__device__ __forceinline__ void load(const InputMessage& message, const Stride<kFrames>& stride,
+                                     Share (&shares)[kFrames]) {
+  if (!stride.has_more()) return;
+  if (message.is_aligned()) {
+#pragma unroll
+    for (uint32_t k = 0; k < kFrames; ++k) shares[k] = message.load_aligned(stride.frame(k));
+  } else {
+#pragma unroll
+    for (uint32_t k = 0; k < kFrames; ++k) shares[k] = message.load_shifted(stride.frame(k));
+  }
+}
+
+template <uint32_t kFrames>
+__device__ __forceinline__ void store(const OutputMessage& message, const Stride<kFrames>& stride,
+                                      const Share (&shares)[kFrames]) {
+#pragma unroll
+  for (uint32_t k = 0; k < kFrames; ++k) {
+    if (k < stride.batch_size()) message.store(stride.frame(k), shares[k]);
+  }
+}
+
+}  // namespace axon::device

@@ -1,0 +1,64 @@
+// The two ends of a message over lines: its header, and its frames, dealt out over the lanes of the edge.
+#pragma once
+
+#include "kernels/ll128/kernel.cuh"
+
+namespace axon::device {
+
+struct ExchangeBlock {
+  const std::byte* send;
+  std::byte* receive;
+  uint64_t send_bytes;
+  uint64_t receive_bytes;
+  uint32_t send_tag;
+  uint32_t receive_tag;
+};
+
+// Before a point-to-point message, on a lane and by a warp of its own: what it is, in thread 0's first granule. False:
+// gave up.
+__device__ __forceinline__ bool send_header(const Site& site, int peer, uint32_t tag) {
+  OutLanes out(site, 1u << peer, 0);
+  Share header[1]{};
+  if (thread_of_warp() == 0) header[0].first = {*reinterpret_cast<const uint64_t*>(&site.ours), tag};
+  if (!site.is_sound() || !out.await_room(1)) return false;
+  out.send(peer, 1, header);
+  out.finish();
+  return true;
+}
+
+// False: gave up or, for thread 0, it is not what this rank expects.
+__device__ __forceinline__ bool receive_header(const Site& site, int peer, uint32_t tag) {
+  InLanes in(site, 1u << peer, 0);
+  Share header[1];
+  in.poll(peer, 1, header);
+  if (!site.is_sound() || !in.await(peer, 1, header)) return false;
+  in.finish();
+  const Granule& word = header[0].first;
+  if (thread_of_warp() != 0) return true;
+  if (word.low == *reinterpret_cast<const uint64_t*>(&site.ours) && word.high == tag) return true;
+  report_fault(site.team, {.code = FaultCode::kMismatch,
+                           .peer = peer,
+                           .sequence = 0,
+                           .ours = site.ours,
+                           .theirs = *reinterpret_cast<const DeviceDescriptor*>(&word.low),
+                           .our_tag = tag,
+                           .their_tag = static_cast<uint32_t>(word.high)});
+  return false;
+}
+
+// `part` of the message, on lane `lane`.
+__device__ __forceinline__ void send_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t lane,
+                                          const Job& part) {
+  OutLanes out(site, 1u << peer, lane);
+  Sender sender(out, InputMessage(block.send, block.send_bytes), part);
+  if (site.is_sound()) sender.run(peer);
+}
+
+__device__ __forceinline__ void receive_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t lane,
+                                             const Job& part) {
+  InLanes in(site, 1u << peer, lane);
+  Receiver receiver(in, OutputMessage(block.receive, block.receive_bytes), peer, part);
+  if (site.is_sound()) receiver.run();
+}
+
+}  // namespace axon::device

@@ -1,0 +1,158 @@
+#include "kernels/ll128/reduce.cuh"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "kernels/dispatch.cuh"
+#include "kernels/reduce_types.hpp"
+
+namespace axon {
+namespace device {
+
+template <typename Span>
+const void* fold_kernel_for(DataType dtype, Reduction reduction) {
+  return with_arithmetic(dtype, reduction, []<typename Arithmetic>(Arithmetic) {
+    return reinterpret_cast<const void*>(&fold_kernel<Arithmetic, Span>);
+  });
+}
+
+FoldKernels fold_kernels_for(DataType dtype, Reduction reduction) noexcept {
+  return {.for_short = fold_kernel_for<ShortFold>(dtype, reduction),
+          .for_long = fold_kernel_for<LongFold>(dtype, reduction)};
+}
+
+FoldKernels relay_kernels() noexcept {
+  return {.for_short = reinterpret_cast<const void*>(&fold_kernel<Relay, ShortFold>),
+          .for_long = reinterpret_cast<const void*>(&fold_kernel<Relay, LongFold>)};
+}
+
+namespace {
+
+uint32_t all_ranks(const DeviceTeam& team) {
+  return (1u << team.num_ranks) - 1;
+}
+
+FoldArguments arguments_of(DeviceOperation operation, DataType dtype, Reduction reduction) {
+  return {.descriptor = {.operation = static_cast<uint64_t>(operation),
+                         .dtype = static_cast<uint64_t>(dtype),
+                         .reduction = static_cast<uint64_t>(reduction),
+                         .root = kNoRoot,
+                         .num_bytes = 0},
+          .plan = {.reduction = fold_reduction(dtype, reduction), .num_ranks = 1, .premul_factor = 1},
+          .contributors = 0,
+          .receivers = 0,
+          .first_total_lane = 0,
+          .when = When::kAlways,
+          .jobs = {},
+          .inputs = {},
+          .outputs = {},
+          .shard_bytes = {}};
+}
+
+// Each rank for itself: the others may take the other kernel.
+bool is_long(const FoldArguments& call, uint32_t num_lanes, LineShape shape) {
+  constexpr uint64_t kFramesOfShort = 2;  // of a lane
+  const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
+  return largest > kFramesOfShort * num_lanes * kFramePayloadBytes &&
+         shape.warps_per_block <= kMostWarpsPerLongFoldBlock;
+}
+
+Status launch_fold(const DeviceTeam& team, FoldKernels kernels, FoldArguments& call, LineShape shape,
+                   StreamView stream) {
+  const uint32_t all_lanes = team.layout.channels[static_cast<int>(Channel::kCollective)].num_lanes;
+  const uint32_t available = call.receivers == 0 ? all_lanes : all_lanes / 2;
+  const auto num_edges = static_cast<uint32_t>(team.num_ranks - 1);
+  Result<LaneLimits> limits =
+      call.receivers == 0 ? choose_lanes(available, num_edges, shape) : choose_fold_lanes(available, num_edges, shape);
+  if (!limits.ok()) return std::move(limits.status());
+  call.first_total_lane = available;
+
+  JobPlan plan(team.rank, limits.value());
+  plan.add_control();
+  const bool contributes = (call.contributors >> team.rank & 1) != 0;
+  const bool receives = (call.receivers >> team.rank & 1) != 0;
+  for (int owner = 0; owner < team.num_ranks; ++owner) {
+    const uint32_t shard_lanes = plan.lanes_for(call.shard_bytes[owner]);
+    if (owner == team.rank) {
+      plan.add_own(shard_lanes);
+      continue;
+    }
+    if (contributes) plan.add_send(owner, shard_lanes);
+    if (receives) plan.add_receive(owner, shard_lanes);
+  }
+  const bool takes_long = is_long(call, limits.value().of_long, shape);
+  Result<LaunchShape> grid = plan.grid(shape, takes_long ? kMostWarpsPerLongFoldBlock : kMostWarpsPerBlock);
+  if (!grid.ok()) return std::move(grid.status());
+  call.jobs = plan.table();
+  void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
+  return launch(takes_long ? kernels.for_long : kernels.for_short, grid.value(), parameters, stream);
+}
+
+}  // namespace
+}  // namespace device
+
+Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, StreamView stream) {
+  const device::FoldKernels kernels = device::fold_kernels_for(call.dtype, call.reduction);
+  if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
+  const bool has_root = call.root != kNoRoot;
+  const size_t num_bytes = call.num_elements * size_of(call.dtype);
+  device::FoldArguments arguments = device::arguments_of(
+      has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce, call.dtype, call.reduction);
+  arguments.when = call.when;
+  arguments.descriptor.root = static_cast<uint64_t>(call.root);
+  arguments.descriptor.num_bytes = num_bytes;
+  arguments.plan.num_ranks = team.num_ranks;
+  arguments.plan.premul_factor = call.premul_factor;
+  arguments.contributors = device::all_ranks(team);
+  arguments.receivers = has_root ? 1u << call.root : device::all_ranks(team);
+
+  const bool receives = (arguments.receivers >> team.rank & 1) != 0;
+  const device::Shards shards = device::cut_in_shards(num_bytes, team.num_ranks, device::all_ranks(team));
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    arguments.inputs[rank] = static_cast<const std::byte*>(call.input) + shards.begins[rank];
+    if (receives) arguments.outputs[rank] = static_cast<std::byte*>(call.output) + shards.begins[rank];
+    arguments.shard_bytes[rank] = shards.sizes[rank];
+  }
+  return device::launch_fold(team, kernels, arguments, call.shape, stream);
+}
+
+Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& call, StreamView stream) {
+  const device::FoldKernels kernels = device::fold_kernels_for(call.dtype, call.reduction);
+  if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
+  device::FoldArguments arguments = device::arguments_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction);
+  arguments.when = call.when;
+  arguments.plan.num_ranks = team.num_ranks;
+  arguments.plan.premul_factor = call.premul_factor;
+  arguments.contributors = device::all_ranks(team);
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    arguments.inputs[rank] = static_cast<const std::byte*>(call.inputs[rank].data);
+    arguments.shard_bytes[rank] = call.inputs[rank].num_bytes;
+    arguments.descriptor.num_bytes = arguments.descriptor.num_bytes + call.inputs[rank].num_bytes;
+  }
+  arguments.outputs[team.rank] = static_cast<std::byte*>(call.output);
+  return device::launch_fold(team, kernels, arguments, call.shape, stream);
+}
+
+Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, StreamView stream) {
+  device::FoldArguments arguments =
+      device::arguments_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone);
+  arguments.when = call.when;
+  arguments.descriptor.root = static_cast<uint64_t>(call.root);
+  arguments.descriptor.num_bytes = call.num_bytes;
+  arguments.contributors = 1u << call.root;
+  arguments.receivers = device::all_ranks(team) & ~arguments.contributors;
+  const device::Shards shards = device::cut_in_shards(call.num_bytes, team.num_ranks, arguments.receivers);
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    std::byte* shard = static_cast<std::byte*>(call.data) + shards.begins[rank];
+    if (team.rank == call.root) {
+      arguments.inputs[rank] = shard;
+    } else {
+      arguments.outputs[rank] = shard;
+    }
+    arguments.shard_bytes[rank] = shards.sizes[rank];
+  }
+  return device::launch_fold(team, device::relay_kernels(), arguments, call.shape, stream);
+}
+
+}  // namespace axon

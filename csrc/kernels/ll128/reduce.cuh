@@ -1,0 +1,180 @@
+// Reductions over direct edges, in one pipeline: every contributor sends shard r of its input to rank r; rank r folds
+// the parts of each frame as soon as all are there, in rank order, keeps the total and sends it to every receiver.
+//
+// Steps: 2 (reduce_scatter: 1). Bytes out a rank: all_reduce 2(n−1)/n·S, 16/15 on the wire. Sources: reduce_scatter +
+// all_gather (Rabenseifner, 2004) over direct edges. Totals have lanes of their own, behind those of the contributions:
+// senders wait for folding warps, folding warps for senders and for the receivers of totals, and these for nobody, so
+// nothing can wait in a circle.
+#pragma once
+
+#include "kernels/ll128/kernel.cuh"
+#include "kernels/reduce.cuh"
+
+namespace axon::device {
+
+struct FoldArguments {
+  DeviceDescriptor descriptor;
+  FoldPlan plan;
+  uint32_t contributors;  // a bit a rank: has an input
+  uint32_t receivers;     // gets the totals of all shards
+  uint32_t first_total_lane;
+  When when;
+  JobTable jobs;
+  const std::byte* inputs[kMaxTeamRanks];  // shard r of this rank's input
+  std::byte* outputs[kMaxTeamRanks];       // where the total of shard r goes here; null: nowhere
+  uint64_t shard_bytes[kMaxTeamRanks];
+};
+
+// Kernels for short messages fold a frame at a time: less code to fetch before the first is done. Those for long ones
+// take more at once, and the registers for it.
+struct ShortFold {
+  static constexpr uint32_t kFrames = 1;
+  static constexpr int kWarps = kMostWarpsPerBlock;
+};
+struct LongFold {
+  static constexpr uint32_t kFrames = 4;
+  static constexpr int kWarps = kMostWarpsPerLongFoldBlock;
+};
+
+// The parts of a batch of frames, folded.
+template <typename Arithmetic, uint32_t kFrames>
+class Fold {
+ public:
+  __device__ __forceinline__ explicit Fold(const FoldPlan& plan) : plan_(plan) {}
+
+  __device__ __forceinline__ void set(const Share (&part)[kFrames]) {
+#pragma unroll
+    for (uint32_t k = 0; k < kFrames; ++k) {
+      totals_[k][0].set(plan_, part[k].first);
+      totals_[k][1].set(plan_, part[k].second);
+    }
+  }
+
+  __device__ __forceinline__ void add(const Share (&part)[kFrames]) {
+#pragma unroll
+    for (uint32_t k = 0; k < kFrames; ++k) {
+      totals_[k][0].add(plan_, part[k].first);
+      totals_[k][1].add(plan_, part[k].second);
+    }
+  }
+
+  __device__ __forceinline__ void result(Share (&totals)[kFrames]) {
+#pragma unroll
+    for (uint32_t k = 0; k < kFrames; ++k) totals[k] = {totals_[k][0].result(plan_), totals_[k][1].result(plan_)};
+  }
+
+ private:
+  const FoldPlan& plan_;
+  Accumulator<Arithmetic, Granule> totals_[kFrames][2];
+};
+
+// One warp's part in folding the own shard. Two loads are under way: of this rank's part of the next batch, and of the
+// peer's part whose turn is next.
+template <typename Arithmetic, uint32_t kFrames>
+class Folder {
+ public:
+  __device__ __forceinline__ Folder(const Site& site, const FoldArguments& call, const Job& job)
+      : rank_(site.team.rank),
+        contributors_(call.contributors),
+        receivers_(call.receivers & ~(1u << rank_)),
+        input_(call.inputs[rank_], call.shard_bytes[rank_]),
+        output_(call.outputs[rank_], call.outputs[rank_] == nullptr ? 0 : call.shard_bytes[rank_]),
+        in_(site, peers(), job.lane),
+        out_(site, receivers_, call.first_total_lane + job.lane),
+        fold_(call.plan),
+        stride_(input_.num_frames(), job.num_lanes, job.lane) {
+    begin_own(stride_);
+    in_.poll(first_of(peers()), stride_.batch_size(), part_);
+  }
+
+  __device__ __forceinline__ void run() {
+    for (; stride_.has_more(); stride_.advance()) {
+      if (!take_parts() || !pass_on()) return;
+    }
+    in_.finish();
+    out_.finish();
+  }
+
+ private:
+  static __device__ __forceinline__ int first_of(uint32_t ranks) { return __ffs(static_cast<int>(ranks)) - 1; }
+  __device__ __forceinline__ uint32_t peers() const { return contributors_ & ~(1u << rank_); }
+
+  __device__ __forceinline__ void begin_own(const Stride<kFrames>& stride) {
+    if ((contributors_ >> rank_ & 1) != 0) load(input_, stride, own_);
+  }
+
+  // All parts of one batch. False: gave up.
+  __device__ __forceinline__ bool take_parts() {
+    const Stride<kFrames> next = stride_.batches_on(1);
+    for (uint32_t left = contributors_; left != 0; left &= left - 1) {
+      const bool is_first = left == contributors_;
+      const int rank = first_of(left);
+      if (rank == rank_) {
+        is_first ? fold_.set(own_) : fold_.add(own_);
+        begin_own(next);
+        continue;
+      }
+      if (!in_.await(rank, stride_.batch_size(), part_)) return false;
+      is_first ? fold_.set(part_) : fold_.add(part_);
+      const uint32_t later = left & (left - 1) & peers();
+      in_.poll(first_of(later != 0 ? later : peers()), (later != 0 ? stride_ : next).batch_size(), part_);
+    }
+    return true;
+  }
+
+  // False: gave up.
+  __device__ __forceinline__ bool pass_on() {
+    Share totals[kFrames];
+    fold_.result(totals);
+    if (!out_.await_room(stride_.batch_size())) return false;
+    for (uint32_t left = receivers_; left != 0; left &= left - 1) {
+      out_.send(first_of(left), stride_.batch_size(), totals);
+    }
+    store(output_, stride_, totals);
+    return true;
+  }
+
+  int rank_;
+  uint32_t contributors_;
+  uint32_t receivers_;
+  InputMessage input_;
+  OutputMessage output_;
+  InLanes in_;
+  OutLanes out_;
+  Fold<Arithmetic, kFrames> fold_;
+  Stride<kFrames> stride_;
+  Share own_[kFrames];
+  Share part_[kFrames];
+};
+
+template <typename Arithmetic, typename Span>
+__global__ void __launch_bounds__(32 * Span::kWarps)
+    fold_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ FoldArguments call) {
+  await_stream();
+  const uint32_t fault = load_relaxed(&team.state->fault);
+  Job job;
+  if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
+  if (job.group == kControlGroup) {
+    meet(team, fault, call.when, call.descriptor, call.descriptor);
+    return;
+  }
+  const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor, fault};
+  if (job.group == kOwnGroup) {
+    Folder<Arithmetic, Span::kFrames> folder(site, call, job);
+    if (site.is_sound()) folder.run();
+    return;
+  }
+  const bool sends = job.group < kInGroups;
+  const int owner = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
+  if (sends) {
+    OutLanes out(site, 1u << owner, job.lane);
+    Sender sender(out, InputMessage(call.inputs[owner], call.shard_bytes[owner]), job);
+    if (site.is_sound()) sender.run(owner);
+  } else {
+    InLanes in(site, 1u << owner, call.first_total_lane + job.lane);
+    Receiver receiver(in, OutputMessage(call.outputs[owner], call.shard_bytes[owner]), owner, job);
+    if (site.is_sound()) receiver.run();
+  }
+}
+
+}  // namespace axon::device

@@ -1,0 +1,237 @@
+// Reductions over bits as they travel: pieces of 8 or 16 bytes, accumulated in rank order 0 … n−1 and rounded once, so
+// that every rank, run, algorithm and protocol gives the same bits, and the same as collectives/arithmetic on the host.
+//
+// An *arithmetic* is what a kernel is compiled for: Sums for the types that training lives on, AnyReduction with the
+// reduction chosen at run time for all others, Bits where the element's width does not matter.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "kernels/ptx.cuh"
+
+namespace axon::device {
+
+// What to do with the elements, of any type.
+struct FoldPlan {
+  Reduction reduction;
+  int32_t num_ranks;     // kAverage divides by it
+  double premul_factor;  // of kPremulSum
+};
+
+// The elements of a piece, as they are reduced.
+template <typename T, typename Piece>
+struct PlainElements {
+  using Compute = T;
+  static constexpr int kCount = sizeof(Piece) / sizeof(T);
+  union {
+    Piece piece;
+    T values[kCount];
+  };
+
+  __device__ __forceinline__ static PlainElements of(Piece piece) {
+    PlainElements elements;
+    elements.piece = piece;
+    return elements;
+  }
+  __device__ __forceinline__ Piece round() const { return piece; }
+};
+
+// Half types are widened to float, and rounded two at a time.
+template <typename T>
+struct HalfPair;
+
+template <>
+struct HalfPair<__half> {
+  __device__ __forceinline__ static float2 widen(uint32_t word) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&word));
+  }
+  __device__ __forceinline__ static uint32_t round(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+};
+
+template <>
+struct HalfPair<__nv_bfloat16> {
+  __device__ __forceinline__ static float2 widen(uint32_t word) {
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF'0000)};
+  }
+  __device__ __forceinline__ static uint32_t round(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+};
+
+template <typename T, typename Piece>
+struct HalfElements {
+  using Compute = float;
+  static constexpr int kCount = sizeof(Piece) / sizeof(T);
+  float values[kCount];
+
+  __device__ __forceinline__ static HalfElements of(Piece piece) {
+    const Words words{piece};
+    HalfElements elements;
+#pragma unroll
+    for (int k = 0; k < kCount / 2; ++k) {
+      const float2 pair = HalfPair<T>::widen(words.words[k]);
+      elements.values[2 * k] = pair.x;
+      elements.values[2 * k + 1] = pair.y;
+    }
+    return elements;
+  }
+  __device__ __forceinline__ Piece round() const {
+    Words words{Piece{}};
+#pragma unroll
+    for (int k = 0; k < kCount / 2; ++k) words.words[k] = HalfPair<T>::round(values[2 * k], values[2 * k + 1]);
+    return words.piece;
+  }
+
+ private:
+  union Words {
+    Piece piece;
+    uint32_t words[kCount / 2];
+  };
+};
+
+template <typename T>
+inline constexpr bool kIsHalf = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
+
+template <typename T, typename Piece>
+using Elements = std::conditional_t<kIsHalf<T>, HalfElements<T, Piece>, PlainElements<T, Piece>>;
+
+template <typename T>
+using ComputeOf = std::conditional_t<kIsHalf<T>, float, T>;
+
+// Integers wrap around: their sums and products are taken in an unsigned type.
+template <typename T>
+__device__ __forceinline__ T wrapping_sum(T a, T b) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  return a + b;
+}
+
+template <typename T>
+__device__ __forceinline__ T wrapping_product(T a, T b) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+  return a * b;
+}
+
+// Rounded before it is added to anything: never fused.
+__device__ __forceinline__ float scaled(float value, double factor) {
+  return __fmul_rn(value, static_cast<float>(factor));
+}
+__device__ __forceinline__ double scaled(double value, double factor) {
+  return __dmul_rn(value, factor);
+}
+
+// kSum and kAverage.
+template <typename T>
+struct Sums {
+  using Element = T;
+  using Compute = ComputeOf<T>;
+
+  __device__ __forceinline__ static Compute begin(const FoldPlan&, Compute value) { return value; }
+  __device__ __forceinline__ static Compute combine(const FoldPlan&, Compute a, Compute b) {
+    return wrapping_sum(a, b);
+  }
+  __device__ __forceinline__ static Compute average(const FoldPlan& plan, Compute total) {
+    return total / static_cast<Compute>(plan.num_ranks);
+  }
+};
+
+template <typename T>
+struct AnyReduction {
+  using Element = T;
+  using Compute = ComputeOf<T>;
+
+  __device__ __forceinline__ static Compute begin(const FoldPlan& plan, Compute value) {
+    if constexpr (std::is_floating_point_v<Compute>) {
+      if (plan.reduction == Reduction::kPremulSum) return scaled(value, plan.premul_factor);
+    }
+    return value;
+  }
+
+  // A NaN on either side wins, as in torch.minimum and torch.maximum.
+  __device__ __forceinline__ static Compute combine(const FoldPlan& plan, Compute a, Compute b) {
+    switch (plan.reduction) {
+      case Reduction::kProduct:
+        return wrapping_product(a, b);
+      case Reduction::kMin:
+        return a < b || a != a ? a : b;
+      case Reduction::kMax:
+        return a > b || a != a ? a : b;
+      default:
+        return wrapping_sum(a, b);
+    }
+  }
+
+  __device__ __forceinline__ static Compute average(const FoldPlan& plan, Compute total) {
+    return Sums<T>::average(plan, total);
+  }
+};
+
+// Of whole words: kBitAnd, kBitOr, kBitXor. Of bytes 0 and 1 these are all the reductions of bool.
+struct Bits {
+  using Element = uint64_t;
+  using Compute = uint64_t;
+
+  __device__ __forceinline__ static uint64_t begin(const FoldPlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t combine(const FoldPlan& plan, uint64_t a, uint64_t b) {
+    switch (plan.reduction) {
+      case Reduction::kBitAnd:
+        return a & b;
+      case Reduction::kBitOr:
+        return a | b;
+      default:
+        return a ^ b;
+    }
+  }
+  __device__ __forceinline__ static uint64_t average(const FoldPlan&, uint64_t word) { return word; }
+};
+
+// What only one rank has, passed on as it is.
+struct Relay {
+  using Element = uint64_t;
+  using Compute = uint64_t;
+
+  __device__ __forceinline__ static uint64_t begin(const FoldPlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t combine(const FoldPlan&, uint64_t a, uint64_t) { return a; }
+  __device__ __forceinline__ static uint64_t average(const FoldPlan&, uint64_t word) { return word; }
+};
+
+// The elements of one piece, reduced over the ranks in the order they are added.
+template <typename Arithmetic, typename Piece>
+class Accumulator {
+ public:
+  __device__ __forceinline__ void set(const FoldPlan& plan, Piece first) {
+    totals_ = Totals::of(first);
+#pragma unroll
+    for (auto& total : totals_.values) total = Arithmetic::begin(plan, total);
+  }
+
+  __device__ __forceinline__ void add(const FoldPlan& plan, Piece next) {
+    const Totals elements = Totals::of(next);
+#pragma unroll
+    for (int k = 0; k < Totals::kCount; ++k) {
+      totals_.values[k] = Arithmetic::combine(plan, totals_.values[k], Arithmetic::begin(plan, elements.values[k]));
+    }
+  }
+
+  // The total, used up. One branch for all elements: a division each in line would be most of a kernel's code.
+  __device__ __forceinline__ Piece result(const FoldPlan& plan) {
+    if (plan.reduction == Reduction::kAverage) {
+#pragma unroll
+      for (auto& total : totals_.values) total = Arithmetic::average(plan, total);
+    }
+    return totals_.round();
+  }
+
+ private:
+  using Totals = Elements<typename Arithmetic::Element, Piece>;
+
+  Totals totals_;
+};
+
+}  // namespace axon::device

@@ -1,0 +1,112 @@
+// Streams through all slots at once, granule by granule: at::sum_out over the first of the dimensions reads memory at
+// half of what it gives (4 × 64 MiB of bfloat16 on an H200: 133 µs).
+#include "kernels/reduce_slots.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "cuda/launch.hpp"
+#include "kernels/ll128/message.cuh"
+#include "kernels/reduce.cuh"
+#include "kernels/reduce_types.hpp"
+
+namespace axon {
+namespace device {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kMostBlocks = 132 * 4;
+constexpr int kWide = 2;  // granules a thread at a time
+
+struct SlotFoldArguments {
+  FoldPlan plan;
+  const std::byte* slots;
+  uint64_t slot_bytes;
+  std::byte* output;
+  uint64_t num_bytes;
+};
+
+__device__ __forceinline__ Granule stream_in(const std::byte* address) {
+  const uint4 words = __ldcs(reinterpret_cast<const uint4*>(address));
+  return *reinterpret_cast<const Granule*>(&words);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) slot_fold(const __grid_constant__ SlotFoldArguments call) {
+  await_stream();
+  const uint64_t num_granules = count_granules(call.num_bytes);
+  const uint64_t stride = uint64_t{gridDim.x} * kThreads;
+  for (uint64_t first = uint64_t{blockIdx.x} * kThreads + threadIdx.x; first < num_granules; first += kWide * stride) {
+    Accumulator<Sums<T>, Granule> totals[kWide];
+    uint64_t offsets[kWide];
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) {
+      offsets[k] = (first + k * stride < num_granules ? first + k * stride : first) * sizeof(Granule);
+      totals[k].set(call.plan, stream_in(call.slots + offsets[k]));
+    }
+#pragma unroll 3
+    for (int slot = 1; slot < call.plan.num_ranks; ++slot) {
+      const std::byte* const begin = call.slots + slot * call.slot_bytes;
+#pragma unroll
+      for (int k = 0; k < kWide; ++k) totals[k].add(call.plan, stream_in(begin + offsets[k]));
+    }
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) {
+      if (k != 0 && offsets[k] == offsets[0]) continue;
+      const Granule total = totals[k].result(call.plan);
+      const uint64_t num_left = call.num_bytes - offsets[k];
+      if (num_left >= sizeof(Granule)) {
+        *reinterpret_cast<Granule*>(call.output + offsets[k]) = total;
+      } else {
+        store_odd_granule(call.output + offsets[k], num_left, 0, total);
+      }
+    }
+  }
+}
+
+const void* kernel_for(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return reinterpret_cast<const void*>(&slot_fold<__half>);
+    case DataType::kBFloat16:
+      return reinterpret_cast<const void*>(&slot_fold<__nv_bfloat16>);
+    case DataType::kFloat32:
+    case DataType::kComplex64:
+      return reinterpret_cast<const void*>(&slot_fold<float>);
+    case DataType::kFloat64:
+    case DataType::kComplex128:
+      return reinterpret_cast<const void*>(&slot_fold<double>);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+}  // namespace device
+
+Status fold_slots(const SlotFold& call, StreamView stream) {
+  const void* kernel = device::kernel_for(call.dtype);
+  const bool is_sum = call.reduction == Reduction::kSum || call.reduction == Reduction::kAverage;
+  if (kernel == nullptr || !is_sum) return device::no_kernel(call.dtype, call.reduction);
+  if (call.num_elements == 0) return Status();
+  device::SlotFoldArguments arguments{
+      .plan = {.reduction = call.reduction, .num_ranks = call.num_slots, .premul_factor = 1},
+      .slots = call.slots,
+      .slot_bytes = call.slot_bytes,
+      .output = call.output,
+      .num_bytes = call.num_elements * size_of(call.dtype)};
+  const size_t span = device::kThreads * device::kWide * sizeof(device::Granule);
+  const auto num_blocks =
+      static_cast<int>(std::min((arguments.num_bytes + span - 1) / span, static_cast<size_t>(device::kMostBlocks)));
+  void* parameters[] = {&arguments};
+  return launch(kernel, {.num_blocks = num_blocks, .num_threads = device::kThreads}, parameters, stream);
+}
+
+Status load_slot_folds() {
+  for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
+    AXON_TRY(load(device::kernel_for(dtype)));
+  }
+  return Status();
+}
+
+}  // namespace axon

@@ -1,0 +1,73 @@
+#include "kernels/team_layout.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace axon {
+namespace {
+
+// A sender keeps about a round trip's worth of frames under way, 1 MiB over all lanes at NVLink's rate: so many of a
+// lane, and these many lanes; where there is little room, rather lanes than longer ones. Senders and receivers take up
+// to 4 frames at a time, and neither waits for the other as long as a ring holds two such batches.
+constexpr uint32_t kMostLanes = 512;              // of a channel, over all edges into a rank
+constexpr uint32_t kMostPointToPointLanes = 256;  // of an edge: one alone may carry everything
+constexpr uint32_t kRingFrames = 16;
+constexpr uint32_t kFewestRingFrames = 8;
+constexpr uint64_t kAlignment = 128;
+constexpr uint64_t kStateBytes = (sizeof(TeamState) + kAlignment - 1) / kAlignment * kAlignment;
+constexpr uint64_t kWordsShare = 64;  // one part of so many is more than state, rendezvous, credits and counters take
+
+// Hands out a block from its begin.
+class Space {
+ public:
+  uint64_t take(uint64_t num_bytes) {
+    const uint64_t begin = used_;
+    used_ += (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
+  }
+
+ private:
+  uint64_t used_ = 0;
+};
+
+ChannelLayout place_channel(Space& space, uint32_t num_peers, uint64_t ring_bytes, uint32_t most_lanes) {
+  const auto frames_an_edge = static_cast<uint32_t>(ring_bytes / kFrameBytes / num_peers);
+  const uint32_t ring_frames = frames_an_edge >= 16 * kRingFrames ? kRingFrames : kFewestRingFrames;
+  const uint32_t num_lanes = std::min(most_lanes, frames_an_edge / ring_frames);
+  const uint64_t all_lanes = uint64_t{num_peers} * num_lanes;
+  return {.num_lanes = num_lanes,
+          .ring_frames = ring_frames,
+          .rings = space.take(all_lanes * ring_frames * kFrameBytes),
+          .credits = space.take(all_lanes * sizeof(LaneCredit)),
+          .counters = space.take(all_lanes * sizeof(LaneCounters))};
+}
+
+}  // namespace
+
+Result<TeamLayout> lay_out(int num_ranks, size_t block_bytes) {
+  if (num_ranks < 2 || num_ranks > kMaxTeamRanks) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "a team has 2 to " + std::to_string(kMaxTeamRanks) + " ranks, not " + std::to_string(num_ranks));
+  }
+  if (block_bytes < kMinBlockBytes || block_bytes > kMaxBlockBytes) {
+    return Status(ErrorCode::kInvalidArgument, "a team's block has " + std::to_string(kMinBlockBytes) + " to " +
+                                                   std::to_string(kMaxBlockBytes) + " bytes, not " +
+                                                   std::to_string(block_bytes));
+  }
+  const auto num_peers = static_cast<uint32_t>(num_ranks - 1);
+  Space space;
+  space.take(kStateBytes);
+  TeamLayout layout{.block_bytes = block_bytes,
+                    .rendezvous = 0,
+                    .packets = 0,
+                    .region_packets = static_cast<uint32_t>(block_bytes / 4 / sizeof(Packet)) + kMaxTeamRanks,
+                    .channels = {}};
+  layout.rendezvous = space.take(static_cast<uint64_t>(num_ranks) * sizeof(Rendezvous));
+  layout.packets = space.take(uint64_t{2} * layout.region_packets * sizeof(Packet));
+  layout.channels[0] = place_channel(space, num_peers, block_bytes / 4, kMostLanes / num_peers);
+  layout.channels[1] = place_channel(space, num_peers, block_bytes / 4 - block_bytes / kWordsShare,
+                                     std::min(kMostPointToPointLanes, kMostLanes / num_peers));
+  return layout;
+}
+
+}  // namespace axon

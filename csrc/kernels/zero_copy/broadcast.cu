@@ -1,0 +1,147 @@
+// A broadcast that is handed on: the root cuts the tensor in a part for each peer and writes each peer's into that
+// peer's tensor; the peer writes it into all others' as it comes.
+//
+// Steps: 2, one pipeline. Bytes out of the root: S; out of a peer: (n−2)/(n−1)·S; into one: S. Source: scatter and
+// all_gather (Barnett et al., 1994), both one-sided. The root's blocks write *stretches* of some spans, to each peer in
+// turns, and count to it how many they have written by now: a fence for a stretch, since it waits for all that its
+// multiprocessor has under way (8 KiB a warp behind a fence each: 3450 µs for 1 GiB between 4 H200). A peer's block
+// waits for the root's that writes its next stretch, and for nobody else, so nobody waits in a circle.
+#include <utility>
+
+#include "kernels/spans.cuh"
+#include "kernels/zero_copy/handshake.cuh"
+
+namespace axon {
+namespace device {
+namespace {
+
+struct DirectBroadcastArguments {
+  DirectMeeting meeting;
+  std::byte* data;
+  uint64_t num_bytes;
+  uint64_t part_bytes;     // but for the last ones
+  uint32_t stretch_spans;  // the same on all ranks
+};
+
+// Parts are numbered as the root's peers are.
+struct Part {
+  uint64_t begin;
+  uint64_t num_bytes;
+};
+
+__device__ __forceinline__ Part part_of(const DirectBroadcastArguments& call, uint32_t number) {
+  const uint64_t begin = min(number * call.part_bytes, call.num_bytes);
+  return {begin, min(call.part_bytes, call.num_bytes - begin)};
+}
+
+__device__ __forceinline__ uint64_t count_stretches(const DirectBroadcastArguments& call, uint64_t num_bytes) {
+  return (count_spans(num_bytes) + call.stretch_spans - 1) / call.stretch_spans;
+}
+
+// Stretch s of part p is the turn s·(n−1) + p; the blocks take turns one after the other.
+__device__ __forceinline__ void write_parts(const DirectTurn& turn, const DirectBroadcastArguments& call,
+                                            const Reach (&reaches)[kMaxTeamRanks]) {
+  const auto num_parts = static_cast<uint32_t>(turn.team.num_ranks - 1);
+  const uint64_t num_turns = num_parts * count_stretches(call, call.part_bytes);
+  uint32_t num_written = 0;
+  for (uint64_t at = blockIdx.x; at < num_turns; at += gridDim.x) {
+    const uint64_t stretch = at / num_parts;
+    const auto number = static_cast<uint32_t>(at - stretch * num_parts);
+    const int peer = rank_of_peer(turn.team.rank, number);
+    const Part part = part_of(call, number);
+    for (uint32_t k = 0; k < call.stretch_spans; ++k) {
+      copy_span(call.data + part.begin, reaches[peer].writable + part.begin, part.num_bytes,
+                stretch * call.stretch_spans + k);
+    }
+    ++num_written;
+    __syncthreads();
+    if (threadIdx.x == 0) tell_progress(turn, peer, num_written);
+  }
+}
+
+// False, for all threads: the root does not come so far.
+__device__ __forceinline__ bool pass_on(const DirectTurn& turn, const DirectBroadcastArguments& call, int root,
+                                        const Reach (&reaches)[kMaxTeamRanks]) {
+  const DeviceTeam& team = turn.team;
+  const auto num_parts = static_cast<uint32_t>(team.num_ranks - 1);
+  const auto number = static_cast<uint32_t>(team.rank < root ? team.rank : team.rank - 1);
+  const Part part = part_of(call, number);
+  const uint32_t num_writers = reaches[root].num_blocks;
+  const auto to_others = [&](auto store) {
+    for (int step = 1; step < team.num_ranks; ++step) {
+      const int rank = team.rank + step < team.num_ranks ? team.rank + step : team.rank + step - team.num_ranks;
+      if (rank != root) store(reaches[rank].writable + part.begin);
+    }
+  };
+  for (uint64_t stretch = blockIdx.x; stretch < count_stretches(call, part.num_bytes); stretch += gridDim.x) {
+    const uint64_t at = stretch * num_parts + number, round = at / num_writers;
+    const bool has_come =
+        threadIdx.x != 0 ||
+        await_progress(turn, root, static_cast<uint32_t>(at - round * num_writers), static_cast<uint32_t>(round + 1));
+    if (__syncthreads_and(has_come) == 0) return false;
+    for (uint32_t k = 0; k < call.stretch_spans; ++k) {
+      copy_span_to_each(call.data + part.begin, part.num_bytes, stretch * call.stretch_spans + k, to_others);
+    }
+  }
+  return true;
+}
+
+__global__ void __launch_bounds__(kSpanThreads)
+    direct_broadcast(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectBroadcastArguments call) {
+  await_stream();
+  __shared__ Reach reaches[kMaxTeamRanks];
+  const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
+  (void)seek(turn, call.meeting, reaches);
+  Course course = agree(turn, call.meeting, reaches);
+  const auto root = static_cast<int>(call.meeting.descriptor.root);
+  if (course == Course::kMove && team.rank == root) {
+    write_parts(turn, call, reaches);
+  } else if (course == Course::kMove && !pass_on(turn, call, root, reaches)) {
+    course = Course::kGuard;
+  }
+  leave(turn, call.meeting, course, reaches);
+}
+
+// Every rank but the root tells all the others where its tensor is.
+DirectBroadcastArguments arguments_of(const DeviceTeam& team, const LineBroadcast& call,
+                                      const BroadcastPlaces& places) {
+  constexpr uint32_t kStretchSpans = 2;
+  DirectBroadcastArguments arguments{
+      .meeting = meeting_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone, call.root),
+      .data = static_cast<std::byte*>(call.data),
+      .num_bytes = call.num_bytes,
+      .part_bytes = shard_stride(call.num_bytes, team.num_ranks - 1),
+      .stretch_spans = places.num_spans != 0 ? static_cast<uint32_t>(places.num_spans) : kStretchSpans};
+  DirectMeeting& meeting = arguments.meeting;
+  meeting.descriptor.num_bytes = call.num_bytes;
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    meeting.edges[rank] = {.readable = {},
+                           .writable = team.rank != call.root ? places.data : SegmentPlace{},
+                           .bytes_to = call.num_bytes,
+                           .bytes_from = call.num_bytes};
+  }
+  if (call.num_bytes == 0) return arguments;
+  meeting.writes = peers_of(team) & ~(1u << call.root);
+  meeting.is_even = is_even(call.data) ? 1 : 0;
+  return arguments;
+}
+
+}  // namespace
+
+const void* direct_broadcast_kernel() noexcept {
+  return reinterpret_cast<const void*>(&direct_broadcast);
+}
+
+}  // namespace device
+
+Status broadcast_direct(const DeviceTeam& team, const LineBroadcast& call, const BroadcastPlaces& places,
+                        StreamView stream) {
+  Result<int> num_blocks = device::count_blocks(places.num_blocks, DeviceOperation::kBroadcast, team.num_ranks);
+  if (!num_blocks.ok()) return std::move(num_blocks.status());
+  device::DirectBroadcastArguments arguments = device::arguments_of(team, call, places);
+  void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
+  return launch(device::direct_broadcast_kernel(),
+                {.num_blocks = num_blocks.value(), .num_threads = device::kSpanThreads}, parameters, stream);
+}
+
+}  // namespace axon

@@ -1,0 +1,71 @@
+// Collectives that read and write the peers' tensors themselves: for large ones, where the links' bandwidth is all. Two
+// launches on the caller's stream each, eager or in a CUDA graph, the same on every rank:
+//
+//   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
+//   AXON_TRY(all_reduce_direct(team, call, {.input = place_of(in), .output = place_of(out)}, stream));
+//   call.when = When::kIfDeclined;
+//   AXON_TRY(all_reduce_lines(team, call, stream));
+//
+// The first has the ranks vote and does all or nothing: it declines where one rank cannot reach a tensor that it needs
+// (its segment is unknown or not mapped yet), or where one has a tensor, or a shard, off 16 bytes. Then the line kernel
+// does the work; otherwise that returns at once. `call` is what the line kernel gets; its shape does not matter here.
+//
+// When a direct kernel has ended, whatever its outcome, no peer reads or writes this rank's tensors any more; but for
+// one that has not been heard of for 10 s since the failure, and whose process the host has not seen end.
+#pragma once
+
+#include <array>
+
+#include "kernels/ll128/collectives.hpp"
+
+namespace axon {
+
+// What runs on the GPU at the same time, and needs its multiprocessors.
+enum class Beside : uint8_t { kNothing, kComputation };
+
+// How many a direct kernel takes: as many as make it fastest, or so few that computation hardly feels them.
+int preferred_blocks(DeviceOperation operation, Beside beside, int num_ranks) noexcept;
+
+// Where peers find what they read and write. Empty ones need no place.
+struct ExchangePlaces {
+  std::array<SegmentPlace, kMaxTeamRanks> receives{};  // [r]: of call.receives[r], which rank r writes
+  int num_blocks = 0;                                  // each rank has its own; 0: as for a GPU that does nothing else
+};
+
+struct ReductionPlaces {
+  SegmentPlace input{};
+  SegmentPlace output{};  // of the ranks that get the result
+  int num_blocks = 0;
+};
+
+struct ReduceScatterPlaces {
+  std::array<SegmentPlace, kMaxTeamRanks> inputs{};  // [r]: of call.inputs[r], which rank r reads
+  int num_blocks = 0;
+};
+
+struct BroadcastPlaces {
+  SegmentPlace data{};  // of call.data, but on the root
+  int num_blocks = 0;
+  int num_spans = 0;  // for tuning: of 64 KiB, that a block writes before it tells; the same on all ranks
+};
+
+// Every rank writes its messages into the receivers' tensors. One flight; (n−1)·S bytes out of a rank. On the
+// collective channel only.
+Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places,
+                       StreamView stream);
+
+// For more than two ranks: the root writes a part into each peer's tensor, which passes it on to the others. S bytes
+// out of the root.
+Status broadcast_direct(const DeviceTeam& team, const LineBroadcast& call, const BroadcastPlaces& places,
+                        StreamView stream);
+
+// Rank r reads shard r of all inputs and writes the total into all outputs, or the root's. The same bits as
+// all_reduce_lines gives.
+Status all_reduce_direct(const DeviceTeam& team, const LineReduction& call, const ReductionPlaces& places,
+                         StreamView stream);
+
+// Rank r reads shard r of all inputs.
+Status reduce_scatter_direct(const DeviceTeam& team, const LineReduceScatter& call, const ReduceScatterPlaces& places,
+                             StreamView stream);
+
+}  // namespace axon

@@ -1,0 +1,137 @@
+// Messages written into the receivers' tensors.
+//
+// Steps: 1. Bytes out a rank: what it sends. Each block takes spans of all messages in turns, beginning with the next
+// rank's, so that every rank is written to by all others at once, evenly: peer after peer, they drift until two write
+// to one and nobody to another (all_gather of 1 GiB by 16 blocks on 4 H200: 2868 µs instead of 2683). The own block is
+// copied by some of the blocks meanwhile.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/spans.cuh"
+#include "kernels/zero_copy/handshake.cuh"
+
+namespace axon {
+namespace device {
+namespace {
+
+struct DirectExchangeArguments {
+  DirectMeeting meeting;
+  uint32_t num_own_blocks;  // blocks that copy the own message
+  uint64_t num_spans;       // of the largest one to a peer
+  std::byte* own_target;
+  const std::byte* sources[kMaxTeamRanks];
+};
+
+// The blocks that move a message together.
+struct Crew {
+  uint32_t number;
+  uint32_t count;
+};
+
+__device__ __forceinline__ void copy_own(const DirectExchangeArguments& call, int rank, Crew crew) {
+  const uint64_t num_bytes = call.meeting.edges[rank].bytes_to;
+  for (uint64_t span = crew.number; span < count_spans(num_bytes); span += crew.count) {
+    copy_span(call.sources[rank], call.own_target, num_bytes, span);
+  }
+}
+
+__device__ __forceinline__ void write_to_peers(const DeviceTeam& team, const DirectExchangeArguments& call,
+                                               const Reach (&reaches)[kMaxTeamRanks], Crew crew) {
+  const auto num_peers = static_cast<uint32_t>(team.num_ranks - 1);
+  for (uint64_t turn = crew.number; turn < num_peers * call.num_spans; turn += crew.count) {
+    const uint64_t span = turn / num_peers;
+    int peer = team.rank + 1 + static_cast<int>(turn - span * num_peers);
+    if (peer >= team.num_ranks) peer -= team.num_ranks;
+    copy_span(call.sources[peer], reaches[peer].writable, call.meeting.edges[peer].bytes_to, span);
+  }
+}
+
+__device__ __forceinline__ void move(const DeviceTeam& team, const DirectExchangeArguments& call,
+                                     const Reach (&reaches)[kMaxTeamRanks]) {
+  const uint32_t num_own = call.num_own_blocks;
+  if (blockIdx.x < num_own) return copy_own(call, team.rank, {blockIdx.x, num_own});
+  write_to_peers(team, call, reaches, {blockIdx.x - num_own, gridDim.x - num_own});
+}
+
+__global__ void __launch_bounds__(kSpanThreads)
+    direct_exchange(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectExchangeArguments call) {
+  await_stream();
+  __shared__ Reach reaches[kMaxTeamRanks];
+  const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
+  (void)seek(turn, call.meeting, reaches);
+  const Course course = agree(turn, call.meeting, reaches);
+  if (course == Course::kMove) move(team, call, reaches);
+  leave(turn, call.meeting, course, reaches);
+}
+
+DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places) {
+  DirectExchangeArguments arguments{.meeting = meeting_of(call.operation, call.dtype, Reduction::kNone, call.root),
+                                    .num_own_blocks = 0,
+                                    .num_spans = 0,
+                                    .own_target = static_cast<std::byte*>(call.receives[team.rank].data),
+                                    .sources = {}};
+  DirectMeeting& meeting = arguments.meeting;
+  size_t largest = 0;
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    const SendBlock& send = call.sends[rank];
+    arguments.sources[rank] = static_cast<const std::byte*>(send.data);
+    meeting.edges[rank] = {.readable = {},
+                           .writable = places.receives[rank],
+                           .bytes_to = send.num_bytes,
+                           .bytes_from = call.receives[rank].num_bytes};
+    largest = std::max({largest, send.num_bytes, call.receives[rank].num_bytes});
+    if (send.num_bytes == 0) continue;
+    if (!is_even(send.data)) meeting.is_even = 0;
+    if (rank == team.rank) continue;
+    meeting.writes |= 1u << rank;
+    arguments.num_spans = std::max(arguments.num_spans, count_spans(send.num_bytes));
+  }
+  if (call.sends[team.rank].num_bytes != 0 && !is_even(arguments.own_target)) meeting.is_even = 0;
+  meeting.descriptor.num_bytes = largest;  // for reports; what is agreed on is an edge's
+  return arguments;
+}
+
+// In proportion to what there is to write, at least one on either side of two or more.
+uint32_t count_own_blocks(const DeviceTeam& team, const LineExchange& call, int num_blocks) {
+  const SendBlock& own = call.sends[team.rank];
+  if (own.num_bytes == 0 || own.data == call.receives[team.rank].data) return 0;
+  size_t all_bytes = 0;
+  for (int rank = 0; rank < team.num_ranks; ++rank) all_bytes += call.sends[rank].num_bytes;
+  if (all_bytes == own.num_bytes) return static_cast<uint32_t>(num_blocks);
+  const auto share = static_cast<size_t>(num_blocks) * own.num_bytes / all_bytes;
+  return static_cast<uint32_t>(std::clamp<size_t>(share, 1, static_cast<size_t>(num_blocks) - 1));
+}
+
+Status check(const DeviceTeam& team, const LineExchange& call) {
+  if (call.channel != Channel::kCollective) {
+    return Status(ErrorCode::kInvalidArgument, "point-to-point messages go over lines");
+  }
+  if (call.sends[team.rank].num_bytes == call.receives[team.rank].num_bytes) return Status();
+  return Status(ErrorCode::kInvalidArgument, "a rank sends itself " + std::to_string(call.sends[team.rank].num_bytes) +
+                                                 " bytes but takes " +
+                                                 std::to_string(call.receives[team.rank].num_bytes));
+}
+
+}  // namespace
+
+const void* direct_exchange_kernel() noexcept {
+  return reinterpret_cast<const void*>(&direct_exchange);
+}
+
+}  // namespace device
+
+Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places,
+                       StreamView stream) {
+  AXON_TRY(device::check(team, call));
+  Result<int> num_blocks = device::count_blocks(places.num_blocks, call.operation, team.num_ranks);
+  if (!num_blocks.ok()) return std::move(num_blocks.status());
+  const int grid = std::max(num_blocks.value(), 2);  // one may be for the own message
+  device::DirectExchangeArguments arguments = device::arguments_of(team, call, places);
+  arguments.num_own_blocks = device::count_own_blocks(team, call, grid);
+  void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
+  return launch(device::direct_exchange_kernel(), {.num_blocks = grid, .num_threads = device::kSpanThreads}, parameters,
+                stream);
+}
+
+}  // namespace axon

@@ -1,0 +1,393 @@
+// How the ranks of a direct kernel meet, agree and part. In packets of the epoch's region, a rank tells each peer
+//
+//   what it is about to do        the descriptor, as in every collective
+//   where its tensors are         two SegmentPlaces: of what the peer reads, of what it writes
+//   whether it agrees             its *verdict*: it has heard of all, all agree, and it reaches all that it needs
+//   that it has ended             its *exits*, one from each block: whether it has done its part
+//
+// Each rank has a grid of its own, as large as verdict and exits tell; the blocks of a rank share out the peer's exits.
+//
+// Block 0 does the first three; every block learns all verdicts. If all say yes, the ranks move data, each by itself:
+// what it needs has been there since before the launch. If one says no, all decline, and leave the epoch to the line
+// kernel that comes next. So a rank may launch that one alone where the ranks do not know alike how large an operation
+// is: it says no.
+//
+// What earlier kernels left in a rank's tensors is in its GPU's memory when this one begins, for all to see: so words
+// need no fence in front of them (nor do the barriers at the start of PyTorch's kernels over symmetric memory).
+//
+// A rank that has said yes does not end before the peers' exits have come, even when it has failed meanwhile: until
+// then they may write into its tensors, which belong to somebody else afterwards. So a rank that has announced itself
+// sends its exits whatever happens.
+//
+// Who has heard all words may read before it has heard the verdicts, and throws away what it has read if they are not
+// all yes. It may so read what a rank that has failed has given up: that stays mapped for a while
+// (ipc/registrations/imports.hpp), and no address is kept over a wait.
+#pragma once
+
+#include "kernels/barrier.cuh"
+#include "kernels/ll128/warp_chunk.cuh"
+#include "kernels/zero_copy/launch.hpp"
+
+namespace axon::device {
+
+// What a block is to do.
+enum class Course : uint32_t {
+  kEnd,      // nothing
+  kPart,     // send exits
+  kDecline,  // … after all ranks have agreed to do nothing
+  kGuard,    // … and wait for those of the peers, which may be moving data
+  kMove,     // … after having moved data
+};
+
+// Where this GPU has a peer's tensors mapped.
+struct Reach {
+  std::byte* readable;
+  std::byte* writable;
+  uint32_t num_blocks;  // of the peer's kernel; 0: not heard of
+};
+
+// A region's packets in a direct kernel: descriptors, the own one's place keeping the own verdict; then two words a
+// rank, a verdict a rank, an exit a block and rank, and likewise how much that block has told of.
+class DirectTurn : public Turn {
+ public:
+  using Turn::Turn;
+
+  __device__ __forceinline__ Packet* words(int owner, int from) const { return slots(owner) + 2 * from; }
+  __device__ __forceinline__ Packet* verdict(int owner, int from) const {
+    return owner == from ? descriptors(owner) + owner : slots(owner) + 2 * team.num_ranks + from;
+  }
+  __device__ __forceinline__ Packet* exit(int owner, int from, uint32_t block) const {
+    return slots(owner) + (3 + block) * team.num_ranks + from;
+  }
+  __device__ __forceinline__ Packet* progress(int owner, int from, uint32_t block) const {
+    return exit(owner, from, kMaxBlocks + block);
+  }
+};
+
+__device__ __forceinline__ DeviceDescriptor with_bytes(DeviceDescriptor descriptor, uint64_t num_bytes) {
+  descriptor.num_bytes = num_bytes;
+  return descriptor;
+}
+
+// What this GPU's table of a peer's segments has where `place` would be.
+__device__ __forceinline__ Granule load_entry(const DeviceTeam& team, int peer, SegmentPlace place) {
+  const SegmentEntry* table = team.segments[peer];
+  static_assert(sizeof(Granule) == sizeof(SegmentEntry));
+  if (table == nullptr) return {};
+  return load_line(reinterpret_cast<const std::byte*>(&table[place.segment % kSegmentSlots]));
+}
+
+// Null: not mapped, or off the granules.
+__device__ __forceinline__ std::byte* address_of(SegmentPlace place, Granule entry) {
+  if (place.segment == 0 || entry.low != place.segment) return nullptr;
+  std::byte* address = reinterpret_cast<std::byte*>(entry.high) + place.offset;
+  return is_aligned(address, kGranuleBytes) ? address : nullptr;
+}
+
+__device__ __forceinline__ bool reads(const DirectMeeting& meeting, int rank) {
+  return (meeting.reads >> rank & 1) != 0;
+}
+__device__ __forceinline__ bool writes(const DirectMeeting& meeting, int rank) {
+  return (meeting.writes >> rank & 1) != 0;
+}
+
+// Whether all that is needed of a rank is mapped.
+__device__ __forceinline__ bool is_reached(const DirectMeeting& meeting, int rank, const Reach& reach) {
+  return (!reads(meeting, rank) || reach.readable != nullptr) && (!writes(meeting, rank) || reach.writable != nullptr);
+}
+
+// By the peer's words; what its tensors hold was there before those. False: not reached.
+__device__ __forceinline__ bool find_places(const DeviceTeam& team, const DirectMeeting& meeting, int peer,
+                                            const Payload (&words)[2], Reach& reach) {
+  const auto readable = *reinterpret_cast<const SegmentPlace*>(&words[0]);
+  const auto writable = *reinterpret_cast<const SegmentPlace*>(&words[1]);
+  const Granule first = reads(meeting, peer) ? load_entry(team, peer, readable) : Granule{};
+  const Granule second = writes(meeting, peer) ? load_entry(team, peer, writable) : Granule{};
+  reach.readable = address_of(readable, first);
+  reach.writable = address_of(writable, second);
+  return is_reached(meeting, peer, reach);
+}
+
+// What a peer has told of itself by now; its words only where it agrees with turn.ours, since others do not send any.
+struct Told {
+  bool has_come;  // the descriptor
+  bool is_all;    // … and the words
+  Payload descriptor;
+  Payload words[2];
+};
+
+__device__ __forceinline__ Told look_at(const DirectTurn& turn, int peer) {
+  const Packet* words = turn.words(turn.team.rank, peer);
+  const Packet descriptor = load_packet(turn.descriptors(turn.team.rank) + peer);
+  const Packet first = load_packet(words), second = load_acquire(words + 1);
+  const bool has_come = is_of(descriptor, turn.epoch);
+  return {.has_come = has_come,
+          .is_all = has_come && is_of(first, turn.epoch) && is_of(second, turn.epoch),
+          .descriptor = {descriptor.low, descriptor.high},
+          .words = {{first.low, first.high}, {second.low, second.high}}};
+}
+
+// Waits for a peer; false, reported: it has not come, or is at odds.
+__device__ __forceinline__ bool hear(const DirectTurn& turn, int peer, Told& told) {
+  Patience patience(turn.team, 0);
+  FaultCode fault = FaultCode::kNone;
+  do {
+    told = look_at(turn, peer);
+    if (told.is_all || (told.has_come && !is_same(turn.ours, told.descriptor))) break;
+    fault = patience.after_poll([peer] { return peer; });
+  } while (fault == FaultCode::kNone);
+  return agrees(turn, peer, fault, told.descriptor);
+}
+
+// By the first warp of block 0, a thread a peer. `reach` of this thread's. What is found is used at once: so nothing is
+// looked up before all have come.
+__device__ __forceinline__ Verdict judge(const DeviceTeam& team, const DirectMeeting& meeting, uint32_t epoch,
+                                         Reach& reach) {
+  const int peer = static_cast<int>(thread_of_warp());
+  const bool is_peer = peer < team.num_ranks && peer != team.rank;
+  bool is_met = true;
+  Told told{};
+  if (is_peer) {
+    const DirectEdge& edge = meeting.edges[peer];
+    const DeviceDescriptor to_peer = with_bytes(meeting.descriptor, edge.bytes_to);
+    const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, edge.bytes_from);
+    const DirectTurn outgoing(team, to_peer, epoch);
+    announce(outgoing);
+    Packet* words = outgoing.words(peer, team.rank);
+    store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&edge.readable), epoch));
+    store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&edge.writable), epoch));
+    is_met = hear(DirectTurn(team, from_peer, epoch), peer, told);
+  }
+  if (!__all_sync(kWholeWarp, is_met)) return Verdict::kFailed;
+  const bool is_found = !is_peer || find_places(team, meeting, peer, told.words, reach);
+  return __all_sync(kWholeWarp, is_found) && meeting.is_even != 0 ? Verdict::kYes : Verdict::kNo;
+}
+
+// By the first warp of the other blocks, likewise, while block 0 comes to its verdict. False: that was there before, or
+// is no yes.
+__device__ __forceinline__ bool find_meanwhile(const DirectTurn& turn, const DirectMeeting& meeting, int peer,
+                                               Reach& reach) {
+  const DeviceTeam& team = turn.team;
+  const bool needs = !is_reached(meeting, peer, Reach{});
+  const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, needs ? meeting.edges[peer].bytes_from : 0);
+  bool is_told = !needs, is_judged = false;
+  Told told{};
+  while (!is_told && !is_judged) {
+    const Packet own = load_packet(turn.verdict(team.rank, team.rank));
+    told = look_at(turn, peer);
+    is_judged = is_of(own, turn.epoch);
+    const bool is_refused = is_judged && own.low != static_cast<uint32_t>(Verdict::kYes);
+    is_told = told.is_all && is_same(from_peer, told.descriptor) && !is_refused;
+  }
+  return __all_sync(kWholeWarp, is_told) &&
+         __all_sync(kWholeWarp, !needs || find_places(team, meeting, peer, told.words, reach));
+}
+
+// By the same warp. To the rank's own blocks in any case; to peers only what they may count on.
+__device__ __forceinline__ void give_verdict(const DirectTurn& turn, Verdict verdict) {
+  const DeviceTeam& team = turn.team;
+  const int rank = static_cast<int>(thread_of_warp());
+  const bool is_clear = verdict == Verdict::kYes || verdict == Verdict::kNo;
+  if (rank >= team.num_ranks || (rank != team.rank && !is_clear)) return;
+  store_packet(turn.verdict(rank, team.rank),
+               packet_of({static_cast<uint32_t>(verdict), kVerdictMark | gridDim.x}, turn.epoch));
+}
+
+struct Heard {
+  Verdict verdict;
+  uint32_t num_blocks;
+};
+
+// By a thread a rank. Block 0 always gives the own verdict; those of the peers may fail to come.
+__device__ __forceinline__ Heard hear_verdict(const DirectTurn& turn, int rank) {
+  const DeviceTeam& team = turn.team;
+  Receipt<1> receipt{{turn.verdict(team.rank, rank)}, {}};
+  FaultCode fault;
+  do {
+    fault = receipt.await(turn, rank);
+  } while (fault != FaultCode::kNone && rank == team.rank);
+  const auto [word, mark] = receipt.payloads[0];
+  if (fault == FaultCode::kNone && (mark & ~kVerdictBlocks) != kVerdictMark) fault = FaultCode::kMismatch;
+  if (fault == FaultCode::kNone) return {static_cast<Verdict>(word), mark & kVerdictBlocks};
+  report_fault(team, {.code = fault, .peer = rank, .sequence = turn.epoch, .ours = turn.ours});
+  return {Verdict::kUnheard, 0};
+}
+
+// By the first warp of a block, a verdict a thread; kYes where there is no rank.
+__device__ __forceinline__ Course choose_course(const DirectTurn& turn, Verdict verdict) {
+  const bool all_agree = __all_sync(kWholeWarp, verdict == Verdict::kYes);
+  const bool one_declines = __any_sync(kWholeWarp, verdict == Verdict::kNo);
+  const auto own = static_cast<Verdict>(__shfl_sync(kWholeWarp, static_cast<uint32_t>(verdict), turn.team.rank));
+  if (own == Verdict::kAbsent) return Course::kEnd;
+  if (all_agree) return Course::kMove;
+  if (one_declines) return Course::kDecline;
+  return own == Verdict::kYes ? Course::kGuard : Course::kPart;
+}
+
+// By one warp of a line kernel that is launched alone, to peers that may have launched a direct one.
+__device__ __forceinline__ void decline(const DirectTurn& turn) {
+  const DeviceTeam& team = turn.team;
+  const int peer = static_cast<int>(thread_of_warp());
+  if (peer >= team.num_ranks || peer == team.rank) return;
+  const Packet nowhere = packet_of({}, turn.epoch);
+  store_packet(turn.words(peer, team.rank), nowhere);
+  store_packet(turn.words(peer, team.rank) + 1, nowhere);
+  store_packet(turn.verdict(peer, team.rank),
+               packet_of({static_cast<uint32_t>(Verdict::kNo), kVerdictMark}, turn.epoch));
+}
+
+// By all threads of a block, first of all: block 0 tells the peers what this rank is about to do, all blocks look for
+// the peers' tensors. True: all are found, and may be read at once, though nothing is certain before agree().
+__device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting& meeting,
+                                     Reach (&reaches)[kMaxTeamRanks]) {
+  __shared__ bool is_all_found;
+  const DeviceTeam& team = turn.team;
+  const uint32_t fault = load_relaxed(&team.state->fault);  // beside the epoch
+  if (blockIdx.x == 0 && is_wipe_due(turn.epoch)) {
+    wipe_idle_region(turn, threadIdx.x, blockDim.x);
+    __syncthreads();
+  }
+  if (threadIdx.x < 32) {
+    const int rank = static_cast<int>(threadIdx.x);
+    Reach reach{};
+    bool is_found;
+    if (blockIdx.x == 0) {
+      const bool has_failed = __any_sync(kWholeWarp, fault != 0);
+      const Verdict verdict = has_failed ? Verdict::kAbsent : judge(team, meeting, turn.epoch, reach);
+      give_verdict(turn, verdict);
+      is_found = verdict == Verdict::kYes;
+    } else {
+      is_found = find_meanwhile(turn, meeting, rank, reach) && meeting.is_even != 0;
+    }
+    if (rank < team.num_ranks) reaches[rank] = reach;
+    if (rank == 0) is_all_found = is_found;
+  }
+  __syncthreads();
+  return is_all_found;
+}
+
+// By the first warp of a block, where not all is well; out of the way of the code that is, since that is fetched as it
+// runs.
+__device__ __noinline__ inline Course deliberate(const DirectTurn& turn, const DirectMeeting& meeting, Verdict verdict,
+                                                 Reach (&reaches)[kMaxTeamRanks]) {
+  const DeviceTeam& team = turn.team;
+  const int rank = static_cast<int>(thread_of_warp());
+  const Course course = choose_course(turn, verdict);
+  if (course != Course::kMove) return course;
+  bool is_lost = rank < team.num_ranks && !is_reached(meeting, rank, reaches[rank]);
+  if (is_lost) {
+    fence_device();  // what block 0 has found is there by now
+    is_lost = !find_places(team, meeting, rank, look_at(turn, rank).words, reaches[rank]);
+  }
+  const unsigned lost = __ballot_sync(kWholeWarp, is_lost);
+  if (lost == 0) return course;
+  if (rank == 0)  // a process has ended since
+    report_fault(team, {.code = FaultCode::kAborted,
+                        .peer = __ffs(static_cast<int>(lost)) - 1,
+                        .sequence = turn.epoch,
+                        .ours = turn.ours});
+  return Course::kGuard;
+}
+
+// By all threads of a block. What to do, and where the peers' tensors are in case of kMove.
+__device__ __forceinline__ Course agree(const DirectTurn& turn, const DirectMeeting& meeting,
+                                        Reach (&reaches)[kMaxTeamRanks]) {
+  __shared__ Course course;
+  if (threadIdx.x < 32) {
+    const int rank = static_cast<int>(threadIdx.x);
+    Heard heard{Verdict::kYes, 0};
+    bool is_ready = true;
+    if (rank < turn.team.num_ranks) {
+      heard = hear_verdict(turn, rank);
+      reaches[rank].num_blocks = heard.num_blocks;
+      is_ready = heard.verdict == Verdict::kYes && is_reached(meeting, rank, reaches[rank]);
+    }
+    const bool is_well = __all_sync(kWholeWarp, is_ready);
+    const Course chosen = is_well ? Course::kMove : deliberate(turn, meeting, heard.verdict, reaches);
+    if (rank == 0) course = chosen;
+  }
+  __syncthreads();
+  return course;
+}
+
+// By one thread, behind a barrier of its block: what that has written in the peer's memory is there before the peer
+// hears that the block has written so much.
+__device__ __forceinline__ void tell_progress(const DirectTurn& turn, int peer, uint32_t count) {
+  fence_system();
+  store_packet(turn.progress(peer, turn.team.rank, blockIdx.x), packet_of({count, 0}, turn.epoch));
+}
+
+// By one thread, for all of its block behind a barrier. False, reported: the peer's block does not come so far.
+__device__ __forceinline__ bool await_progress(const DirectTurn& turn, int peer, uint32_t block, uint32_t count) {
+  const DeviceTeam& team = turn.team;
+  const Packet* told = turn.progress(team.rank, peer, block);
+  Patience patience(team);
+  FaultCode fault;
+  do {
+    const Packet packet = load_acquire(told);
+    if (is_of(packet, turn.epoch) && packet.low >= count) return true;
+    fault = patience.after_poll([peer] { return peer; });
+  } while (fault == FaultCode::kNone);
+  report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
+  return false;
+}
+
+// As if for data of a peer that never comes.
+__device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team, int peer) {
+  Patience patience(team);
+  for (;;) {
+    if (const FaultCode fault = patience.after_poll([peer] { return peer; }); fault != FaultCode::kNone) return fault;
+  }
+}
+
+// Waits for an exit, though this rank may have failed. False: it does not come.
+__device__ __forceinline__ bool await_exit(const DirectTurn& turn, const Packet* exit, int peer) {
+  const DeviceTeam& team = turn.team;
+  Receipt<1> receipt{{exit}, {}};
+  FaultCode fault = receipt.await(turn, peer);
+  const bool has_come = fault == FaultCode::kNone;
+  if (has_come && receipt.payloads[0].low == kPartDone) return true;
+  if (has_come) fault = await_fault(team, peer);
+  report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
+  return has_come || guard(turn, exit, peer);
+}
+
+// This block's share of the peer's exits. A rank that has failed may not know how many there are: the first tells.
+__device__ __noinline__ inline void await_exits(const DirectTurn& turn, int peer, uint32_t num_blocks) {
+  if (num_blocks == 0) {
+    const Packet* first = turn.exit(turn.team.rank, peer, 0);
+    if (!guard(turn, first, peer)) return;
+    num_blocks = load_packet(first).high;
+  }
+  for (uint32_t block = blockIdx.x; block < num_blocks; block += gridDim.x) {
+    if (!await_exit(turn, turn.exit(turn.team.rank, peer, block), peer)) return;
+  }
+}
+
+// By block 0: what the line kernel behind this one looks at.
+__device__ __forceinline__ void record(TeamState& state, Course course) {
+  if (course != Course::kMove && course != Course::kDecline) return;
+  store_relaxed(&state.declined, course == Course::kDecline ? 1u : 0u);
+  if (course == Course::kMove) store_relaxed(&state.num_direct, load_relaxed(&state.num_direct) + 1);
+}
+
+// By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
+__device__ __forceinline__ void leave(const DirectTurn& turn, const DirectMeeting& meeting, Course course,
+                                      const Reach (&reaches)[kMaxTeamRanks]) {
+  const DeviceTeam& team = turn.team;
+  __syncthreads();
+  let_next_in();
+  if (course == Course::kEnd || threadIdx.x >= 32) return;
+  const int peer = static_cast<int>(threadIdx.x);
+  if (peer < team.num_ranks && peer != team.rank) {
+    if (meeting.writes != 0) fence_system();  // all that this block has written comes before
+    const uint32_t is_done = course == Course::kMove ? kPartDone : 0;
+    store_packet(turn.exit(peer, team.rank, blockIdx.x), packet_of({is_done, gridDim.x}, turn.epoch));
+    if (course == Course::kMove || course == Course::kGuard) await_exits(turn, peer, reaches[peer].num_blocks);
+  }
+  __syncwarp();
+  if (blockIdx.x == 0 && threadIdx.x == 0) record(*team.state, course);
+  if (course != Course::kDecline) advance_epoch(team, turn.epoch, blockIdx.x, gridDim.x);
+}
+
+}  // namespace axon::device

@@ -1,0 +1,64 @@
+#include "kernels/zero_copy/launch.hpp"
+
+#include <string>
+
+#include "kernels/reduce_types.hpp"
+
+namespace axon::device {
+
+DirectMeeting meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept {
+  return {.descriptor = {.operation = static_cast<uint64_t>(operation),
+                         .dtype = static_cast<uint64_t>(dtype),
+                         .reduction = static_cast<uint64_t>(reduction),
+                         .root = static_cast<uint64_t>(root),
+                         .num_bytes = 0},
+          .reads = 0,
+          .writes = 0,
+          .is_even = 1,
+          .edges = {}};
+}
+
+Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_ranks) {
+  if (num_blocks < 0 || num_blocks > kMaxBlocks) {
+    return Status(ErrorCode::kInvalidArgument,
+                  std::to_string(num_blocks) + " blocks; there are up to " + std::to_string(kMaxBlocks));
+  }
+  return num_blocks != 0 ? num_blocks : preferred_blocks(operation, Beside::kNothing, num_ranks);
+}
+
+Status load_direct_kernels() {
+  for (const auto& [dtype, reduction] : all_folds()) {
+    AXON_TRY(load(direct_fold_kernel(dtype, reduction), kMostDirectSharedBytes));
+  }
+  AXON_TRY(load(direct_exchange_kernel()));
+  return load(direct_broadcast_kernel());
+}
+
+}  // namespace axon::device
+
+namespace axon {
+
+// All_reduce, whose ranks send as much as they fetch, gains by more than fill the links, up to 3 %; the other
+// reductions do not (benchmarks/results/direct_2xh200.jsonl). Of exchanges between two, half of 16 blocks write as fast
+// as the links take it, half copy the own message; in a broadcast there is none. To several peers twice as many do
+// (direct_4xh200.jsonl: all_gather of 1 GiB 2261 µs by 32 blocks, 2683 by 16), of a broadcast 48 and of reduce_scatter
+// 24 (direct_4xh100.jsonl).
+int preferred_blocks(DeviceOperation operation, Beside beside, int num_ranks) noexcept {
+  const bool is_alone = beside == Beside::kNothing;
+  const bool are_two = num_ranks == 2;
+  switch (operation) {
+    case DeviceOperation::kAllReduce:
+      return is_alone ? 64 : 8;
+    case DeviceOperation::kReduce:
+      return is_alone ? 32 : 16;
+    case DeviceOperation::kReduceScatter:
+      return is_alone ? (are_two ? 32 : 24) : 16;
+    case DeviceOperation::kBroadcast:
+      if (are_two) return is_alone ? 64 : 8;
+      return is_alone ? 48 : 16;
+    default:
+      return is_alone && !are_two ? 32 : 16;
+  }
+}
+
+}  // namespace axon

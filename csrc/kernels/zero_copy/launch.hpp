@@ -1,0 +1,78 @@
+// The host side that direct kernels share.
+#pragma once
+
+#include "cuda/launch.hpp"
+#include "kernels/zero_copy/collectives.hpp"
+
+namespace axon::device {
+
+inline constexpr size_t kMostDirectSharedBytes = 192 << 10;  // of a block, in a team of any size; Hopper has 227 KB
+inline constexpr uint64_t kGranuleBytes = 16;                // what direct kernels move; addresses are multiples of it
+
+// What a rank tells the others of a direct kernel, and its own blocks.
+enum class Verdict : uint32_t {
+  kAbsent,  // has failed in an earlier launch and announces nothing
+  kFailed,  // has announced itself, but somebody is missing or disagrees
+  kNo,
+  kYes,
+  kUnheard,
+};
+
+// A verdict's other half, but for its last byte, which tells how many blocks the rank's kernel has. By this half it
+// cannot be mistaken for what a rank at odds writes there.
+inline constexpr uint32_t kVerdictMark = 0x5EA1'ED00;
+inline constexpr uint32_t kVerdictBlocks = 0xFF;
+static_assert(kMaxBlocks <= kVerdictBlocks);
+
+inline constexpr uint32_t kPartDone = 1;  // in an exit, whose other half tells the number of blocks, too
+
+// Between this rank and another.
+struct DirectEdge {
+  SegmentPlace readable;  // what that rank reads here …
+  SegmentPlace writable;  // … and writes: told to it
+  uint64_t bytes_to;      // of the message there …
+  uint64_t bytes_from;    // … and from there: what both must agree on
+};
+
+struct DirectMeeting {
+  DeviceDescriptor descriptor;  // its num_bytes is filled in for each edge
+  uint32_t reads;               // a bit a rank: this one reads from it, …
+  uint32_t writes;              // … writes to it
+  uint32_t is_even;             // whether all that this rank itself uses of its own tensors is aligned
+  DirectEdge edges[kMaxTeamRanks];
+};
+
+inline bool is_even(const void* data) noexcept {
+  return reinterpret_cast<uintptr_t>(data) % kGranuleBytes == 0;
+}
+
+// `num_bytes` further on.
+inline SegmentPlace behind(SegmentPlace place, uint64_t num_bytes) noexcept {
+  place.offset = place.offset + num_bytes;
+  return place;
+}
+
+// A bit a rank.
+inline uint32_t peers_of(const DeviceTeam& team) noexcept {
+  return ((1u << team.num_ranks) - 1) & ~(1u << team.rank);
+}
+
+// Of so many shards: whole cache lines. The last ones may be shorter, or empty.
+inline uint64_t shard_stride(uint64_t num_bytes, int num_shards) noexcept {
+  constexpr uint64_t kStep = 128;
+  const uint64_t lines_of_all = static_cast<uint64_t>(num_shards) * kStep;
+  return (num_bytes + lines_of_all - 1) / lines_of_all * kStep;
+}
+
+DirectMeeting meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
+// `num_blocks`, or what is preferred if that is 0.
+Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_ranks);
+
+const void* direct_exchange_kernel() noexcept;
+const void* direct_broadcast_kernel() noexcept;
+const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept;  // null: there is none
+
+// Puts all direct kernels, for teams of any size, on the current device.
+Status load_direct_kernels();
+
+}  // namespace axon::device

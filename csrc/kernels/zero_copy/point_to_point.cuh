@@ -1,0 +1,209 @@
+// The two ends of a point-to-point message that is written straight into the receiver's tensor, if that can be.
+//
+// The receiver *offers* its tensor to the sender: where it is, and which message it expects. One warp of the sender
+// leads: it sends the header, as before every message, compares the offer with what it has, looks the place up,
+// *claims* the offer, and tells its rank's other warps where to write. The last of them that is through tells the
+// receiver. Where the place is not mapped, or an address is off the granules, the leading warp says so instead, and the
+// other warps of both ranks move the message over lines. A receiver waits for header and outcome both, so whatever the
+// sender has launched instead of this is seen.
+//
+// Whether an offer holds is decided in one word of the sender's block, which either side exchanges once, the sender to
+// claim, a receiver to withdraw when it gives up: whoever comes second finds what the first has left. A sender that
+// comes second writes nothing; a receiver that does waits for the outcome, though it has failed, since until then its
+// tensor is written to. A sender that has claimed an offer writes all and tells so, whatever happens meanwhile.
+#pragma once
+
+#include "kernels/ll128/point_to_point.cuh"
+#include "kernels/zero_copy/handshake.cuh"
+#include "kernels/zero_copy/point_to_point.hpp"
+
+namespace axon::device {
+
+// What the leading warp tells the others of its rank; else an address, which is even.
+inline constexpr uint64_t kByLines = 0;
+inline constexpr uint64_t kNowhere = 1;  // it has given up
+
+// In the block of `owner`, with `peer`.
+__device__ __forceinline__ Rendezvous& rendezvous(const DeviceTeam& team, int owner, int peer) {
+  return reinterpret_cast<Rendezvous*>(team.blocks[owner] + team.layout.rendezvous)[peer];
+}
+
+__device__ __forceinline__ uint32_t next_message(const MessageCount& count) {
+  return load_relaxed(&count.number) + 1;
+}
+
+// By one thread of each of the `num_warps` that have called next_message(). True: the last.
+__device__ __forceinline__ bool leave_message(MessageCount& count, uint32_t number, uint32_t num_warps) {
+  if (atomicAdd(&count.num_left, 1u) + 1 != num_warps) return false;
+  store_relaxed(&count.num_left, 0u);
+  store_relaxed(&count.number, number);
+  return true;
+}
+
+__device__ __forceinline__ void tell_outcome(const Turn& turn, int receiver, Outcome outcome) {
+  store_packet(&rendezvous(turn.team, receiver, turn.team.rank).outcome,
+               packet_of({static_cast<uint32_t>(outcome), 0}, turn.epoch));
+}
+
+// Whether the other side had decided before, as it does. Relaxed: what the exchanges decide is whether stores follow at
+// all. A receiver's is on the sender's GPU, over NVLink, which lines need anyway.
+__device__ __forceinline__ bool decide(Rendezvous& of_sender, uint32_t number, Claim ours, Claim theirs) {
+  const auto word = [number](Claim claim) {
+    return static_cast<unsigned long long>(number) << 32 | static_cast<uint32_t>(claim);
+  };
+  return atomicExch_system(reinterpret_cast<unsigned long long*>(&of_sender.claim), word(ours)) == word(theirs);
+}
+
+// By thread 0 of the sender's leading warp.
+__device__ __noinline__ inline uint64_t choose_target(const Turn& turn, const ExchangeBlock& block, int peer) {
+  const DeviceTeam& team = turn.team;
+  Rendezvous& own = rendezvous(team, team.rank, peer);
+  Receipt<3> offer{{&own.offer[0], &own.offer[1], &own.offer[2]}, {}};
+  FaultCode fault = offer.await(turn, peer);
+  const auto& [place, theirs, tag] = offer.payloads;
+  const bool fits = is_same(turn.ours, theirs) && tag.low == block.send_tag;
+  if (fault == FaultCode::kNone && !fits) fault = FaultCode::kMismatch;
+  if (fault == FaultCode::kNone) {
+    (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
+    fence_device();                     // … for this rank's other warps, too
+    const auto to = *reinterpret_cast<const SegmentPlace*>(&place);
+    std::byte* target = is_aligned(block.send, kGranuleBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
+    if (target == nullptr) return kByLines;
+    const bool is_withdrawn = decide(own, turn.epoch, Claim::kClaimed, Claim::kWithdrawn);
+    if (!is_withdrawn) return reinterpret_cast<uint64_t>(target);
+    fault = await_fault(team, peer);
+  }
+  report_fault(team, {.code = fault,
+                      .peer = peer,
+                      .sequence = turn.epoch,
+                      .ours = turn.ours,
+                      .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs),
+                      .our_tag = block.send_tag,
+                      .their_tag = tag.low});
+  return kNowhere;
+}
+
+// By each warp of the sender, last of all but for lines.
+__device__ __forceinline__ void finish_sending(const Turn& turn, int peer, uint64_t target, uint32_t num_warps) {
+  const DeviceTeam& team = turn.team;
+  const bool is_written = target != kByLines && target != kNowhere;
+  if (is_written) fence_system();  // what this thread has written comes before
+  __syncwarp();
+  if (thread_of_warp() != 0) return;
+  const bool is_last = leave_message(rendezvous(team, team.rank, peer).sent, turn.epoch, num_warps);
+  if (!is_last || !is_written) return;
+  fence_system();  // … and what the other warps have
+  tell_outcome(turn, peer, Outcome::kWritten);
+  atomicAdd(&team.state->num_direct_messages, 1u);
+}
+
+__device__ __forceinline__ void lead_sending(const Site& site, const ExchangeBlock& block, int peer,
+                                             uint32_t num_warps) {
+  Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
+  const Turn turn(site.team, site.ours, next_message(own.sent));
+  const bool is_sent = send_header(site, peer, block.send_tag);
+  uint64_t target = kNowhere;
+  if (thread_of_warp() == 0) {
+    if (is_sent) target = choose_target(turn, block, peer);
+    store_packet(&own.target, packet_of(*reinterpret_cast<const Payload*>(&target), turn.epoch));
+    if (target == kByLines) tell_outcome(turn, peer, Outcome::kDeclined);
+  }
+  finish_sending(turn, peer, __shfl_sync(kWholeWarp, target, 0), num_warps);
+}
+
+// One warp's part of a message that begins at a granule. Chunks go around the warps.
+__device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte* target, const Job& part) {
+  constexpr uint32_t kInFlight = 16;  // granules a thread
+  constexpr uint64_t kChunk = uint64_t{32} * kInFlight;
+  const uint64_t num_granules = block.send_bytes / kGranuleBytes;
+  const auto* from = reinterpret_cast<const uint4*>(block.send);
+  auto* to = reinterpret_cast<uint4*>(target);
+  for (uint64_t first = part.lane * kChunk + thread_of_warp(); first < num_granules; first += part.num_lanes * kChunk) {
+    uint4 granules[kInFlight];
+#pragma unroll
+    for (uint32_t k = 0; k < kInFlight; ++k) {
+      if (first + 32 * k < num_granules) granules[k] = __ldcg(from + first + 32 * k);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < kInFlight; ++k) {
+      if (first + 32 * k < num_granules) to[first + 32 * k] = granules[k];
+    }
+  }
+  const uint64_t num_even = num_granules * kGranuleBytes, num_odd = block.send_bytes - num_even;
+  if (num_odd == 0 || part.lane != 0 || thread_of_warp() != 0) return;
+  store_odd_granule(target + num_even, num_odd, 0, load_odd_granule(block.send + num_even, num_odd));
+}
+
+// By the sender's other warps, of which lane 1 has the first part. True: it is to go over lines, nothing of it has.
+__device__ __forceinline__ bool goes_by_lines(const Site& site, const ExchangeBlock& block, int peer, const Job& job) {
+  Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
+  const Turn turn(site.team, site.ours, next_message(own.sent));
+  uint64_t target = kNowhere;
+  if (thread_of_warp() == 0) {
+    Receipt<1> told{{&own.target}, {}};
+    while (told.await(turn, site.team.rank) != FaultCode::kNone) continue;  // the leading warp tells in any case
+    target = *reinterpret_cast<const uint64_t*>(&told.payloads[0]);
+    (void)load_acquire(&own.target);  // as for the leading warp
+  }
+  target = __shfl_sync(kWholeWarp, target, 0);
+  __syncwarp();
+  if (target != kByLines && target != kNowhere) {
+    write_part(block, reinterpret_cast<std::byte*>(target), {job.group, job.lane - 1, job.num_lanes - 1});
+  }
+  finish_sending(turn, peer, target, job.num_lanes);
+  return target == kByLines;
+}
+
+// By one thread: what the sender's leading warp waits for.
+__device__ __forceinline__ void offer(const Turn& turn, int sender, SegmentPlace place, uint32_t tag) {
+  Packet* packets = rendezvous(turn.team, sender, turn.team.rank).offer;
+  store_packet(packets, packet_of(*reinterpret_cast<const Payload*>(&place), turn.epoch));
+  store_packet(packets + 1, packet_of(*reinterpret_cast<const Payload*>(&turn.ours), turn.epoch));
+  store_packet(packets + 2, packet_of({tag, 0}, turn.epoch));
+}
+
+// By one thread. Nothing, if it has not come; this rank has a fault then.
+__device__ __noinline__ inline Outcome await_outcome(const Turn& turn, int sender, uint32_t tag) {
+  const DeviceTeam& team = turn.team;
+  Receipt<1> outcome{{&rendezvous(team, team.rank, sender).outcome}, {}};
+  const FaultCode fault = outcome.await(turn, sender);
+  if (fault == FaultCode::kNone) return static_cast<Outcome>(outcome.payloads[0].low);
+  report_fault(team, {.code = fault, .peer = sender, .sequence = turn.epoch, .ours = turn.ours, .our_tag = tag});
+  return Outcome{};
+}
+
+__device__ __forceinline__ void lead_receiving(const Site& site, const ExchangeBlock& block, SegmentPlace place,
+                                               int peer, uint32_t num_warps) {
+  const DeviceTeam& team = site.team;
+  Rendezvous& own = rendezvous(team, team.rank, peer);
+  const Turn turn(team, site.ours, next_message(own.received));
+  const bool offers = site.is_sound() && thread_of_warp() == 0;
+  if (offers) offer(turn, peer, place, block.receive_tag);
+  __syncwarp();
+  const bool is_met = receive_header(site, peer, block.receive_tag);
+  if (offers) {
+    const Outcome outcome = is_met ? await_outcome(turn, peer, block.receive_tag) : Outcome{};
+    if (outcome == Outcome::kWritten) atomicAdd(&team.state->num_direct_messages, 1u);
+    if (outcome == Outcome{} &&
+        decide(rendezvous(team, peer, team.rank), turn.epoch, Claim::kWithdrawn, Claim::kClaimed)) {
+      (void)guard(turn, &rendezvous(turn.team, turn.team.rank, peer).outcome, peer);
+    }
+    (void)load_acquire(&own.outcome);  // what the sender has written is there
+  }
+  if (thread_of_warp() == 0) (void)leave_message(own.received, turn.epoch, num_warps);
+}
+
+// By the receiver's other warps. True: it comes over lines.
+__device__ __forceinline__ bool comes_by_lines(const Site& site, const ExchangeBlock& block, int peer,
+                                               uint32_t num_warps) {
+  Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
+  const Turn turn(site.team, site.ours, next_message(own.received));
+  Outcome outcome{};
+  if (thread_of_warp() == 0) {
+    if (site.is_sound()) outcome = await_outcome(turn, peer, block.receive_tag);
+    (void)leave_message(own.received, turn.epoch, num_warps);
+  }
+  return __shfl_sync(kWholeWarp, static_cast<uint32_t>(outcome), 0) == static_cast<uint32_t>(Outcome::kDeclined);
+}
+
+}  // namespace axon::device

@@ -1,0 +1,38 @@
+// Point-to-point messages that are written straight into the receivers' tensors, for large ones; over lines where that
+// cannot be. One kernel on the caller's stream, eager or in a CUDA graph:
+//
+//   MessagePlaces direct{.receives_from = 1u << peer, .receives = {…, place_of(tensor), …}};
+//   AXON_TRY(exchange_messages(team, call, direct, stream));     // at the peer: {.sends_to = …}
+//
+// Each message is agreed on by its two ranks alone, while the kernel runs, so those of one launch do not wait for each
+// other, whatever way each goes. Both ranks name it in their masks or both do not; otherwise that is a mismatch.
+//
+// When the kernel has ended, whatever its outcome, no peer writes into this rank's tensors any more; but for one that
+// has not been heard of for 10 s since the failure, and whose process the host has not seen end.
+#pragma once
+
+#include "kernels/ll128/collectives.hpp"
+
+namespace axon {
+
+namespace device {
+
+// What the sender tells the receiver of a message, …
+enum class Outcome : uint32_t { kWritten = 1, kDeclined = 2 };
+// … and what either of them leaves in Rendezvous::claim, in the low half; the high one is the message's number.
+enum class Claim : uint32_t { kClaimed = 1, kWithdrawn = 2 };
+
+}  // namespace device
+
+// Of the messages of a LineExchange on the point-to-point channel.
+struct MessagePlaces {
+  uint32_t sends_to = 0;                      // bit r: the message to rank r goes directly if it can
+  uint32_t receives_from = 0;                 // bit r: the one from rank r
+  SegmentPlace receives[kMaxTeamRanks] = {};  // [r]: of call.receives[r], which rank r writes; maybe none
+};
+
+// `call` as for exchange_lines. All messages that `direct` does not name go over lines.
+Status exchange_messages(const DeviceTeam& team, const LineExchange& call, const MessagePlaces& direct,
+                         StreamView stream);
+
+}  // namespace axon

@@ -1,0 +1,121 @@
+#include "kernels/zero_copy/reduce.cuh"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/dispatch.cuh"
+#include "kernels/reduce_types.hpp"
+
+namespace axon {
+namespace device {
+namespace {
+
+constexpr uint32_t kNumStages = kDirectFoldWarps * kDirectFoldStages;  // of a block
+
+// Several granules a thread, since a chunk costs as much as some hundred instructions; as long as those of all ranks
+// fit together. Where totals stay, half as much is faster up to 32 MiB (benchmarks/results/direct_2xh200.jsonl).
+uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
+  constexpr uint32_t kMostStageBytes = kMostDirectSharedBytes / kNumStages;
+  constexpr uint32_t kShortest = 256, kStep = 512;
+  const uint32_t longest = totals_stay ? 2048 : 4096;
+  return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, longest);
+}
+
+DirectFoldArguments arguments_of(const DeviceTeam& team, const DirectMeeting& meeting, double premul_factor) {
+  const auto dtype = static_cast<DataType>(meeting.descriptor.dtype);
+  const auto reduction = static_cast<Reduction>(meeting.descriptor.reduction);
+  return {.meeting = meeting,
+          .plan = {.reduction = fold_reduction(dtype, reduction),
+                   .num_ranks = team.num_ranks,
+                   .premul_factor = premul_factor},
+          .input = nullptr,
+          .output = nullptr,
+          .shard_bytes = 0,
+          .chunk_bytes = chunk_bytes(team.num_ranks, meeting.writes == 0)};
+}
+
+uint64_t begin_of_shard(uint64_t num_bytes, int num_ranks, int rank) {
+  return std::min(static_cast<uint64_t>(rank) * shard_stride(num_bytes, num_ranks), num_bytes);
+}
+
+Status launch_direct_fold(const DeviceTeam& team, DirectFoldArguments& call, int num_blocks, StreamView stream) {
+  const DeviceDescriptor& descriptor = call.meeting.descriptor;
+  const void* kernel =
+      direct_fold_kernel(static_cast<DataType>(descriptor.dtype), static_cast<Reduction>(descriptor.reduction));
+  Result<int> blocks = count_blocks(num_blocks, static_cast<DeviceOperation>(descriptor.operation), team.num_ranks);
+  if (!blocks.ok()) return std::move(blocks.status());
+  void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
+  return launch(kernel,
+                {.num_blocks = blocks.value(),
+                 .num_threads = 32 * kDirectFoldWarps,
+                 .num_shared_bytes = size_t{kNumStages} * static_cast<size_t>(team.num_ranks) * call.chunk_bytes},
+                parameters, stream);
+}
+
+}  // namespace
+
+const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept {
+  return with_arithmetic(dtype, reduction, []<typename Arithmetic>(Arithmetic) {
+    return reinterpret_cast<const void*>(&direct_fold<Arithmetic>);
+  });
+}
+
+}  // namespace device
+
+Status all_reduce_direct(const DeviceTeam& team, const LineReduction& call, const ReductionPlaces& places,
+                         StreamView stream) {
+  using namespace device;
+  if (direct_fold_kernel(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
+  const bool has_root = call.root != kNoRoot;
+  const bool receives = !has_root || call.root == team.rank;
+  const uint64_t num_bytes = call.num_elements * size_of(call.dtype);
+  DirectMeeting meeting = meeting_of(has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce, call.dtype,
+                                     call.reduction, call.root);
+  meeting.descriptor.num_bytes = num_bytes;
+  meeting.is_even = is_even(call.input) && (!receives || is_even(call.output)) ? 1 : 0;
+
+  const auto begin_of = [&](int rank) { return begin_of_shard(num_bytes, team.num_ranks, rank); };
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    meeting.edges[rank] = {.readable = behind(places.input, begin_of(rank)),
+                           .writable = receives ? behind(places.output, begin_of(rank)) : SegmentPlace{},
+                           .bytes_to = num_bytes,
+                           .bytes_from = num_bytes};
+  }
+  const uint64_t begin = begin_of(team.rank), shard_bytes = begin_of(team.rank + 1) - begin;
+  if (shard_bytes != 0) {
+    meeting.reads = peers_of(team);
+    meeting.writes = has_root ? meeting.reads & 1u << call.root : meeting.reads;
+  }
+  DirectFoldArguments arguments = arguments_of(team, meeting, call.premul_factor);
+  arguments.input = static_cast<const std::byte*>(call.input) + begin;
+  arguments.output = receives ? static_cast<std::byte*>(call.output) + begin : nullptr;
+  arguments.shard_bytes = shard_bytes;
+  return launch_direct_fold(team, arguments, places.num_blocks, stream);
+}
+
+Status reduce_scatter_direct(const DeviceTeam& team, const LineReduceScatter& call, const ReduceScatterPlaces& places,
+                             StreamView stream) {
+  using namespace device;
+  if (direct_fold_kernel(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
+  DirectMeeting meeting = meeting_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction, kNoRoot);
+  const SendBlock& own = call.inputs[team.rank];
+  const auto ranks = static_cast<uint64_t>(team.num_ranks);  // times a shard is the input, unless shards are uneven
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    meeting.edges[rank] = {.readable = places.inputs[rank],
+                           .writable = {},
+                           .bytes_to = ranks * call.inputs[rank].num_bytes,
+                           .bytes_from = ranks * own.num_bytes};
+  }
+  meeting.descriptor.num_bytes = ranks * own.num_bytes;
+  if (own.num_bytes != 0) {
+    meeting.reads = peers_of(team);
+    meeting.is_even = is_even(own.data) && is_even(call.output) ? 1 : 0;
+  }
+  DirectFoldArguments arguments = arguments_of(team, meeting, call.premul_factor);
+  arguments.input = static_cast<const std::byte*>(own.data);
+  arguments.output = static_cast<std::byte*>(call.output);
+  arguments.shard_bytes = own.num_bytes;
+  return launch_direct_fold(team, arguments, places.num_blocks, stream);
+}
+
+}  // namespace axon

@@ -1,0 +1,194 @@
+// Reductions that read the peers' inputs and write the peers' outputs: rank r takes shard r of all inputs, folds it in
+// rank order and stores the total wherever it belongs.
+//
+// Steps: 1. Bytes in a rank: (n−1)/n·S; out, for all_reduce, as many. Sources: reduce_scatter + all_gather
+// (Rabenseifner, 2004), both one-sided. A warp has a ring of stages in shared memory; bulk copies fill them with a
+// chunk of each input, the warp folds these in place, bulk copies take the totals away. So few multiprocessors keep the
+// links busy.
+#pragma once
+
+#include "kernels/bulk_copy.cuh"
+#include "kernels/ll128/message.cuh"
+#include "kernels/reduce.cuh"
+#include "kernels/zero_copy/handshake.cuh"
+
+namespace axon::device {
+
+inline constexpr uint32_t kDirectFoldWarps = 8;
+inline constexpr uint32_t kDirectFoldStages = 3;
+
+struct DirectFoldArguments {
+  DirectMeeting meeting;
+  FoldPlan plan;
+  const std::byte* input;  // the own shard of the own input
+  std::byte* output;       // … of the own output; null: the total does not stay here
+  uint64_t shard_bytes;
+  uint32_t chunk_bytes;  // of each input, a stage
+};
+
+// One warp's part: chunks first, first + step, … What belongs to rank r is in thread r. Loads may begin before it is
+// certain that all ranks agree, since nobody notices them.
+template <typename Arithmetic>
+class DirectFolder {
+ public:
+  __device__ __forceinline__ DirectFolder(const DirectFoldArguments& call, int own_rank, uint32_t first, uint32_t step,
+                                          std::byte* stages, LoadBarrier* barriers)
+      : call_(call),
+        thread_(thread_of_warp()),
+        num_ranks_(static_cast<uint32_t>(call.plan.num_ranks)),
+        is_own_(static_cast<int>(thread_) == own_rank),
+        first_(first),
+        step_(step),
+        stages_(stages),
+        barriers_(barriers),
+        num_chunks_(static_cast<uint32_t>((call.shard_bytes + call.chunk_bytes - 1) / call.chunk_bytes)) {
+    if (thread_ == 0) {
+      for (uint32_t stage = 0; stage < kDirectFoldStages; ++stage) barriers_[stage].initialize();
+    }
+  }
+
+  // Loads all stages but one.
+  __device__ __forceinline__ void begin(const Reach (&reaches)[kMaxTeamRanks]) {
+    if (thread_ < num_ranks_) source_ = is_own_ ? call_.input : reaches[thread_].readable;
+    fence_proxy();  // the barriers and the tensors
+    __syncwarp();
+    for (uint32_t stage = 0; stage < kBegun; ++stage) load(first_ + stage * step_, stage);
+  }
+
+  __device__ __forceinline__ void run(const Reach (&reaches)[kMaxTeamRanks]) {
+    if (thread_ < num_ranks_) target_ = is_own_ ? call_.output : reaches[thread_].writable;
+    uint32_t number = 0;
+    for (uint32_t chunk = first_; chunk < num_chunks_; chunk += step_, ++number) {
+      await_store_reads();  // from the stage before, which is to be loaded again
+      __syncwarp();
+      load(chunk + kBegun * step_, (number + kBegun) % kDirectFoldStages);
+      const uint32_t stage = number % kDirectFoldStages;
+      barriers_[stage].await(number / kDirectFoldStages % 2);
+      take(chunk, part_of(stage, 0));
+    }
+    await_stores();
+    fence_proxy();
+  }
+
+  // Instead: loads that have begun end, for nothing.
+  __device__ __forceinline__ void abandon() {
+    for (uint32_t stage = 0; stage < kBegun; ++stage) {
+      if (first_ + stage * step_ < num_chunks_) barriers_[stage].await(0);
+    }
+  }
+
+ private:
+  static constexpr uint32_t kBegun = kDirectFoldStages - 1;
+
+  // Rank's chunk in a stage; that of rank 0 becomes the total.
+  __device__ __forceinline__ std::byte* part_of(uint32_t stage, uint32_t rank) const {
+    return stages_ + (stage * num_ranks_ + rank) * call_.chunk_bytes;
+  }
+
+  __device__ __forceinline__ uint64_t offset_of(uint32_t chunk) const { return uint64_t{chunk} * call_.chunk_bytes; }
+  __device__ __forceinline__ uint32_t bytes_of(uint32_t chunk) const {
+    return static_cast<uint32_t>(min(uint64_t{call_.chunk_bytes}, call_.shard_bytes - offset_of(chunk)));
+  }
+
+  // All but the granule that the shard's end cuts.
+  __device__ __forceinline__ void load(uint32_t chunk, uint32_t stage) const {
+    if (chunk >= num_chunks_) return;
+    const uint32_t num_even = bytes_of(chunk) / kGranuleBytes * kGranuleBytes;
+    if (thread_ == 0) barriers_[stage].expect(num_ranks_ * num_even);
+    __syncwarp();
+    if (thread_ >= num_ranks_ || num_even == 0) return;
+    begin_load(part_of(stage, thread_), source_ + offset_of(chunk), num_even, barriers_[stage]);
+  }
+
+  // Folds a chunk that has come, and passes the total on.
+  __device__ __forceinline__ void take(uint32_t chunk, std::byte* parts) const {
+    const uint32_t num_bytes = bytes_of(chunk);
+    const uint32_t num_odd = num_bytes % kGranuleBytes, num_even = num_bytes - num_odd;
+    Granule* cut = reinterpret_cast<Granule*>(parts + num_even);
+    if (num_odd != 0) {
+      if (thread_ < num_ranks_) {
+        cut[thread_ * (call_.chunk_bytes / kGranuleBytes)] =
+            load_odd_granule(source_ + offset_of(chunk) + num_even, num_odd);
+      }
+      __syncwarp();
+    }
+    fold(reinterpret_cast<Granule*>(parts), count_granules(num_bytes));
+    fence_proxy_shared();
+    __syncwarp();
+    if (target_ != nullptr) {
+      std::byte* target = target_ + offset_of(chunk);
+      if (num_even != 0) begin_store(target, parts, num_even);
+      if (num_odd != 0) store_odd_granule(target + num_even, num_odd, 0, *cut);
+    }
+    close_store_group();
+  }
+
+  // kWide granules a thread at a time, so that their loads do not wait for each other's sums. Behind the end the first
+  // one is taken again.
+  __device__ __forceinline__ void fold(Granule* parts, uint32_t num_granules) const {
+    constexpr uint32_t kWide = 4;
+    const uint32_t stride = call_.chunk_bytes / kGranuleBytes;
+#pragma unroll 1
+    for (uint32_t first = thread_; first < num_granules; first += 32 * kWide) {
+      Accumulator<Arithmetic, Granule> totals[kWide];
+      Granule next[kWide];
+      uint32_t indices[kWide];
+#pragma unroll
+      for (uint32_t k = 0; k < kWide; ++k) indices[k] = first + 32 * k < num_granules ? first + 32 * k : first;
+#pragma unroll
+      for (uint32_t k = 0; k < kWide; ++k) next[k] = load_shared(&parts[indices[k]]);
+#pragma unroll
+      for (uint32_t k = 0; k < kWide; ++k) totals[k].set(call_.plan, next[k]);
+#pragma unroll 1
+      for (uint32_t rank = 1; rank < num_ranks_; ++rank) {
+#pragma unroll
+        for (uint32_t k = 0; k < kWide; ++k) next[k] = load_shared(&parts[rank * stride + indices[k]]);
+#pragma unroll
+        for (uint32_t k = 0; k < kWide; ++k) totals[k].add(call_.plan, next[k]);
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < kWide; ++k) {
+        if (k == 0 || indices[k] != first) parts[indices[k]] = totals[k].result(call_.plan);
+      }
+    }
+  }
+
+  const DirectFoldArguments& call_;
+  uint32_t thread_;
+  uint32_t num_ranks_;
+  bool is_own_;
+  uint32_t first_;
+  uint32_t step_;
+  const std::byte* source_ = nullptr;
+  std::byte* target_ = nullptr;
+  std::byte* stages_;
+  LoadBarrier* barriers_;
+  uint32_t num_chunks_;
+};
+
+extern __shared__ __align__(128) std::byte direct_fold_stages[];
+
+template <typename Arithmetic>
+__global__ void __launch_bounds__(32 * kDirectFoldWarps)
+    direct_fold(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectFoldArguments call) {
+  __shared__ Reach reaches[kMaxTeamRanks];
+  __shared__ LoadBarrier barriers[kDirectFoldWarps][kDirectFoldStages];
+  await_stream();
+  const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
+  const uint32_t warp = threadIdx.x / 32;
+  const uint32_t stage_bytes = kDirectFoldStages * static_cast<uint32_t>(team.num_ranks) * call.chunk_bytes;
+  DirectFolder<Arithmetic> folder(call, team.rank, warp * gridDim.x + blockIdx.x, kDirectFoldWarps * gridDim.x,
+                                  direct_fold_stages + warp * stage_bytes, barriers[warp]);
+  const bool is_early = seek(turn, call.meeting, reaches);
+  if (is_early) folder.begin(reaches);
+  const Course course = agree(turn, call.meeting, reaches);
+  if (course == Course::kMove) {
+    if (!is_early) folder.begin(reaches);
+    folder.run(reaches);
+  } else if (is_early) {
+    folder.abandon();
+  }
+  leave(turn, call.meeting, course, reaches);
+}
+
+}  // namespace axon::device

@@ -1,0 +1,302 @@
+#include "messaging/exchange.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <new>
+#include <set>
+#include <utility>
+
+namespace axon {
+
+Exchange::Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint)
+    : messenger_(messenger), inbox_(inbox), sequence_(sequence), fingerprint_(fingerprint) {}
+
+// Requests that still move (a peer died over shared memory) rest with the transport: they must not find us any more,
+// and neither they nor the scratch that they may touch can be used again.
+Exchange::~Exchange() {
+  for (size_t i = 0; i < num_scratches_; ++i) {
+    at_rest() ? messenger_.scratch_pool().give_back(scratches_[i]) : messenger_.scratch_pool().give_up(scratches_[i]);
+  }
+  for (Request* request = live_.front(); request != nullptr; request = live_.front()) {
+    static_cast<ExchangeNode*>(request)->unlink();
+    request->exchange = nullptr;
+    messenger_.adopt(*request);
+  }
+}
+
+Buffer Exchange::scratch(size_t num_bytes) {
+  assert(num_scratches_ < kMostScratches);
+  return scratches_[num_scratches_++] = messenger_.scratch_pool().take(num_bytes);
+}
+
+void Exchange::fail(Status reason) noexcept {
+  if (!failure_.ok()) return;
+  failure_ = std::move(reason);
+  for (Request* request = live_.front(); request != nullptr;) {
+    Request* next = live_.next(*request);
+    abandon(*request);
+    request = next;
+  }
+}
+
+// Nobody waits for this request any more; if the transport has it, it goes on moving.
+void Exchange::abandon(Request& request) noexcept {
+  Batch* const batch = std::exchange(request.batch, nullptr);
+  if (batch == nullptr) return;  // given up before
+  batch->one_less();
+  switch (request.state) {
+    case Request::State::kPosted:
+    case Request::State::kQueued:
+      static_cast<InboxNode&>(request).unlink();
+      release(request);
+      break;
+    case Request::State::kOffered:  // later the inbox may be gone
+      inbox_.flow().regain(request.header.destination);
+      break;
+    case Request::State::kMoving:
+      break;
+  }
+}
+
+std::vector<int> Exchange::ranks_awaited() {
+  std::set<int> ranks;
+  for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
+    const MessageHeader& header = request->header;
+    const bool sends = header.source == static_cast<uint32_t>(rank());
+    const uint32_t other = sends ? header.destination : header.source;
+    if (other != kAnySource) ranks.insert(static_cast<int>(other));
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+std::vector<int> Exchange::ranks_behind() {
+  std::set<int> ranks;
+  for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
+    const bool lacks_credit =
+        request->state == Request::State::kOffered && inbox_.flow().is_short_of_credit(request->buffer.num_bytes);
+    if (lacks_credit || request->state == Request::State::kQueued) {
+      ranks.insert(static_cast<int>(request->header.destination));
+    }
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+bool Exchange::awaits(PeerId peer) noexcept {
+  return live_.find([&](const Request& request) {
+    return request.peer == peer || (request.peer == kNoPeer && nobody_left());
+  }) != nullptr;
+}
+
+Request& Exchange::make_request(Batch& batch, PeerId peer, const Message& message, Buffer buffer) noexcept {
+  auto* request = new (block_pool().allocate(sizeof(Request))) Request;
+  request->done = &Exchange::on_done;
+  request->exchange = this;
+  request->batch = &batch;
+  request->peer = peer;
+  request->buffer = buffer;
+  request->header.sequence = sequence_;
+  request->header.slot = message.slot;
+  request->header.fingerprint = fingerprint_;
+  if (fingerprint_.operation == OperationKind::kAllToAll) request->header.fingerprint.num_elements = message.num_back;
+  live_.push_back(*request);
+  return *request;
+}
+
+void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept {
+  const PeerId peer = inbox_.team().peers[message.peer];
+  Request& request =
+      make_request(batch, peer, message, {const_cast<std::byte*>(buffer.data), buffer.num_bytes, buffer.kind});
+  request.header.key = inbox_.team().keys[message.peer];
+  request.header.source = static_cast<uint32_t>(rank());
+  request.header.destination = static_cast<uint32_t>(message.peer);
+  if (messenger_.is_lost(peer)) return finish(request, lost(message.peer));
+  if (const Status& departure = inbox_.departure_of(message.peer); !departure.ok()) {
+    return finish(request, departure.clone());
+  }
+  if (inbox_.flow().may_send(request.header.destination)) [[likely]]
+    return transmit(request);
+  request.state = Request::State::kQueued;
+  inbox_.flow().enqueue(request);
+}
+
+// Messages between two ranks are numbered as they leave: those that never do leave no gap.
+void Exchange::transmit(Request& send) noexcept {
+  const uint32_t destination = send.header.destination;
+  if (fingerprint_.operation == OperationKind::kPointToPoint) {
+    send.header.sequence = inbox_.next_point_to_point(destination);
+  }
+  ++num_moving_;
+  const ConstBuffer payload{send.buffer.data, send.buffer.num_bytes, send.buffer.kind};
+  const bool is_eager = inbox_.flow().take(destination, payload.num_bytes) == FlowControl::Protocol::kEager;
+  send.state = is_eager ? Request::State::kMoving : Request::State::kOffered;
+  Transport& transport = messenger_.transport();
+  auto sent = is_eager ? transport.send(send.peer, send.header, payload, send)
+                       : transport.offer(send.peer, send.header, payload, send);
+  if (sent) on_done(send, std::move(*sent));
+}
+
+void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
+  const bool from_anyone = message.peer == kAnyRank;
+  const PeerId peer = from_anyone ? kNoPeer : inbox_.team().peers[message.peer];
+  Request& request = make_request(batch, peer, message, buffer);
+  request.header.source = from_anyone ? kAnySource : static_cast<uint32_t>(message.peer);
+  request.header.destination = static_cast<uint32_t>(rank());
+  request.state = Request::State::kPosted;
+  if (!inbox_.post(request)) return;
+  if (Status hopelessness = hopelessness_of(request); !hopelessness.ok()) {
+    static_cast<InboxNode&>(request).unlink();
+    finish(request, std::move(hopelessness));
+  }
+}
+
+Status Exchange::hopelessness_of(const Request& receive) const {
+  if (receive.header.source == kAnySource) {
+    return nobody_left() ? Status(ErrorCode::kPeerLost, "all other ranks are gone") : Status();
+  }
+  const int source = static_cast<int>(receive.header.source);
+  if (messenger_.is_lost(receive.peer)) return lost(source);
+  return is_silent(source) ? inbox_.departure_of(source).clone() : Status();
+}
+
+void Exchange::deliver(Request& receive, const MessageHeader& header, const Payload& payload) noexcept {
+  if (!fits(receive, header, payload)) {
+    Status why = misfit(receive, header, payload);
+    if (payload.rendezvous != nullptr) messenger_.transport().refuse(payload.rendezvous, why);
+    finish(receive, std::move(why));
+    return;
+  }
+  matched_source_ = static_cast<int>(header.source);
+  if (payload.rendezvous != nullptr && messenger_.is_lost(inbox_.team().peers[header.source])) {
+    messenger_.transport().refuse(payload.rendezvous, Status());  // what waits at its sender is gone with it
+    finish(receive, lost(static_cast<int>(header.source)));
+    return;
+  }
+  if (payload.rendezvous == nullptr) {
+    if (payload.num_bytes != 0) std::memcpy(receive.buffer.data, payload.bytes, payload.num_bytes);
+    finish(receive, Status());
+    return;
+  }
+  receive.state = Request::State::kMoving;
+  receive.peer = inbox_.team().peers[header.source];
+  ++num_moving_;
+  if (auto fetched = messenger_.transport().fetch(payload.rendezvous, receive.buffer, receive)) {
+    on_done(receive, std::move(*fetched));
+  }
+}
+
+// Collectives have compared fingerprints already (Inbox::compare), except for the sizes of an all_to_all; point to
+// point compares type and length here.
+bool Exchange::fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept {
+  return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == receive.header.fingerprint;
+}
+
+Status Exchange::misfit(const Request& receive, const MessageHeader& header, const Payload& payload) const {
+  const std::string name = name_of(fingerprint_.operation);
+  const auto side = [](uint32_t rank, size_t num_bytes, DataType dtype) {
+    return "rank " + std::to_string(rank) + " has " + std::to_string(num_bytes / size_of(dtype)) + " elements of " +
+           name_of(dtype) + " (" + std::to_string(num_bytes) + " bytes)";
+  };
+  const auto mismatch = [&](const std::string& sender, const std::string& receiver) {
+    return Status(ErrorCode::kMismatch, "mismatched " + name + ", slot or tag " + std::to_string(header.slot) +
+                                            ": the sender, " + sender + "; the receiver, " + receiver);
+  };
+  const bool is_of_way_back = fingerprint_.operation == OperationKind::kAllToAll &&
+                              header.fingerprint.num_elements != receive.header.fingerprint.num_elements;
+  const auto num_bytes_of = [](const MessageHeader& each) {
+    return each.fingerprint.num_elements * size_of(each.fingerprint.dtype);
+  };
+  if (is_of_way_back) {
+    return mismatch(side(header.destination, num_bytes_of(receive.header), fingerprint_.dtype),
+                    side(header.source, num_bytes_of(header), header.fingerprint.dtype));
+  }
+  return mismatch(side(header.source, payload.num_bytes, header.fingerprint.dtype),
+                  side(header.destination, receive.buffer.num_bytes, fingerprint_.dtype));
+}
+
+bool Exchange::nobody_left() const noexcept {
+  const Team& team = inbox_.team();
+  if (team.size() == 1) return false;  // it may still send to itself
+  for (int other = 0; other < team.size(); ++other) {
+    if (other != team.rank && !is_silent(other)) return false;
+  }
+  return true;
+}
+
+// Nothing more comes from there: of a collective's messages that is told to all its ranks.
+bool Exchange::is_silent(int rank) const noexcept {
+  const bool is_point_to_point = fingerprint_.operation == OperationKind::kPointToPoint;
+  return messenger_.is_lost(inbox_.team().peers[static_cast<size_t>(rank)]) ||
+         (is_point_to_point && inbox_.is_spent(rank));
+}
+
+Status Exchange::lost(int rank) const {
+  return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: its process ended or cannot be reached"};
+}
+
+// Of a process that has just ended, a transport may know before anybody watches it end. A receiver that refuses a
+// message (transport/refusal.hpp) can be reached; of a mismatch its text names both ranks.
+Status Exchange::unreachable(PeerId peer, const Status& why) const {
+  if (why.code() == ErrorCode::kMismatch) return why.clone();
+  const std::vector<PeerId>& peers = inbox_.team().peers;
+  const auto rank = std::find(peers.begin(), peers.end(), peer) - peers.begin();
+  const char* const what = why.code() == ErrorCode::kAborted ? " has refused a message: " : " cannot be reached: ";
+  return {why.code(), "rank " + std::to_string(rank) + what + why.message()};
+}
+
+void Exchange::on_done(Completion& completion, Status status) noexcept {
+  auto& request = static_cast<Request&>(completion);
+  if (request.exchange == nullptr) return;
+  Exchange& exchange = *request.exchange;
+  --exchange.num_moving_;
+  if (request.state == Request::State::kOffered && request.batch != nullptr) {
+    exchange.inbox_.flow().regain(request.header.destination);
+  }
+  // Given up by its operation: nobody asks why it failed, and the group that knows its ranks may be gone.
+  if (!status.ok() && request.batch != nullptr) status = exchange.unreachable(request.peer, status);
+  exchange.finish(request, std::move(status));
+}
+
+// A request that fails takes its operation with it.
+void Exchange::finish(Request& request, Status status) noexcept {
+  Batch* batch = std::exchange(request.batch, nullptr);
+  release(request);
+  if (!status.ok() && batch != nullptr) fail(std::move(status));
+  if (batch != nullptr) batch->one_less();
+}
+
+void Exchange::release(Request& request) noexcept {
+  static_cast<ExchangeNode&>(request).unlink();
+  request.~Request();
+  block_pool().release(&request, sizeof(Request));
+}
+
+// Its coroutine may be destroyed while it is suspended here, or about to be woken: nobody wakes it any more.
+Batch::~Batch() {
+  set_waiter(nullptr);
+  unlink();
+  if (num_outstanding_ == 0) return;
+  for (Request* request = exchange_.live_.front(); request != nullptr;) {
+    Request* next = exchange_.live_.next(*request);
+    if (request->batch == this) exchange_.abandon(*request);
+    request = next;
+  }
+}
+
+void Batch::send(Message message, ConstBuffer buffer) noexcept {
+  if (!exchange_.failure_.ok()) return;
+  ++num_outstanding_;
+  exchange_.send(*this, message, buffer);
+}
+
+void Batch::receive(Message message, Buffer buffer) noexcept {
+  if (!exchange_.failure_.ok()) return;
+  ++num_outstanding_;
+  exchange_.receive(*this, message, buffer);
+}
+
+void Batch::one_less() noexcept {
+  if (--num_outstanding_ == 0 && has_waiter()) exchange_.messenger_.schedule(*this);
+}
+
+}  // namespace axon

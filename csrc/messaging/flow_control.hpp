@@ -1,0 +1,147 @@
+// Back-pressure: how far a rank of a group may send ahead of another rank's receives.
+//
+// A sender holds credit for each rank: a number of messages, and a number of bytes that they may carry eagerly.
+//
+//   within both                      eager: the receiver holds the message until a receive matches it
+//   beyond the bytes                 rendezvous: the payload waits at its sender, the receiver holds the header alone
+//   beyond the messages              the whole message waits at its sender, in the order of the sends
+//
+// The receiver returns the credit of eager messages in batches, once receives have taken them. A rendezvous returns its
+// own credit when it ends, which its sender knows. So no message is added to the exchange of small ones, and a rank
+// holds at most what the allowances of its senders add up to. A receive that no held message matches, from a sender
+// that has spent its messages, gets that sender more of them (advance): what it waits for may be behind these.
+// A rank that leaves the group says so to those whose messages it holds, and later to each that still sends
+// (Messenger): their further sends fail at once.
+// docs/adr/senders-wait-for-credit.md has the reasons.
+//
+// Owned by an inbox; used only by the holder of the progress token.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/intrusive_list.hpp"
+#include "messaging/request.hpp"
+#include "messaging/team.hpp"
+
+namespace axon {
+
+// What a rank may have sent to another one of its group, and that one not received.
+struct Allowance {
+  uint32_t num_messages = 0;
+  uint32_t num_bytes = 0;  // of payloads that are sent eagerly
+
+  // All ranks of a group choose alike. What a rank holds for all others is bounded: by 64 MiB of payloads in groups of
+  // up to 512 ranks, and 256 Ki headers in those of up to 1024.
+  static Allowance in_group_of(int num_ranks) noexcept;
+};
+
+class FlowControl : public ListNode<FlowControl> {
+ public:
+  enum class Protocol : uint8_t { kEager, kRendezvous };
+
+  FlowControl(Transport& transport, const Team& team, Allowance allowance);
+  ~FlowControl() { unlink(); }
+
+  const Allowance& allowance() const noexcept { return allowance_; }
+
+  // ---- As a sender
+
+  bool may_send(uint32_t destination) const noexcept { return ranks_[destination].num_messages_left > 0; }
+  // Takes the credit of a message that is sent now.
+  Protocol take(uint32_t destination, size_t num_bytes) noexcept {
+    Rank& rank = ranks_[destination];
+    --rank.num_messages_left;
+    const bool is_eager = num_bytes <= largest_eager_ && static_cast<int64_t>(num_bytes) <= rank.num_bytes_left;
+    if (!is_eager) return Protocol::kRendezvous;
+    rank.num_bytes_left -= static_cast<int32_t>(num_bytes);
+    return Protocol::kEager;
+  }
+  // Where may_send() says no: the send is transmitted by its exchange once there is credit, unless it is unlinked
+  // before.
+  void enqueue(Request& send) noexcept;
+  // A rendezvous to that rank has ended, or nobody waits for it any more.
+  void regain(uint32_t destination) noexcept { add_messages(destination, 1); }
+  // The other rank returns credit.
+  void on_credit(const MessageHeader& credit) noexcept;
+  // Whether that message says that its rank has left the group instead, and receives nothing any more.
+  static bool tells_of_leave(const MessageHeader& credit) noexcept;
+  // What waits for credit of a rank that has left fails for that reason, each send with its operation.
+  void fail_waiting(uint32_t destination, const Status& reason) noexcept;
+  // Whether a payload of this size is only sent by rendezvous for want of credit.
+  bool is_short_of_credit(size_t num_bytes) const noexcept { return num_bytes <= largest_eager_; }
+
+  // ---- As a receiver
+
+  void note_latest(const MessageHeader& header) noexcept { ranks_[header.source].latest = header; }
+  const MessageHeader& latest_from(uint32_t source) const noexcept { return ranks_[source].latest; }
+  // An eager message has been received or dropped: the inbox holds nothing of it any more.
+  void note_consumed(uint32_t source, size_t num_bytes) noexcept {
+    Rank& rank = ranks_[source];
+    ++rank.num_messages_owed;
+    rank.num_bytes_owed += static_cast<uint32_t>(num_bytes);
+    if (is_worth_returning(rank)) [[unlikely]]
+      mark_due(source);
+  }
+  void note_held(uint32_t source) noexcept { ++ranks_[source].num_held; }
+  void note_released(uint32_t source) noexcept { --ranks_[source].num_held; }
+  // Whether the sender may have no credit left for further messages.
+  bool has_spent_all(uint32_t source) const noexcept;
+  // Grants a sender further messages though none have been received.
+  void advance(uint32_t source) noexcept;
+  // The inbox ends, with whatever it holds: tells the senders of that, which may wait for credit.
+  void dismiss() noexcept;
+  // Tells one rank that this rank of the team has left.
+  static void tell_of_leave(Transport& transport, const Team& team, uint32_t rank) noexcept;
+
+  // ---- Both
+
+  // Credit is returned, and waiting messages are sent, when the owner of this list calls settle(): not at once, since a
+  // message to this very process is delivered from within its send(). None (null): never more.
+  void settle_by(IntrusiveList<FlowControl>* due) noexcept {
+    unlink();
+    settled_by_ = due;
+  }
+  void settle() noexcept;
+
+ private:
+  // All that the path of small messages touches, in one cache line.
+  struct alignas(64) Rank {
+    MessageHeader latest;           // the latest message from it; of no operation: none
+    int32_t num_messages_left = 0;  // that may be sent to it; none while messages wait for credit
+    int32_t num_bytes_left = 0;
+    int32_t num_messages_owed = 0;  // credit to return to it; negative: granted in advance
+    uint32_t num_bytes_owed = 0;
+    int32_t num_held = 0;  // messages from it that wait for a receive
+  };
+  static_assert(sizeof(Rank) == 64);
+
+  // And the rest.
+  struct Backlog {
+    IntrusiveList<Request, InInbox> waiting;  // sends to it
+    int32_t num_regained = 0;                 // messages that may be sent from these
+    int32_t num_advanced = 0;                 // messages to grant it in advance
+  };
+
+  bool is_worth_returning(const Rank& rank) const noexcept {
+    return rank.num_messages_owed >= num_messages_to_return_ || rank.num_bytes_owed >= num_bytes_to_return_;
+  }
+  void add_messages(uint32_t destination, int32_t num_messages) noexcept;
+  void mark_due(uint32_t rank) noexcept;
+  void return_credit(uint32_t source) noexcept;
+  void send_credit(uint32_t source, int32_t num_messages, uint32_t num_bytes) noexcept;
+  void send_waiting(uint32_t destination) noexcept;
+
+  Transport& transport_;
+  const Team& team_;
+  const Allowance allowance_;
+  const size_t largest_eager_;
+  const int32_t num_messages_to_return_;
+  const uint32_t num_bytes_to_return_;
+  std::vector<Rank> ranks_;
+  std::vector<Backlog> backlogs_;
+  std::vector<uint32_t> due_;                         // ranks, each once
+  IntrusiveList<FlowControl>* settled_by_ = nullptr;  // the messenger's, which outlives this
+};
+
+}  // namespace axon

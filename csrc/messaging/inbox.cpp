@@ -1,0 +1,268 @@
+#include "messaging/inbox.hpp"
+
+#include <algorithm>
+
+#include "messaging/exchange.hpp"
+
+namespace axon {
+
+// Sequence numbers wrap: "later" means less than half the range ahead.
+static bool is_later(uint32_t left, uint32_t right) noexcept {
+  return static_cast<int32_t>(left - right) > 0;
+}
+
+static bool is_for(const Request& receive, const MessageHeader& header) noexcept {
+  const MessageHeader& expected = receive.header;
+  const bool from_there = expected.source == header.source || expected.source == kAnySource;
+  return from_there && expected.slot == header.slot &&
+         (header.fingerprint.operation == OperationKind::kPointToPoint || expected.sequence == header.sequence);
+}
+
+static size_t most_unexpected_bytes(const Allowance& of_each, size_t num_ranks) noexcept {
+  const size_t most_of_each = of_each.num_bytes + of_each.num_messages * sizeof(Unexpected);
+  return std::max(Inbox::kMostUnexpectedBytes, 2 * most_of_each * num_ranks);
+}
+
+Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener)
+    : Inbox(transport, pool, team, listener, Allowance::in_group_of(team.size())) {}
+
+Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener, Allowance allowance)
+    : transport_(transport),
+      pool_(pool),
+      team_(team),
+      listener_(listener),
+      flow_(transport, team, allowance),
+      most_unexpected_bytes_(most_unexpected_bytes(allowance, team.peers.size())),
+      sent_(team.peers.size()),
+      arrived_(team.peers.size()),
+      departures_(team.peers.size()) {}
+
+Inbox::~Inbox() {
+  if (num_forks() != born_after_) return;  // in a child: the connections are its parent's
+  const Status left(ErrorCode::kAborted, "it has left the group without receiving it");
+  const auto discard_all = [&](IntrusiveList<Unexpected>& list) {
+    while (Unexpected* message = list.front()) {
+      if (message->payload.rendezvous != nullptr) transport_.refuse(message->payload.rendezvous, left);
+      release_copy(pool_, *message);
+    }
+  };
+  for (auto& bucket : unexpected_) discard_all(bucket);
+  discard_all(unexpected_point_to_point_);
+  discard_all(early_);
+}
+
+void Inbox::enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept {
+  entered_[sequence % kNumEntered] = {sequence, fingerprint};
+  if (is_later(sequence, latest_entered_)) latest_entered_ = sequence;
+  Unexpected* differing = unexpected_[bucket_of(sequence)].find([&](const Unexpected& message) {
+    return message.header.sequence == sequence && !is_same_call(message.header.fingerprint, fingerprint);
+  });
+  if (differing != nullptr) (void)listener_.on_mismatch(differing->header, fingerprint);
+}
+
+void Inbox::leave(uint32_t sequence) noexcept {
+  IntrusiveList<Unexpected>& list = unexpected_[bucket_of(sequence)];
+  const auto is_left = [&](const Unexpected& message) { return message.header.sequence == sequence; };
+  while (Unexpected* message = list.find(is_left)) {
+    let_go(*message);
+    refuse(message->header, message->payload);
+    release_copy(pool_, *message);
+  }
+  if (has_withheld_) [[unlikely]]
+    relieve_again();
+}
+
+bool Inbox::post(Request& receive) noexcept {
+  const bool point_to_point = receive.header.fingerprint.operation == OperationKind::kPointToPoint;
+  const size_t bucket = bucket_of(receive.header.sequence);
+  if (serve_from(point_to_point ? unexpected_point_to_point_ : unexpected_[bucket], receive)) return false;
+  (point_to_point ? posted_point_to_point_ : posted_[bucket]).push_back(receive);
+  if (num_unexpected_bytes_ != 0) [[unlikely]]
+    relieve(receive.header.source);
+  return true;
+}
+
+void Inbox::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+  if (header.fingerprint.operation == OperationKind::kPointToPoint) {
+    on_point_to_point(header, payload);
+  } else {
+    on_collective(header, payload);
+  }
+}
+
+void Inbox::on_collective(const MessageHeader& header, const Payload& payload) noexcept {
+  if (const Status mismatch = compare(header); !mismatch.ok()) return drop(header, payload, mismatch);
+  const size_t bucket = bucket_of(header.sequence);
+  Request* receive = posted_[bucket].find([&](const Request& posted) { return is_for(posted, header); });
+  const bool entered = !is_later(header.sequence, latest_entered_);
+  if (receive == nullptr && entered && listener_.has_ended(header.sequence)) return refuse(header, payload);
+  flow_.note_latest(header);
+  if (receive == nullptr) return hold(unexpected_[bucket], header, payload);
+  hand_over(*receive, header, payload);
+}
+
+// Compares the message with what this rank entered at its sequence; what has not been entered yet is compared then.
+Status Inbox::compare(const MessageHeader& header) noexcept {
+  if (is_later(header.sequence, latest_entered_)) return Status();
+  const Entered& ours = entered_[header.sequence % kNumEntered];
+  const bool known = ours.sequence == header.sequence && ours.fingerprint.operation != OperationKind{};
+  if (!known || is_same_call(ours.fingerprint, header.fingerprint))
+    return Status();  // forgotten: its receive compares, if there is one
+  return listener_.on_mismatch(header, ours.fingerprint);
+}
+
+void Inbox::on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
+  uint32_t& next = arrived_[header.source];
+  if (header.sequence != next && is_repeated(header)) return refuse_repeated(payload);
+  flow_.note_latest(header);
+  if (header.sequence != next) return hold(early_, header, payload);
+  ++next;
+  serve_point_to_point(header, payload);
+  if (!early_.empty()) serve_early(header.source);
+  if (is_spent(static_cast<int>(header.source))) fail_hopeless();
+}
+
+void Inbox::depart(uint32_t source, uint32_t num_sent, Status reason) noexcept {
+  Departure& departure = departures_[source];
+  if (departure.num_sent) return;
+  departure = {.reason = std::move(reason), .num_sent = num_sent};
+  fail_hopeless();
+}
+
+void Inbox::on_credit(const MessageHeader& credit) noexcept {
+  if (!FlowControl::tells_of_leave(credit)) return flow_.on_credit(credit);
+  Departure& departure = departures_[credit.source];
+  if (departure.reason.ok()) {
+    departure.reason = Status(ErrorCode::kAborted, "rank " + std::to_string(credit.source) +
+                                                       " has left the group, and receives nothing any more");
+  }
+  flow_.fail_waiting(credit.source, departure.reason);
+}
+
+// Receives for which nobody is left to send.
+void Inbox::fail_hopeless() noexcept {
+  const auto is_hopeless = [](const Request& posted) { return !posted.exchange->hopelessness_of(posted).ok(); };
+  while (Request* receive = posted_point_to_point_.find(is_hopeless)) {
+    receive->exchange->fail(receive->exchange->hopelessness_of(*receive));
+  }
+}
+
+bool Inbox::is_repeated(const MessageHeader& header) noexcept {
+  return is_later(arrived_[header.source], header.sequence) || early_.find([&](const Unexpected& held) {
+    return held.header.source == header.source && held.header.sequence == header.sequence;
+  }) != nullptr;
+}
+
+void Inbox::serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
+  Request* receive = posted_point_to_point_.find([&](const Request& posted) { return is_for(posted, header); });
+  if (receive == nullptr) {
+    hold(unexpected_point_to_point_, header, payload);
+    return;
+  }
+  hand_over(*receive, header, payload);
+}
+
+// The gap before some overtaking messages of this source may just have been filled.
+void Inbox::serve_early(uint32_t source) noexcept {
+  const auto is_next = [&](const Unexpected& message) {
+    return message.header.source == source && message.header.sequence == arrived_[source];
+  };
+  while (Unexpected* message = early_.find(is_next)) {
+    ++arrived_[source];
+    let_go(*message);
+    serve_point_to_point(message->header, message->payload);
+    release_copy(pool_, *message);
+  }
+  if (has_withheld_) [[unlikely]]
+    relieve_again();
+}
+
+void Inbox::hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept {
+  if (num_unexpected_bytes_ > most_unexpected_bytes_) {
+    Status why(ErrorCode::kResourceExhausted, "more than " + std::to_string(most_unexpected_bytes_ >> 20) +
+                                                  " MiB have come without a receive for them, the latest from rank " +
+                                                  std::to_string(header.source));
+    drop(header, payload, why);
+    return overflow(std::move(why));
+  }
+  Unexpected& message = hold_copy(pool_, header, payload);
+  list.push_back(message);
+  num_unexpected_bytes_ += message.num_bytes_held();
+  flow_.note_held(header.source);
+  if (flow_.has_spent_all(header.source) && has_receive_from(header.source)) relieve(header.source);
+}
+
+void Inbox::let_go(Unexpected& message) noexcept {
+  message.unlink();
+  num_unexpected_bytes_ -= message.num_bytes_held();
+  flow_.note_released(message.header.source);
+}
+
+// The rendezvous of a payload that waits at its sender returns its own credit.
+void Inbox::hand_over(Request& receive, const MessageHeader& header, const Payload& payload) noexcept {
+  static_cast<InboxNode&>(receive).unlink();
+  if (payload.rendezvous == nullptr) flow_.note_consumed(header.source, payload.num_bytes);
+  receive.exchange->deliver(receive, header, payload);
+}
+
+// For a receive that no held message matches: what it waits for may wait at its sender for credit that only receives
+// of the held ones would return. Not while they take so much memory that the group is at risk: then the senders wait
+// until receives of other messages have made room, or their operations time out.
+void Inbox::relieve(uint32_t source) noexcept {
+  if (num_unexpected_bytes_ > most_unexpected_bytes_ / 2) {
+    has_withheld_ = true;
+    return;
+  }
+  if (source != kAnySource) return flow_.has_spent_all(source) ? flow_.advance(source) : void();
+  for (uint32_t each = 0; each < team_.peers.size(); ++each) relieve(each);
+}
+
+// Once there is room: the receives whose senders were given nothing still wait, and none of them asks again.
+void Inbox::relieve_again() noexcept {
+  if (num_unexpected_bytes_ > most_unexpected_bytes_ / 2) return;
+  has_withheld_ = false;
+  for (uint32_t source = 0; source < team_.peers.size(); ++source) {
+    if (flow_.has_spent_all(source) && has_receive_from(source)) flow_.advance(source);
+  }
+}
+
+bool Inbox::has_receive_from(uint32_t source) noexcept {
+  const auto takes = [&](const Request& posted) {
+    return posted.header.source == source || posted.header.source == kAnySource;
+  };
+  return posted_point_to_point_.find(takes) != nullptr ||
+         std::ranges::any_of(posted_, [&](auto& bucket) { return bucket.find(takes) != nullptr; });
+}
+
+bool Inbox::serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept {
+  Unexpected* message = list.find([&](const Unexpected& held) { return is_for(receive, held.header); });
+  if (message == nullptr) return false;
+  let_go(*message);
+  hand_over(receive, message->header, message->payload);
+  release_copy(pool_, *message);
+  if (has_withheld_) [[unlikely]]
+    relieve_again();
+  return true;
+}
+
+static Status repeated_or_late() {
+  return {ErrorCode::kAborted, "it has come twice, or for a collective that has ended"};
+}
+
+void Inbox::refuse(const MessageHeader& header, const Payload& payload) noexcept {
+  ++num_refused_;
+  drop(header, payload, repeated_or_late());
+}
+
+// Has its credit back already, if it is a repetition indeed.
+void Inbox::refuse_repeated(const Payload& payload) noexcept {
+  ++num_refused_;
+  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, repeated_or_late());
+}
+
+void Inbox::drop(const MessageHeader& header, const Payload& payload, const Status& why) noexcept {
+  if (payload.rendezvous != nullptr) return transport_.refuse(payload.rendezvous, why);
+  flow_.note_consumed(header.source, payload.num_bytes);
+}
+
+}  // namespace axon

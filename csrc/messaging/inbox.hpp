@@ -1,0 +1,168 @@
+// Matching: what one rank of one group waits for, against what has arrived for it. Never by order of arrival: by what
+// the header says.
+//
+//   collectives     exact: (sequence, source, slot); the fingerprint is compared as soon as both sides are known
+//   point to point  first posted, first served among equal (source or any, tag), in the order in which the source sent
+//
+// Owned by a communicator, fed by the Messenger; used only by the holder of the progress token.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/forks.hpp"
+#include "base/intrusive_list.hpp"
+#include "base/size_class_pool.hpp"
+#include "messaging/flow_control.hpp"
+#include "messaging/request.hpp"
+#include "messaging/team.hpp"
+
+namespace axon {
+
+// A message that came before anybody waited for it. Small payloads are copied behind it, large ones wait at the sender.
+struct Unexpected : ListNode<Unexpected> {
+  MessageHeader header;
+  Payload payload;
+
+  size_t num_bytes_copied() const noexcept { return payload.rendezvous == nullptr ? payload.num_bytes : 0; }
+  size_t num_bytes_held() const noexcept { return sizeof(Unexpected) + num_bytes_copied(); }
+};
+
+// Keeps a message that nobody waits for yet; the copy goes back to the pool it came from, out of any list it is in.
+Unexpected& hold_copy(BlockPool& pool, const MessageHeader& header, const Payload& payload);
+void release_copy(BlockPool& pool, Unexpected& message) noexcept;
+
+// Told what matching found wrong.
+class InboxListener {
+ public:
+  // Another rank's operation differs from ours at the same sequence number. Returns the mismatch, for its sender.
+  virtual Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept = 0;
+  // More has come, without anybody waiting for it, than may be kept: messages are lost.
+  virtual void on_overflow(Status reason) noexcept = 0;
+  // Whether a collective that has been entered came to a good end, so that nobody sends for it any more.
+  virtual bool has_ended(uint32_t sequence) noexcept = 0;
+
+ protected:
+  ~InboxListener() = default;
+};
+
+class Inbox {
+ public:
+  // Memory that messages may take before anybody waits for them. Senders wait before they reach it (flow_control.hpp):
+  // past it, a rank sends what it has no credit for, and the group fails rather than grow. In groups so large that the
+  // least allowances add up to more, twice as much as these.
+  static constexpr size_t kMostUnexpectedBytes = size_t{256} << 20;
+
+  Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener);
+  // Tests choose the allowance: the same in all inboxes of a group.
+  Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener, Allowance allowance);
+  ~Inbox();
+  Inbox(const Inbox&) = delete;
+  Inbox& operator=(const Inbox&) = delete;
+
+  const Team& team() const noexcept { return team_; }
+  FlowControl& flow() noexcept { return flow_; }
+
+  // This rank starts the collective `sequence`: compared with what other ranks have already sent for it.
+  void enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept;
+
+  // The collective came to a good end: what is left of it has come twice.
+  void leave(uint32_t sequence) noexcept;
+
+  // Posts a receive (true), or serves it at once from what has already come (false; the request may be gone then).
+  bool post(Request& receive) noexcept;
+
+  // From a rank of the team, to this one.
+  void on_message(const MessageHeader& header, const Payload& payload) noexcept;
+
+  // This rank has left the group after so many point-to-point messages to this one: receives of more than those fail
+  // with this reason, now and later. Idempotent.
+  void depart(uint32_t source, uint32_t num_sent, Status reason) noexcept;
+  // A rank returns credit, or has left: what is sent to it from now on fails, and so does what waits to be sent.
+  void on_credit(const MessageHeader& credit) noexcept;
+  // Why nothing can be sent to a rank any more; ok while it has not left.
+  const Status& departure_of(int rank) const noexcept { return departures_[static_cast<size_t>(rank)].reason; }
+  // Whether a rank has left, and all that it had sent point to point has come.
+  bool is_spent(int rank) const noexcept {
+    const auto source = static_cast<size_t>(rank);
+    return !departures_[source].reason.ok() && arrived_[source] == departures_[source].num_sent;
+  }
+
+  // Messages that had come before.
+  uint64_t num_refused() const noexcept { return num_refused_; }
+
+  // Messages for it are lost, here or before they came here.
+  void overflow(Status reason) noexcept { listener_.on_overflow(std::move(reason)); }
+
+  // Of the latest message from a rank, the one that has come last; null: none has. For diagnosis.
+  const MessageHeader* latest_from(int rank) const noexcept {
+    const MessageHeader& latest = flow_.latest_from(static_cast<uint32_t>(rank));
+    return latest.fingerprint.operation == OperationKind{} ? nullptr : &latest;
+  }
+
+  // The sequence number of the next point-to-point message to `destination`.
+  uint32_t next_point_to_point(uint32_t destination) noexcept { return sent_[destination]++; }
+  // How many there were.
+  uint32_t num_sent(int destination) const noexcept { return sent_[static_cast<size_t>(destination)]; }
+
+ private:
+  static constexpr size_t kNumBuckets = 64;
+  static constexpr size_t kNumEntered = 256;
+
+  struct Entered {
+    uint32_t sequence = 0;
+    Fingerprint fingerprint;  // of no operation: nothing has been entered
+  };
+  struct Departure {
+    Status reason;                     // ok: it is there
+    std::optional<uint32_t> num_sent;  // none: it has not said so, and receives from it are not given up
+  };
+
+  static size_t bucket_of(uint32_t sequence) noexcept { return sequence % kNumBuckets; }
+
+  void on_collective(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
+  void serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
+  void serve_early(uint32_t source) noexcept;
+  void fail_hopeless() noexcept;
+  Status compare(const MessageHeader& header) noexcept;
+  bool is_repeated(const MessageHeader& header) noexcept;
+  void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
+  void let_go(Unexpected& message) noexcept;
+  void hand_over(Request& receive, const MessageHeader& header, const Payload& payload) noexcept;
+  void relieve(uint32_t source) noexcept;
+  void relieve_again() noexcept;
+  bool has_receive_from(uint32_t source) noexcept;
+  bool serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept;
+  void refuse(const MessageHeader& header, const Payload& payload) noexcept;
+  void refuse_repeated(const Payload& payload) noexcept;
+  void drop(const MessageHeader& header, const Payload& payload, const Status& why) noexcept;
+
+  Transport& transport_;
+  BlockPool& pool_;
+  const Team& team_;
+  InboxListener& listener_;
+  FlowControl flow_;
+
+  std::array<IntrusiveList<Request, InInbox>, kNumBuckets> posted_;  // collectives, by sequence
+  std::array<IntrusiveList<Unexpected>, kNumBuckets> unexpected_;
+  std::array<Entered, kNumEntered> entered_;  // the latest, by sequence
+  uint32_t latest_entered_ = 0;
+  const size_t most_unexpected_bytes_;
+  size_t num_unexpected_bytes_ = 0;
+  bool has_withheld_ = false;  // relieve() has given a sender nothing, since too much was held
+  uint64_t num_refused_ = 0;
+
+  IntrusiveList<Request, InInbox> posted_point_to_point_;
+  IntrusiveList<Unexpected> unexpected_point_to_point_;
+  IntrusiveList<Unexpected> early_;  // overtook an earlier message of the same source
+  const uint32_t born_after_ = num_forks();
+  std::vector<uint32_t> sent_;         // by destination
+  std::vector<uint32_t> arrived_;      // by source
+  std::vector<Departure> departures_;  // by rank
+};
+
+}  // namespace axon

@@ -1,0 +1,238 @@
+#include "messaging/messenger.hpp"
+
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "base/log.hpp"
+
+namespace axon {
+
+static bool is_control(const MessageHeader& header) noexcept {
+  return header.fingerprint.operation >= OperationKind::kFailureNotice;
+}
+
+Unexpected& hold_copy(BlockPool& pool, const MessageHeader& header, const Payload& payload) {
+  const size_t num_copied = payload.rendezvous == nullptr ? payload.num_bytes : 0;
+  void* block = pool.allocate(sizeof(Unexpected) + num_copied);
+  auto* message = new (block) Unexpected;
+  message->header = header;
+  message->payload = payload;
+  if (num_copied != 0) {
+    auto* copy = reinterpret_cast<std::byte*>(message + 1);
+    std::memcpy(copy, payload.bytes, num_copied);
+    message->payload.bytes = copy;
+  }
+  return *message;
+}
+
+void release_copy(BlockPool& pool, Unexpected& message) noexcept {
+  const size_t num_bytes = sizeof(Unexpected) + message.num_bytes_copied();
+  message.unlink();
+  message.~Unexpected();
+  pool.release(&message, num_bytes);
+}
+
+Messenger::Messenger(Transport& transport, ControlHandler& control) : transport_(transport), control_(control) {
+  transport_.set_receiver(*this);
+}
+
+Messenger::~Messenger() {
+  discard_strangers();
+  while (Request* orphan = orphans_.pop_front()) {
+    orphan->~Request();
+    block_pool_.release(orphan, sizeof(Request));
+  }
+}
+
+void Messenger::discard_strangers() noexcept {
+  for (auto& [key, early] : expected_) discard(early);
+}
+
+void Messenger::discard(Early& early) noexcept {
+  while (Unexpected* message = early.messages.front()) {
+    drop(message->payload);
+    num_stranger_bytes_ -= message->num_bytes_held();
+    release_copy(block_pool_, *message);
+  }
+}
+
+void Messenger::retire(uint64_t key) noexcept {
+  const auto found = expected_.find(key);
+  if (found == expected_.end()) return;
+  discard(found->second);
+  expected_.erase(found);
+  retired_.add(key);
+}
+
+template <typename Deliver>
+bool Messenger::hand_out_early(uint64_t key, Deliver deliver) {
+  const auto found = expected_.find(key);
+  if (found == expected_.end()) return false;
+  Early& early = found->second;
+  while (Unexpected* message = early.messages.front()) {
+    deliver(*message);
+    num_stranger_bytes_ -= message->num_bytes_held();
+    release_copy(block_pool_, *message);
+  }
+  const bool overflowed = early.overflowed;
+  expected_.erase(found);
+  return overflowed;
+}
+
+void Messenger::attach(Inbox& inbox) {
+  const uint64_t key = inbox.team().own_key();
+  inboxes_.emplace(key, &inbox);
+  inbox.flow().settle_by(&due_);
+  const auto deliver_to = [&](const Unexpected& message) { deliver(inbox, message.header, message.payload); };
+  if (hand_out_early(key, deliver_to)) {
+    inbox.overflow(Status(ErrorCode::kResourceExhausted,
+                          "messages that came before this rank had formed the group have been dropped: it kept " +
+                              std::to_string(kMostStrangerBytes >> 20) + " MiB for groups to come, and more came"));
+  }
+}
+
+void Messenger::detach(Inbox& inbox) noexcept {
+  const uint64_t key = inbox.team().own_key();
+  if (inboxes_.erase(key) == 0) return;
+  inbox.flow().settle_by(nullptr);
+  retired_.add(key);
+  if (left_.size() >= kMostLeft) left_.pop_front();
+  left_.push_back({.key = key, .team = inbox.team(), .are_told = std::vector<bool>(inbox.team().peers.size())});
+  num_refused_ += inbox.num_refused();
+}
+
+bool Messenger::attach(uint64_t key, Addressee& addressee) {
+  addressees_.emplace(key, &addressee);
+  return !hand_out_early(key, [&](const Unexpected& message) {
+    if (is_of_a_call(message.header.fingerprint.operation))
+      return addressee.on_message(message.header, message.payload);
+    refuse(message.header, message.payload);
+  });
+}
+
+void Messenger::detach(uint64_t key) noexcept {
+  if (key == latest_key_) latest_addressee_ = nullptr;
+  if (addressees_.erase(key) != 0) retired_.add(key);
+}
+
+unsigned Messenger::progress() noexcept {
+  const unsigned num_moved = transport_.progress();
+  run_ready();
+  return num_moved;
+}
+
+void Messenger::run_ready() noexcept {
+  for (;;) {
+    while (Wakeable* wakeable = ready_.pop_front()) wakeable->wake();
+    FlowControl* const flow = due_.pop_front();
+    if (flow == nullptr) [[likely]]
+      return;
+    flow->settle();
+  }
+}
+
+void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+  if (is_of_a_call(header.fingerprint.operation)) {
+    if (latest_addressee_ != nullptr && header.key == latest_key_)
+      return latest_addressee_->on_message(header, payload);
+    const auto addressee = addressees_.find(header.key);
+    if (addressee != addressees_.end()) {
+      latest_key_ = header.key;
+      latest_addressee_ = addressee->second;
+      return latest_addressee_->on_message(header, payload);
+    }
+  } else if (const auto inbox = inboxes_.find(header.key); inbox != inboxes_.end()) {
+    return deliver(*inbox->second, header, payload);
+  }
+  hold_stranger(header, payload);
+}
+
+void Messenger::deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept {
+  const Team& team = inbox.team();
+  const bool between_members =
+      header.destination == static_cast<uint32_t>(team.rank) && header.source < team.peers.size();
+  if (!between_members) return refuse(header, payload);
+  if (!is_control(header)) return inbox.on_message(header, payload);
+  const bool is_credit = header.fingerprint.operation == OperationKind::kCredit && payload.rendezvous == nullptr;
+  if (is_credit) return inbox.on_credit(header);
+  const bool is_known = header.fingerprint.operation <= OperationKind::kDeparture;  // behind: none, or of transports
+  is_known ? control_.on_control(header, payload) : refuse(header, payload);
+}
+
+void Messenger::on_peer_lost(PeerId peer, Status reason) noexcept {
+  control_.on_peer_lost(peer, std::move(reason));
+}
+
+void Messenger::mark_lost(PeerId peer) {
+  if (is_lost(peer)) return;
+  lost_.resize(std::max<size_t>(lost_.size(), peer + 1));
+  lost_[peer] = true;
+  transport_.drop_peer(peer);
+}
+
+// The group is gone (dropped), or this process has not formed it yet (kept, up to a bound), or there is none. A
+// question how far it is would be answered too late.
+void Messenger::hold_stranger(const MessageHeader& header, const Payload& payload) noexcept {
+  const auto found = expected_.find(header.key);
+  if (found == expected_.end()) {
+    if (!retired_.contains(header.key)) return refuse(header, payload);
+    drop(payload);
+    return answer_late(header);
+  }
+  Early& early = found->second;
+  const OperationKind kind = header.fingerprint.operation;
+  const bool is_question = kind == OperationKind::kProgressQuery || kind == OperationKind::kProgressReply;
+  if (is_question) return drop(payload);
+  if (num_stranger_bytes_ < kMostStrangerBytes) {
+    Unexpected& message = hold_copy(block_pool_, header, payload);
+    early.messages.push_back(message);
+    num_stranger_bytes_ += message.num_bytes_held();
+    return;
+  }
+  drop(payload);
+  if (std::exchange(early.overflowed, true)) return;
+  log::warn(
+      "more than " + std::to_string(kMostStrangerBytes >> 20) +
+      " MiB of messages have come for groups that this process has not formed yet. The latest are dropped, and their "
+      "group, in which this process is rank " +
+      std::to_string(header.destination) + ", will fail here when it is formed");
+}
+
+// A rank that goes on sending would use up its credit and wait for more until it times out.
+void Messenger::answer_late(const MessageHeader& header) noexcept {
+  if (is_control(header) || is_of_a_call(header.fingerprint.operation)) return;
+  const auto left = std::ranges::find(left_, header.key, &Left::key);
+  if (left == left_.end() || header.source >= left->are_told.size() || left->are_told[header.source]) return;
+  left->are_told[header.source] = true;
+  if (!is_lost(left->team.peers[header.source])) FlowControl::tell_of_leave(transport_, left->team, header.source);
+}
+
+void Messenger::refuse(const MessageHeader& header, const Payload& payload) noexcept {
+  if (num_refused_++ == 0) {
+    log::warn("refused a message from no member of a group, as rank " + std::to_string(header.source) + " to rank " +
+              std::to_string(header.destination) + "; more of them will be refused silently");
+  }
+  if (payload.rendezvous == nullptr) return;
+  transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "nobody there knows whom it is for"});
+}
+
+void Messenger::on_refused(const char* what) noexcept {
+  if (num_refused_++ == 0) {
+    log::warn(std::string("refused ") + what + "; more of what is wrong will be refused silently");
+  }
+}
+
+uint64_t Messenger::num_refused() const noexcept {
+  uint64_t total = num_refused_;
+  for (const auto& [key, inbox] : inboxes_) total += inbox->num_refused();
+  return total;
+}
+
+void Messenger::drop(const Payload& payload) noexcept {
+  ++num_dropped_;
+  if (payload.rendezvous == nullptr) return;
+  transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "it has left, or never formed, the group"});
+}
+
+}  // namespace axon

@@ -1,0 +1,166 @@
+// The engine's post office: hands what a transport delivers to the inbox it is for, and wakes the coroutines whose
+// messages have moved. One an engine; used only by the holder of the progress token.
+//
+// An inbox is addressed by its key, which the group's store alone tells: whatever names another one is not from a
+// member, and is refused, whoever has reached our port.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <coroutine>
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/intrusive_list.hpp"
+#include "base/size_class_pool.hpp"
+#include "memory/scratch.hpp"
+#include "messaging/inbox.hpp"
+#include "transport/transport.hpp"
+
+namespace axon {
+
+// A suspended coroutine in the queue of those that can go on.
+class Wakeable : public ListNode<Wakeable> {
+ public:
+  void set_waiter(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
+  bool has_waiter() const noexcept { return static_cast<bool>(waiter_); }
+  void wake() noexcept { std::exchange(waiter_, nullptr).resume(); }
+
+ private:
+  std::coroutine_handle<> waiter_;
+};
+
+// Takes the messages of calls (OperationKind kInvoke to kWithdrawn) whose key is its own.
+class Addressee {
+ public:
+  virtual void on_message(const MessageHeader& header, const Payload& payload) noexcept = 0;
+
+ protected:
+  ~Addressee() = default;
+};
+
+// Takes the messages that belong to no operation (OperationKind ≥ kFailureNotice), of groups whose inbox is attached.
+class ControlHandler {
+ public:
+  virtual void on_control(const MessageHeader& header, const Payload& payload) noexcept = 0;
+  virtual void on_peer_lost(PeerId peer, Status reason) noexcept = 0;
+
+ protected:
+  ~ControlHandler() = default;
+};
+
+class Messenger final : public Receiver {
+ public:
+  Messenger(Transport& transport, ControlHandler& control);
+  ~Messenger();
+
+  Transport& transport() noexcept { return transport_; }
+  BlockPool& block_pool() noexcept { return block_pool_; }
+  ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
+
+  // This key is given out now: what comes for it before its inbox is attached is kept, up to a bound for all keys.
+  void expect(uint64_t key) { expected_[key]; }
+  bool expects(uint64_t key) const noexcept { return expected_.contains(key); }
+  // No inbox will be attached under this key any more: what has come for it is let go. Nothing once one has been.
+  void retire(uint64_t key) noexcept;
+
+  // From here on the inbox gets its group's messages, and the handler its control messages, those first that came
+  // before it was there. If some of them could not be kept, the inbox is told. Its key is expected no longer.
+  void attach(Inbox& inbox);
+  // And no longer; whatever still comes for the group is dropped, and its sender is told that this rank has left.
+  void detach(Inbox& inbox) noexcept;
+  // The same for calls, which have a key to themselves. False: some that came before could not be kept.
+  bool attach(uint64_t key, Addressee& addressee);
+  void detach(uint64_t key) noexcept;
+
+  // Moves data and resumes every coroutine that can go on. Returns 0 if nothing moved.
+  unsigned progress() noexcept;
+  void run_ready() noexcept;
+  void schedule(Wakeable& wakeable) noexcept { ready_.push_back(wakeable); }
+
+  // Refuses what waits for groups that have not been formed.
+  void discard_strangers() noexcept;
+
+  // A peer that is gone: its messages that have come still count, nothing more is sent to it or expected from it.
+  void mark_lost(PeerId peer);
+  bool is_lost(PeerId peer) const noexcept { return peer < lost_.size() && lost_[peer]; }
+
+  // Keeps a request whose operation is gone but which the transport may still tell done.
+  void adopt(Request& orphan) noexcept { orphans_.push_back(orphan); }
+
+  // Messages for groups that are gone, or not formed yet and more than may be kept.
+  uint64_t num_dropped() const noexcept { return num_dropped_; }
+  // Messages that no member of a group can have sent now: with a key of none, between other ranks, of no control kind,
+  // or repeated; and what the transport has refused itself.
+  uint64_t num_refused() const noexcept;
+
+  void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
+  void on_peer_lost(PeerId peer, Status reason) noexcept override;
+  void on_refused(const char* what) noexcept override;
+
+ private:
+  // The latest keys that something happened to; the oldest are forgotten.
+  class Recent {
+   public:
+    void add(uint64_t key) noexcept { ring_[num_added_++ % ring_.size()] = key; }
+    bool contains(uint64_t key) const noexcept {
+      const auto end = ring_.begin() + std::min<size_t>(num_added_, ring_.size());
+      return std::find(ring_.begin(), end, key) != end;
+    }
+
+   private:
+    std::array<uint64_t, 1024> ring_{};
+    size_t num_added_ = 0;
+  };
+  // Senders wait before they reach it, as those to an inbox do.
+  static constexpr size_t kMostStrangerBytes = Inbox::kMostUnexpectedBytes;
+
+  // What has come for a key that is given out and has no inbox yet.
+  struct Early {
+    IntrusiveList<Unexpected> messages;
+    bool overflowed = false;  // some could not be kept
+  };
+
+  // A group that this process has left.
+  struct Left {
+    uint64_t key;
+    Team team;
+    std::vector<bool> are_told;  // by rank
+  };
+  // The latest, whose late senders are answered. Those of earlier ones fail when their operations time out.
+  static constexpr size_t kMostLeft = 64;
+
+  void discard(Early& early) noexcept;
+  // Hands out what came for a key before its owner was there, in order; true if some of it could not be kept.
+  template <typename Deliver>
+  bool hand_out_early(uint64_t key, Deliver deliver);
+  void deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept;
+  void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
+  void answer_late(const MessageHeader& header) noexcept;
+  void refuse(const MessageHeader& header, const Payload& payload) noexcept;
+  void drop(const Payload& payload) noexcept;
+
+  Transport& transport_;
+  ControlHandler& control_;
+  BlockPool block_pool_;
+  ScratchPool scratch_pool_;
+  IntrusiveList<Wakeable> ready_;
+  IntrusiveList<FlowControl> due_;  // that have credit to return, or messages that may go now
+  IntrusiveList<Request, InExchange> orphans_;
+  std::unordered_map<uint64_t, Inbox*> inboxes_;         // by key
+  std::unordered_map<uint64_t, Addressee*> addressees_;  // by key
+  Addressee* latest_addressee_ = nullptr;                // of these: the next message is often for the same
+  uint64_t latest_key_ = 0;
+  std::unordered_map<uint64_t, Early> expected_;  // by key
+  size_t num_stranger_bytes_ = 0;                 // in expected_
+  Recent retired_;                                // gone, formed or not
+  std::deque<Left> left_;                         // by when
+  std::vector<bool> lost_;                        // by peer
+  uint64_t num_dropped_ = 0;
+  uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone
+};
+
+}  // namespace axon

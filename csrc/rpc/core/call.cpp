@@ -1,0 +1,86 @@
+#include "rpc/core/call.hpp"
+
+#include <utility>
+
+#include "rpc/core/connection.hpp"
+
+namespace axon {
+
+void Call::reset() noexcept {
+  request.clear();
+  reply_.let_go();
+  number_ = 0;
+  mail_sender_ = nullptr;
+  turn_ = -1;
+  begun_ = at_peer_ = answered_ = is_lending_ = failed_there_ = given_up_ = over_ = resting_ = false;
+  status_ = Status();
+  has_status_.store(false, std::memory_order_relaxed);
+  finished_.store(false, std::memory_order_relaxed);
+  released_flag_.store(false, std::memory_order_relaxed);
+}
+
+void Call::fail_unstarted(Status status) noexcept {
+  retain();
+  status_ = std::move(status);
+  resting_ = true;
+  deliver();
+}
+
+void Call::begin() noexcept {
+  connection_->begin(*this);
+}
+
+void Call::deliver() noexcept {
+  const bool resting = resting_;  // before finished(), after which another thread may set it
+  if (!finished()) {
+    has_status_.store(true, std::memory_order_release);
+    on_finished();
+    finished_.store(true);
+  }
+  if (!resting) return;
+  on_released();
+  released_flag_.store(true, std::memory_order_release);
+  release();
+}
+
+void Call::Opening::on_opened() noexcept {
+  call.connection_->open(call);
+}
+
+void Call::Announcement::deliver() noexcept {
+  call.on_announced();
+  call.is_asking_.store(false, std::memory_order_release);
+  call.release();
+}
+
+void Call::on_announced(Inbound&) noexcept {
+  if (landing == Landing::kBlocks || failed_there_) return;
+  reply_.set_landing(landing);
+  is_asking_.store(true, std::memory_order_relaxed);
+  retain();
+  connection_->engine().post(announcement_);
+}
+
+// The answer may overtake the copy of what was lent, which the peer has only enqueued on its stream.
+void Call::on_complete(Inbound&) noexcept {
+  is_lending_ = still_lends();
+  if (!is_lending_) finish_answered();
+}
+
+void Call::finish_answered() noexcept {
+  connection_->finish(*this, failed_there_ ? Status(ErrorCode::kRemote, std::string(reply_.name())) : Status());
+}
+
+void Call::on_broken(Inbound&, Status reason) noexcept {
+  connection_->finish(
+      *this, Status(reason.code(), "the answer of '" + connection_->identity().name + "' to '" +
+                                       std::string(request.name()) + "' cannot be taken: " + reason.message()));
+}
+
+void Call::on_sent() noexcept {
+  if (over_) return;
+  if (answer == Answer::kNone) return connection_->finish(*this, Status());
+  if (is_lending_) finish_answered();
+}
+
+}  // namespace axon

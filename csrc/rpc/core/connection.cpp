@@ -1,0 +1,428 @@
+#include "rpc/core/connection.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rpc/core/envelope.hpp"
+#include "rpc/core/envelope_reader.hpp"
+#include "rpc/core/runtime_core.hpp"
+
+namespace axon {
+
+static constexpr std::chrono::seconds kLookInterval{1};
+// What a peer has sent before it closed its socket goes another way, and may come later.
+static constexpr std::chrono::milliseconds kLastWords{200};
+
+Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, PeerId peer)
+    : core_(core),
+      engine_(engine),
+      socket_(std::move(identity.socket)),
+      identity_(std::move(identity)),
+      peer_(peer),
+      is_neighbour_(engine.is_neighbour(peer)),
+      places_(kWindow),
+      peers_places_(kWindow) {
+  const bool is_remote = identity_.card.host != engine.card().host || !engine.shares_host(peer);
+  watches_socket_ = socket_.valid() && is_remote;
+  tells_deadlines_ = !engine.messenger().transport().can_withdraw(peer);
+  free_places_.reserve(kWindow);
+  for (uint32_t place = kWindow; place-- > 0;) {
+    places_[place].number = place;
+    peers_places_[place].number = place;
+    free_places_.push_back(place);
+  }
+}
+
+void Connection::start(Call& call) noexcept {
+  if (call.connection_.get() != this) call.connection_ = shared_from_this();
+  call.deadline_ = {};
+  if (engine_.is_forked()) [[unlikely]]
+    return call.fail_unstarted(Engine::forked());
+  call.retain();
+  engine_.submit_after_delivery(call);
+  if (!call.finished()) engine_.wake();
+}
+
+bool Connection::wait(Call& call, Clock::time_point deadline, Clock::duration patience) noexcept {
+  return call.finished() || engine_.wait(call.finished_, deadline, patience);
+}
+
+MessageHeader Connection::header_of(OperationKind kind, uint32_t number) const noexcept {
+  MessageHeader header;
+  header.key = identity_.peer_key;
+  header.sequence = number;
+  header.fingerprint.operation = kind;
+  return header;
+}
+
+Status Connection::failure() noexcept {
+  return engine_.exclusively([&] {
+    if (!is_closing()) return failure_.clone();
+    return ends_behind_ ? closed_there() : closed_here();
+  });
+}
+
+void Connection::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+  switch (header.fingerprint.operation) {
+    case OperationKind::kInvoke:
+    case OperationKind::kTell:
+    case OperationKind::kInvokePart:
+      return on_call(header, payload);
+    case OperationKind::kReply:
+    case OperationKind::kFailure:
+      return on_answer(header, payload);
+    case OperationKind::kReplyPart:
+      return on_answer_part(header, payload);
+    case OperationKind::kCancel:
+      drop(payload);
+      return on_cancel(header);
+    case OperationKind::kWithdrawn:
+      drop(payload);
+      return on_withdrawn(header);
+    default:
+      drop(payload);
+      return on_close(header);
+  }
+}
+
+// What the library tells of what is under way, by names of its own: that a mailbox waits for nothing more, …
+static bool is_own_word(const Call& call) noexcept {
+  return call.answer == Call::Answer::kNone && call.request.name().starts_with(kOwnNames);
+}
+
+// … of which those that hold all places may have to hear before they are through.
+static bool frees_others(const Call& call) noexcept {
+  return call.answer == Call::Answer::kNone && call.request.name() == kSettled;
+}
+
+static Status cancelled() {
+  return {ErrorCode::kCancelled, "the call has been cancelled"};
+}
+
+void Connection::begin(Call& call) noexcept {
+  call.begun_ = true;
+  ++num_calls_;
+  if (!failure_.ok()) return finish(call, failure_.clone());
+  if (ends_behind_) return finish(call, closed_there());
+  if (closes_at_ && !is_own_word(call)) return finish(call, closed_here());
+  if (call.given_up_) return finish(call, cancelled());
+  call.is_mail ? mail_sender_of(call.request.name()).begin(call) : leave(call);
+}
+
+void Connection::leave(Call& call) noexcept {
+  const std::atomic<uint32_t>* const gate = call.request.gate();
+  if (gate == nullptr) return take_place(call);
+  if (!has_room(call)) return;
+  gated_.push_back(call);
+  ++num_waiting_;
+  engine_.watch(call.opening_, *gate);
+}
+
+void Connection::open(Call& call) noexcept {
+  if (const std::atomic<uint32_t>* const next = call.request.gate()) return engine_.watch(call.opening_, *next);
+  call.unlink();
+  --num_waiting_;
+  take_place(call);
+}
+
+MailSender& Connection::mail_sender_of(std::string_view function) {
+  if (latest_mail_sender_ != nullptr && latest_mailbox_ == function) return *latest_mail_sender_;
+  auto found = mail_senders_.find(function);
+  if (found == mail_senders_.end()) {
+    auto made = std::make_unique<MailSender>(*this, function.substr(kMailboxes.size()));
+    found = mail_senders_.emplace(std::string(function), std::move(made)).first;
+  }
+  latest_mailbox_ = found->first;
+  latest_mail_sender_ = found->second.get();
+  return *latest_mail_sender_;
+}
+
+// To wait; the call fails if there is none.
+bool Connection::has_room(Call& call) noexcept {
+  if (num_waiting_ < core_.options().max_waiting_calls || frees_others(call)) return true;
+  finish(call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow - free_places_.size()) + " calls to '" +
+                                                         identity_.name + "' are not answered yet, and " +
+                                                         std::to_string(num_waiting_) +
+                                                         " wait for that, or for what they send, as many as may"));
+  return false;
+}
+
+// The last one is for words that those who hold all others may wait for.
+bool Connection::has_place_for(const Call& call) const noexcept {
+  return free_places_.size() > 1 || (!free_places_.empty() && frees_others(call));
+}
+
+void Connection::take_place(Call& call) noexcept {
+  call.reply_.open(engine_, call, core_.limits());
+  if (has_place_for(call)) return launch(call);
+  if (!has_room(call)) return;
+  frees_others(call) ? waiting_.push_front(call) : waiting_.push_back(call);
+  ++num_waiting_;
+}
+
+// When it leaves and how long its caller waits from then on, in milliseconds.
+void Connection::stamp(MessageHeader& header, const Call& call) noexcept {
+  const Clock::time_point now = Clock::now();
+  const bool is_new = call.deadline_ == Clock::time_point{};
+  const auto left = is_new ? call.timeout : std::chrono::ceil<std::chrono::milliseconds>(call.deadline_ - now);
+  header.source = time_stamp(now);
+  header.destination = static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, UINT32_MAX));
+}
+
+void Connection::launch(Call& call) noexcept {
+  const uint32_t index = free_places_.back();
+  free_places_.pop_back();
+  Place& place = places_[index];
+  place.number += kWindow;
+  place.call = &call;
+  place.taken = true;
+  call.number_ = place.number;
+  call.at_peer_ = true;
+  const bool awaited = call.answer == Call::Answer::kAwaited;
+  MessageHeader header = header_of(awaited ? OperationKind::kInvoke : OperationKind::kTell, call.number_);
+  if (awaited && tells_deadlines_) stamp(header, call);
+  Status sent = call.request.send(engine_.messenger(), peer_, header, OperationKind::kInvokePart);
+  if (call.over_) return;  // a runtime of this process refused it while it was being sent
+  if (!sent.ok()) {
+    call.at_peer_ = false;
+    place.call = nullptr;
+    place.taken = false;
+    free_places_.push_back(index);
+    return finish(call, std::move(sent));
+  }
+  if (!awaited && call.request.at_rest()) finish(call, Status());
+}
+
+void Connection::launch_waiting() noexcept {
+  while (failure_.ok()) {
+    Call* call = waiting_.front();
+    if (call == nullptr || !has_place_for(*call)) return;
+    call->unlink();
+    --num_waiting_;
+    launch(*call);
+  }
+}
+
+void Connection::on_answer(const MessageHeader& header, const Payload& payload) noexcept {
+  Place& place = places_[place_of(header.sequence)];
+  if (!place.taken || place.number != header.sequence) return drop(payload);
+  if (place.call == nullptr) return on_late_answer(place, header, payload);
+  Call& call = *place.call;
+  if (call.answered_) return drop(payload);
+  call.answered_ = true;
+  if (call.answer == Call::Answer::kNone) {
+    drop(payload);
+    if (!call.still_lends()) finish(call, Status());  // else Call::on_sent() does
+    return;
+  }
+  call.failed_there_ = header.fingerprint.operation == OperationKind::kFailure;
+  call.reply_.on_envelope(payload);
+}
+
+// Its call has found its end otherwise.
+void Connection::on_late_answer(Place& place, const MessageHeader& header, const Payload& payload) noexcept {
+  MailSender* const sender = place.mail_sender;
+  std::vector<std::byte> copy;
+  if (sender != nullptr && payload.bytes != nullptr && header.fingerprint.operation == OperationKind::kReply) {
+    copy.assign(payload.bytes, payload.bytes + payload.num_bytes);
+  }
+  const int64_t turn = place.turn;
+  drop(payload);
+  free_place(header.sequence);
+  if (sender == nullptr) return;
+  Envelope envelope;
+  std::vector<Inbound::Tensor> none;
+  const bool is_understood = read_envelope(copy, core_.limits().max_message_num_bytes, envelope, none) == nullptr;
+  sender->on_late_answer(turn, is_understood ? envelope.values : std::span<const std::byte>());
+}
+
+void Connection::on_answer_part(const MessageHeader& header, const Payload& payload) noexcept {
+  Place& place = places_[place_of(header.sequence)];
+  if (!place.taken || place.number != header.sequence || place.call == nullptr) return drop(payload);
+  place.call->reply_.on_part(header, payload);
+}
+
+// The place of a call that has been answered is free; one that has found its end otherwise keeps it until it is.
+void Connection::finish(Call& call, Status status) noexcept {
+  if (call.linked()) {
+    call.unlink();
+    call.opening_.unlink();
+    --num_waiting_;
+  }
+  --num_calls_;
+  if (!status.ok()) call.reply_.abandon();
+  call.status_ = std::move(status);
+  call.over_ = true;
+  call.resting_ = call.at_rest();
+  if (!call.resting_) restless_.push_back(call);
+  engine_.post(call);
+  MailSender* sender = std::exchange(call.mail_sender_, nullptr);
+  if (!failure_.ok()) sender = nullptr;  // nothing is sent any more, and it may be gone
+  const bool is_left_at_peer = call.at_peer_ && !call.answered_;
+  if (sender != nullptr && call.turn_ >= 0 && is_left_at_peer) {
+    Place& place = places_[place_of(call.number_)];
+    place.mail_sender = sender;
+    place.turn = call.turn_;
+  }
+  release_place(call);
+  if (sender != nullptr) sender->on_end(call, !is_left_at_peer);
+}
+
+void Connection::release_place(Call& call) noexcept {
+  if (!call.at_peer_) return;
+  Place& place = places_[place_of(call.number_)];
+  if (place.number != call.number_) return;
+  place.call = nullptr;
+  if (call.answered_) return free_place(call.number_);
+  place.is_told = call.answer == Call::Answer::kNone && call.status_.ok();
+  num_told_ += place.is_told ? 1 : 0;
+}
+
+void Connection::free_place(uint32_t number) noexcept {
+  Place& place = places_[place_of(number)];
+  ++num_answers_;
+  num_told_ -= place.is_told ? 1 : 0;
+  place.taken = place.is_told = false;
+  place.call = nullptr;
+  place.mail_sender = nullptr;
+  free_places_.push_back(place_of(number));
+  launch_waiting();
+}
+
+void Connection::cancel(Call& call) noexcept {
+  if (engine_.is_forked()) return;
+  engine_.exclusively([&] {
+    call.given_up_ = true;
+    if (!call.begun_ || call.over_) return;
+    give_up(call, cancelled());
+  });
+}
+
+void Connection::accept(Call& call, std::span<const Buffer> buffers, std::span<Owner> owners) noexcept {
+  engine_.exclusively([&] { call.reply_.accept(buffers, owners); });
+}
+
+void Connection::decline(Call& call, Status reason) noexcept {
+  engine_.exclusively([&] {
+    if (call.begun_ && !call.over_) finish(call, std::move(reason));
+  });
+}
+
+void Connection::give_up(Call& call, Status why) noexcept {
+  const bool is_at_peer = call.at_peer_ && failure_.ok();
+  const MessageHeader word = header_of(OperationKind::kCancel, call.number_);
+  finish(call, std::move(why));
+  if (is_at_peer && !engine_.messenger().transport().withdraw(peer_, word)) send_word(word);
+}
+
+void Connection::tick(Clock::time_point now) noexcept {
+  release_rested();
+  look_after_closing(now);
+  if (!failure_.ok()) return;
+  if (watches_socket_ && now >= next_look_) {
+    next_look_ = now + kLookInterval;
+    pollfd socket{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+    if (poll(&socket, 1, 0) > 0) {
+      if (has_hung_up_) {
+        return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' is gone: its socket has hung up"));
+      }
+      has_hung_up_ = true;
+      next_look_ = now + kLastWords;
+    }
+  }
+  tells_deadlines_ = !engine_.messenger().transport().can_withdraw(peer_);
+  if (num_calls_ == 0) return;
+  const auto end_if_late = [&](Call& call) {
+    if (call.deadline_ == Clock::time_point{}) {
+      call.deadline_ = now + std::min<Clock::duration>(call.timeout, std::chrono::hours(24 * 365));
+    }
+    if (now < call.deadline_) return;
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(call.timeout);
+    const std::string in_time = std::string(call.request.name()) + "' within " + std::to_string(took.count()) + " ms";
+    give_up(call, Status(ErrorCode::kTimeout,
+                         "'" + identity_.name + "' has not " +
+                             (call.is_lending_ ? "copied the CUDA tensors of '" + in_time + ": its stream is busy"
+                                               : "answered '" + in_time)));
+  };
+  for (Place& place : places_) {
+    if (place.call != nullptr) end_if_late(*place.call);
+  }
+  for_each_waiting(end_if_late);
+}
+
+// The action may end the one that it is given.
+template <typename Action>
+void Connection::for_each_waiting(Action action) noexcept {
+  const auto visit = [&](IntrusiveList<Call>& list) {
+    for (Call* call = list.front(); call != nullptr;) {
+      Call* next = list.next(*call);
+      action(*call);
+      call = next;
+    }
+  };
+  visit(gated_);
+  visit(waiting_);
+  for (const auto& [function, sender] : mail_senders_) visit(sender->waiting());
+}
+
+void Connection::end_waiting(const Status& reason) noexcept {
+  for_each_waiting([&](Call& call) { finish(call, reason.clone()); });
+}
+
+void Connection::release_rested() noexcept {
+  for (Call* call = restless_.front(); call != nullptr;) {
+    Call* next = restless_.next(*call);
+    if (call->finished() && call->at_rest()) {
+      call->unlink();
+      call->resting_ = true;
+      engine_.post(*call);
+    }
+    call = next;
+  }
+}
+
+void Connection::fail(const Status& reason) noexcept {
+  if (!failure_.ok()) return;
+  has_drained_ = core_.is_through_with(*this);
+  failure_ = reason.clone();
+  socket_ = FileDescriptor();
+  engine_.messenger().detach(identity_.own_key);
+  for (Place& place : places_) {
+    if (place.call == nullptr) continue;
+    place.call->is_lending_ ? place.call->finish_answered() : finish(*place.call, failure_.clone());
+  }
+  end_waiting(failure_);
+  for (PeersPlace& place : peers_places_) {
+    if (place.invocation != nullptr) core_.on_caller_lost(*std::exchange(place.invocation, nullptr));
+  }
+  num_invocations_ = num_told_ = 0;
+  core_.on_lost(*this);
+}
+
+void Connection::give_back() noexcept {
+  places_ = {};
+  free_places_ = {};
+  peers_places_ = {};
+  mail_senders_.clear();
+  latest_mail_sender_ = nullptr;
+}
+
+void Connection::on_transport_gone() noexcept {
+  while (Call* call = restless_.pop_front()) {
+    call->resting_ = true;
+    engine_.post(*call);
+  }
+}
+
+void Connection::send_word(const MessageHeader& word) noexcept {
+  if (engine_.messenger().is_lost(peer_)) return;
+  [[maybe_unused]] const auto sent = engine_.messenger().transport().send(peer_, word, {}, unattended);
+}
+
+void Connection::drop(const Payload& payload) noexcept {
+  if (payload.rendezvous != nullptr) engine_.messenger().transport().refuse(payload.rendezvous, Status());
+}
+
+}  // namespace axon

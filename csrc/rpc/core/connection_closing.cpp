@@ -1,0 +1,83 @@
+// How this process closes a connection.
+#include <algorithm>
+#include <utility>
+
+#include "rpc/core/connection.hpp"
+#include "rpc/core/drive_until.hpp"
+#include "rpc/core/runtime_core.hpp"
+
+namespace axon {
+
+// In the queue of what this process submits, so that what was started before is begun before.
+struct Connection::Closing final : Submission {
+  Closing(std::shared_ptr<Connection> of, Clock::time_point at) noexcept : connection(std::move(of)), deadline(at) {}
+  void begin() noexcept override {
+    connection->begin_closing(deadline);
+    delete this;
+  }
+  void deliver() noexcept override {}
+
+  const std::shared_ptr<Connection> connection;  // owned with the runtime, and whoever closes it
+  const Clock::time_point deadline;
+};
+
+void Connection::close(Clock::time_point deadline) noexcept {
+  if (engine_.is_forked()) return;
+  engine_.submit_after_delivery(*new Closing(shared_from_this(), deadline));
+  engine_.wake();
+}
+
+void Connection::begin_closing(Clock::time_point deadline) noexcept {
+  closes_at_ = std::min(closes_at_.value_or(deadline), deadline);
+  look_after_closing(Clock::now());
+}
+
+// It may have overtaken answers, but what has not left yet will have none.
+void Connection::on_close(const MessageHeader& header) noexcept {
+  ends_behind_ = header.fingerprint.num_elements;
+  end_waiting(closed_there());
+  look_after_closing(Clock::now());
+}
+
+void Connection::look_after_closing(Clock::time_point now) noexcept {
+  if (!is_closing()) return;
+  if (ends_behind_ && (num_answers_ >= *ends_behind_ || num_calls_ == 0)) return fail(closed_there());
+  if (closes_at_ && (core_.is_through_with(*this) || now >= *closes_at_)) end(closed_here());
+}
+
+Status Connection::closed_here() const {
+  return {ErrorCode::kAborted, "peer '" + identity_.name + "' was closed here"};
+}
+
+Status Connection::closed_there() const {
+  return {ErrorCode::kPeerLost, "'" + identity_.name + "' has closed the connection"};
+}
+
+bool Connection::await_end(Clock::time_point deadline) noexcept {
+  if (engine_.is_forked()) return true;
+  const auto ends = [&] {
+    return engine_.exclusively([&] {
+      look_after_closing(Clock::now());
+      return !failure_.ok();
+    });
+  };
+  return drive_until(engine_, ends, deadline);
+}
+
+bool Connection::has_ended() noexcept {
+  return engine_.exclusively([&] { return !failure_.ok(); });
+}
+
+bool Connection::has_drained() noexcept {
+  return engine_.is_forked() || engine_.exclusively([&] { return has_drained_; });
+}
+
+void Connection::end(const Status& reason) noexcept {
+  if (!failure_.ok()) return;
+  MessageHeader word = header_of(OperationKind::kClose, 0);
+  if (core_.is_through_with(*this)) word.fingerprint.num_elements = num_answered_;
+  send_word(word);
+  fail(reason);
+}
+
+}  // namespace axon

@@ -1,0 +1,26 @@
+// Waits for what no flag tells: a state that the holder of the progress token changes.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/engine.hpp"
+
+namespace axon {
+
+// Drives until the condition holds, which is asked every now and then; false at the deadline. It may be far, so waiting
+// spins but for a moment.
+template <typename Condition>
+bool drive_until(Engine& engine, Condition condition, Clock::time_point deadline) noexcept {
+  static constexpr std::chrono::milliseconds kLookInterval{2};
+  static constexpr std::chrono::microseconds kPatience{100};
+  const sync::atomic<bool> never{false};
+  bool holds = condition();
+  while (!holds && Clock::now() < deadline) {
+    engine.wait(never, std::min(deadline, Clock::now() + kLookInterval), kPatience);
+    holds = condition();
+  }
+  return holds;
+}
+
+}  // namespace axon

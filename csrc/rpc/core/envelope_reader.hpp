@@ -1,0 +1,23 @@
+// Takes an envelope apart that somebody else has written.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "rpc/core/inbound.hpp"
+
+namespace axon {
+
+struct Envelope {
+  std::string_view name;
+  std::span<const std::byte> values;
+  size_t num_parts = 0;
+};
+
+// Null, or what is wrong with it. `bytes` is aligned to 8; the result and `tensors`, which is overwritten, refer to it.
+const char* read_envelope(std::span<std::byte> bytes, uint64_t max_message_num_bytes, Envelope& envelope,
+                          std::vector<Inbound::Tensor>& tensors);
+
+}  // namespace axon

@@ -1,0 +1,97 @@
+// One end of a first meeting, without its socket: bytes in, bytes out.
+//
+//   connector → hello: a nonce
+//             ← hello: a nonce
+//             → proof: that it knows the secret
+//             ← proof: likewise
+//             → introduction
+//             ← introduction
+//
+// A proof, and the seal of an introduction, is an HMAC with the secret over the role of its sender and all bytes of the
+// meeting so far in both directions: what was heard elsewhere or earlier proves nothing. In place of any frame may come
+// a refusal, which says why. Each end sends one frame and waits: more bytes than the next frame's are an error, and so
+// is everything else that is not as it should be. Bytes: docs/wire.md. Nothing is encrypted.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/status.hpp"
+#include "rpc/core/handshake/introduction.hpp"
+#include "rpc/core/handshake/nonce.hpp"
+#include "rpc/core/handshake/secret.hpp"
+#include "rpc/core/handshake/sha256.hpp"
+
+namespace axon {
+
+static constexpr uint16_t kHandshakeVersion = 1;
+
+// How a handshake ended.
+enum class Verdict : uint8_t { kMet, kMalformed, kOtherVersion, kWrongSecret, kRefused };
+
+class Handshake {
+ public:
+  static constexpr size_t kMostFrameBytes = 16384;
+  static constexpr size_t kMostReasonBytes = 512;
+
+  // Has something to send. Fails where the introduction cannot be sent.
+  static Result<Handshake> connector(const Secret& secret, const Introduction& own, const Nonce& nonce);
+  // The connector has to know one of the secrets, which the rest of the meeting is then sealed with.
+  static Handshake listener(std::vector<Secret> secrets, const Nonce& nonce);
+
+  // What is to be sent, once.
+  std::vector<std::byte> take_output() noexcept { return std::exchange(output_, {}); }
+
+  // What has come from the other end, in pieces of any size.
+  void feed(std::span<const std::byte> bytes);
+
+  // The other end's, once it has come.
+  const std::optional<Introduction>& peer() const noexcept { return peer_; }
+  // The listener's turn then: one of these. An introduction that cannot be sent is a refusal.
+  void answer(const Introduction& own);
+  void refuse(Status why);
+
+  // None while the meeting goes on. What went wrong, in words for this end, is in reason().
+  std::optional<Verdict> verdict() const noexcept { return verdict_; }
+  const Status& reason() const noexcept { return reason_; }
+
+ private:
+  enum class Role : char { kConnector = 'c', kListener = 'l' };
+  enum class Kind : uint8_t { kHello = 1, kProof, kIntroduction, kRefusal };
+  struct Prefix;
+
+  Handshake(Role role, std::vector<Secret> secrets) : role_(role), secrets_(std::move(secrets)) {}
+
+  void on_frame(Kind kind, const std::vector<std::byte>& frame);
+  void on_hello();
+  void on_proof(std::span<const std::byte> content);
+  void on_introduction(std::span<const std::byte> content);
+  void on_refusal(std::span<const std::byte> content);
+
+  void end(Verdict verdict, Status reason);
+  void end_malformed(const char* what);
+  void end_other_version(uint16_t version);
+
+  void send(Kind kind, std::span<const std::byte> content);
+  Digest seal_of(Role sender) const noexcept;
+  bool is_sealed_by_peer(std::span<const std::byte> seal) noexcept;
+  Role peers_role() const noexcept { return role_ == Role::kConnector ? Role::kListener : Role::kConnector; }
+
+  Role role_;
+  std::vector<Secret> secrets_;
+  size_t shared_ = 0;                    // which of them the peer knows, from its proof on
+  Nonce nonce_{};                        // the listener's
+  std::vector<std::byte> introduction_;  // the connector's, encoded
+  std::optional<Introduction> peer_;
+  Kind expected_ = Kind::kHello;
+  std::vector<std::byte> input_;       // a frame that has not come whole
+  std::vector<std::byte> transcript_;  // all that was said before, in both directions
+  std::vector<std::byte> output_;
+  std::optional<Verdict> verdict_;
+  Status reason_;
+};
+
+}  // namespace axon

@@ -1,0 +1,81 @@
+#include "rpc/core/handshake/introduce.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+
+#include "base/interrupts.hpp"
+#include "rpc/core/handshake/handshake.hpp"
+
+namespace axon {
+
+namespace {
+
+Status late(const Place& place) {
+  if (interrupts::are_pending()) return interrupts::interrupted();
+  return {ErrorCode::kTimeout, place.text() + " has not ended the handshake by the deadline"};
+}
+
+Status hung_up(const Place& place, const std::string& why) {
+  return {ErrorCode::kTransport, place.text() + " hung up in the handshake: " + why};
+}
+
+Status send_all(const FileDescriptor& socket, std::span<const std::byte> bytes, const Place& place,
+                sync::Clock::time_point deadline) {
+  while (!bytes.empty()) {
+    if (!wait_for(socket, POLLOUT, deadline)) return late(place);
+    const ssize_t num_sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (num_sent >= 0) {
+      bytes = bytes.subspan(static_cast<size_t>(num_sent));
+    } else if (errno != EAGAIN && errno != EINTR) {
+      return hung_up(place, last_error());
+    }
+  }
+  return {};
+}
+
+Status feed_next(const FileDescriptor& socket, Handshake& handshake, const Place& place,
+                 sync::Clock::time_point deadline) {
+  if (!wait_for(socket, POLLIN, deadline)) return late(place);
+  std::array<std::byte, 4096> bytes;
+  const ssize_t num_read = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (num_read == 0) return hung_up(place, "it closes, is crowded, or is no runtime of torch_axon");
+  if (num_read < 0 && errno != EAGAIN && errno != EINTR) return hung_up(place, last_error());
+  if (num_read > 0) handshake.feed(std::span(bytes).first(static_cast<size_t>(num_read)));
+  return {};
+}
+
+// What a listener's reason is for the one that it has refused: its own runtime is not closed, nor its arguments wrong.
+ErrorCode refused_with(ErrorCode code) noexcept {
+  if (code == ErrorCode::kAborted) return ErrorCode::kPeerLost;
+  return code == ErrorCode::kInvalidArgument ? ErrorCode::kTransport : code;
+}
+
+}  // namespace
+
+Result<Meeting> introduce(const Place& place, const Secret& secret, const Introduction& own,
+                          sync::Clock::time_point deadline) {
+  Result<Handshake> begun = Handshake::connector(secret, own, random_nonce());
+  if (!begun.ok()) return std::move(begun.status());
+  Handshake& handshake = begun.value();
+  Result<FileDescriptor> connected = connect_to(place, deadline);
+  if (!connected.ok()) return std::move(connected.status());
+  FileDescriptor& socket = connected.value();
+  while (!handshake.verdict()) {
+    AXON_TRY(send_all(socket, handshake.take_output(), place, deadline));
+    AXON_TRY(feed_next(socket, handshake, place, deadline));
+  }
+  if (*handshake.verdict() != Verdict::kMet) {
+    const bool refused = *handshake.verdict() == Verdict::kRefused;
+    const ErrorCode code = handshake.reason().code();
+    return Status(refused ? refused_with(code) : code,
+                  place.text() + (refused ? " refuses: " : " was not met: ") + handshake.reason().message());
+  }
+  watch_for_silence(socket);
+  return Meeting{.peer = *handshake.peer(), .socket = std::move(socket)};
+}
+
+}  // namespace axon

@@ -1,0 +1,58 @@
+#include "rpc/core/handshake/invitation.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace axon {
+
+namespace {
+
+// The bytes: this, the host, the secret. docs/wire.md.
+struct Prefix {
+  std::array<char, 4> magic{'a', 'x', 'i', 'n'};
+  uint16_t version = 1;
+  uint16_t port = 0;
+  uint16_t host_num_bytes = 0;
+  uint16_t secret_num_bytes = 0;
+};
+static_assert(sizeof(Prefix) == 12);
+
+Status refuse(const std::string& why) {
+  return {ErrorCode::kInvalidArgument, "address of a runtime: " + why};
+}
+
+}  // namespace
+
+std::vector<std::byte> Invitation::encode() const {
+  const auto text = std::as_bytes(std::span(host));
+  const Prefix prefix{.port = port,
+                      .host_num_bytes = static_cast<uint16_t>(text.size()),
+                      .secret_num_bytes = static_cast<uint16_t>(secret.bytes().size())};
+  std::vector<std::byte> bytes(sizeof prefix + text.size() + secret.bytes().size());
+  std::memcpy(bytes.data(), &prefix, sizeof prefix);
+  std::ranges::copy(text, bytes.begin() + sizeof prefix);
+  std::ranges::copy(secret.bytes(), bytes.end() - static_cast<std::ptrdiff_t>(secret.bytes().size()));
+  return bytes;
+}
+
+Result<Invitation> Invitation::decode(std::span<const std::byte> bytes) {
+  Prefix prefix;
+  if (bytes.size() < sizeof prefix) return refuse(std::to_string(bytes.size()) + " bytes are too few");
+  std::memcpy(&prefix, bytes.data(), sizeof prefix);
+  if (prefix.magic != Prefix{}.magic) return refuse("these bytes are none");
+  if (prefix.version != Prefix{}.version) return refuse("made by another version of torch_axon");
+  bytes = bytes.subspan(sizeof prefix);
+  if (bytes.size() != size_t{prefix.host_num_bytes} + prefix.secret_num_bytes) return refuse("truncated or too long");
+  const std::string host(reinterpret_cast<const char*>(bytes.data()), prefix.host_num_bytes);
+  const auto is_graphic = [](char character) { return character > ' ' && character <= '~'; };
+  if (host.empty() || host.size() > kMostHostBytes || !std::ranges::all_of(host, is_graphic)) {
+    return refuse("its host is none");
+  }
+  if (prefix.port == 0) return refuse("port 0");
+  Result<Secret> secret = Secret::from(bytes.subspan(prefix.host_num_bytes));
+  if (!secret.ok()) return refuse(secret.status().message());
+  return Invitation{.host = host, .port = prefix.port, .secret = std::move(secret).value()};
+}
+
+}  // namespace axon

@@ -1,0 +1,27 @@
+// All that is needed to connect to a listener, as bytes to hand to another process. Whoever is given them may connect:
+// their secret is the listener's address_key(), never the one that its user has chosen.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.hpp"
+#include "rpc/core/handshake/secret.hpp"
+
+namespace axon {
+
+struct Invitation {
+  static constexpr size_t kMostHostBytes = 255;
+
+  std::string host;
+  uint16_t port = 0;
+  Secret secret;
+
+  std::vector<std::byte> encode() const;
+  static Result<Invitation> decode(std::span<const std::byte> bytes);
+};
+
+}  // namespace axon

@@ -1,0 +1,214 @@
+#include "rpc/core/handshake/listener.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/resources.hpp"
+
+namespace axon {
+
+static constexpr std::chrono::milliseconds kExhaustedPause{100};
+static constexpr std::chrono::milliseconds kForever{1'000'000};
+// With fewer left, guests are served one after the other: a crowd that proves nothing must not take what peers need.
+static constexpr size_t kSpareDescriptors = 4;
+
+static uint64_t Listener::Counts::* counter_of(Verdict verdict) noexcept {
+  switch (verdict) {
+    case Verdict::kMet:
+      return &Listener::Counts::num_met;
+    case Verdict::kMalformed:
+      return &Listener::Counts::num_malformed;
+    case Verdict::kOtherVersion:
+      return &Listener::Counts::num_other_version;
+    case Verdict::kWrongSecret:
+      return &Listener::Counts::num_wrong_secret;
+    case Verdict::kRefused:
+      break;
+  }
+  return &Listener::Counts::num_refused;
+}
+
+Result<std::unique_ptr<Listener>> Listener::open(const Place& place, const Secret& secret, const Limits& limits,
+                                                 Welcome welcome) {
+  Result<FileDescriptor> socket = listen_at(place, SOMAXCONN);
+  if (!socket.ok()) return std::move(socket.status());
+  FileDescriptor bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!bell.valid()) return out_of("eventfd", errno);
+  try {
+    return std::unique_ptr<Listener>(
+        new Listener(std::move(socket).value(), std::move(bell), place, secret, limits, std::move(welcome)));
+  } catch (const std::system_error& failure) {
+    return Status(ErrorCode::kResourceExhausted, describe_thread_failure("axon-listener", failure));
+  }
+}
+
+Listener::Listener(FileDescriptor socket, FileDescriptor bell, const Place& place, const Secret& secret,
+                   const Limits& limits, Welcome welcome)
+    : socket_(std::move(socket)),
+      bell_(std::move(bell)),
+      spare_(fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0)),
+      secret_(secret),
+      limits_(limits),
+      welcome_(std::move(welcome)),
+      port_(port_of(socket_)),
+      address_key_(secret.derive("torch_axon address of " + Place{.host = place.host, .port = port_}.text())),
+      pid_(getpid()),
+      thread_([this] { run(); }) {}
+
+void Listener::close() noexcept {
+  if (!thread_.joinable()) return;
+  if (getpid() != pid_) {  // a fork has the memory, but not the thread
+    thread_.detach();
+  } else {
+    closing_.store(true);
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
+    thread_.join();
+  }
+  guests_.clear();
+  socket_ = FileDescriptor();
+}
+
+Listener::Counts Listener::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+void Listener::count(uint64_t Counts::* what) {
+  const std::lock_guard lock(mutex_);
+  ++(counts_.*what);
+}
+
+bool Listener::is_crowded() const noexcept {
+  if (guests_.empty()) return false;
+  return guests_.size() >= limits_.num_pending || num_free_descriptors().value_or(SIZE_MAX) < kSpareDescriptors;
+}
+
+std::chrono::milliseconds Listener::patience() const noexcept {
+  return is_crowded() ? std::min(limits_.patience, limits_.patience_when_crowded) : limits_.patience;
+}
+
+void Listener::run() {
+  pthread_setname_np(pthread_self(), "axon-listener");
+  for (;;) {
+    wait();
+    if (closing_.load()) return;
+    auto guest = guests_.begin();
+    for (size_t i = 2; i < events_.size(); ++i) {
+      const bool stays = events_[i].revents == 0 || serve(*guest);
+      guest = stays ? std::next(guest) : guests_.erase(guest);
+    }
+    drop_late();
+    if (events_[1].revents != 0) accept_all();
+  }
+}
+
+void Listener::wait() {
+  const Clock::time_point now = Clock::now();
+  Clock::time_point until = guests_.empty() ? now + kForever : guests_.front().came + patience();
+  const bool accepts = !is_crowded() && next_accept_ <= now;
+  if (next_accept_ > now) until = std::min(until, next_accept_);
+  events_.assign({{.fd = bell_.get(), .events = POLLIN, .revents = 0},
+                  {.fd = accepts ? socket_.get() : -1, .events = POLLIN, .revents = 0}});
+  for (const Guest& guest : guests_) {
+    const short event = guest.unsent.empty() ? POLLIN : POLLOUT;
+    events_.push_back({.fd = guest.socket.get(), .events = event, .revents = 0});
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+  if (poll(events_.data(), events_.size(), static_cast<int>(std::max<int64_t>(left, 0))) >= 0) return;
+  for (pollfd& each : events_) each.revents = 0;
+}
+
+FileDescriptor Listener::accept_one() noexcept {
+  const auto accept = [this] {
+    return withheld(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  };
+  if (!spare_.valid()) spare_ = FileDescriptor(fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0));
+  FileDescriptor socket = accept();
+  if (socket.valid() || errno != EMFILE || !spare_.valid()) return socket;
+  spare_ = FileDescriptor();
+  return accept();
+}
+
+void Listener::accept_all() {
+  while (!is_crowded()) {
+    FileDescriptor socket = accept_one();
+    if (!socket.valid()) {
+      // Anything but "none is left" and "gone again" is for want of something, which others may give back.
+      if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+        if (!std::exchange(has_run_out_, true)) log::warn(out_of("connections cannot be accepted", errno).message());
+        count(&Counts::num_exhausted);
+        next_accept_ = Clock::now() + kExhaustedPause;
+      }
+      return;
+    }
+    has_run_out_ = false;
+    send_at_once(socket);
+    guests_.push_back({.socket = std::move(socket),
+                       .handshake = Handshake::listener({secret_, address_key_}, random_nonce()),
+                       .unsent = {},
+                       .came = Clock::now()});
+  }
+}
+
+void Listener::drop_late() {
+  const Clock::time_point now = Clock::now();
+  while (!guests_.empty() && guests_.front().came + patience() <= now) {
+    guests_.pop_front();
+    count(&Counts::num_late);
+  }
+}
+
+bool Listener::serve(Guest& guest) {
+  if (guest.unsent.empty() && !hear(guest)) return false;
+  if (!tell(guest)) return false;
+  return !guest.handshake.verdict() || !guest.unsent.empty();
+}
+
+bool Listener::hear(Guest& guest) {
+  std::array<std::byte, 4096> bytes;
+  const ssize_t num_read = ::recv(guest.socket.get(), bytes.data(), bytes.size(), 0);
+  if (num_read < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (num_read <= 0) {
+    count(&Counts::num_hung_up);
+    return false;
+  }
+  guest.handshake.feed(std::span(bytes).first(static_cast<size_t>(num_read)));
+  if (guest.handshake.peer() && !guest.handshake.verdict()) welcome(guest);
+  if (const auto verdict = guest.handshake.verdict()) {
+    count(counter_of(*verdict));
+    if (*verdict != Verdict::kMet) log::info("a connection is refused: " + guest.handshake.reason().message());
+  }
+  guest.unsent = guest.handshake.take_output();
+  return true;
+}
+
+bool Listener::tell(Guest& guest) {
+  if (guest.unsent.empty()) return true;
+  const ssize_t num_sent = ::send(guest.socket.get(), guest.unsent.data(), guest.unsent.size(), MSG_NOSIGNAL);
+  if (num_sent < 0) return errno == EAGAIN || errno == EINTR;
+  guest.unsent.erase(guest.unsent.begin(), guest.unsent.begin() + num_sent);
+  return true;
+}
+
+// The door keeps the socket from here on; what the peer is told goes through a copy of ours.
+void Listener::welcome(Guest& guest) {
+  FileDescriptor kept = withheld(fcntl(guest.socket.get(), F_DUPFD_CLOEXEC, 0));
+  if (!kept.valid()) return guest.handshake.refuse(out_of("it cannot serve another connection", errno));
+  watch_for_silence(kept);
+  Result<Introduction> own = welcome_({.peer = *guest.handshake.peer(), .socket = std::move(kept)});
+  own.ok() ? guest.handshake.answer(own.value()) : guest.handshake.refuse(std::move(own.status()));
+}
+
+}  // namespace axon

@@ -1,0 +1,202 @@
+#include "rpc/core/handshake/sockets.hpp"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "base/interrupts.hpp"
+#include "base/resources.hpp"
+
+namespace axon {
+
+namespace {
+
+// Where the caller has no deadline; resolvers give up within it by default.
+constexpr std::chrono::seconds kLongestLookup{60};
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// A question to the system's resolver.
+struct Lookup {
+  Place place;
+  std::mutex mutex;  // guards what follows
+  std::condition_variable changed;
+  bool is_over = false;
+  int error = 0;
+  Addresses found{nullptr, &freeaddrinfo};
+
+  int ask(int flags);
+  void run() {
+    const int result = ask(0);
+    const std::lock_guard lock(mutex);
+    is_over = true;
+    error = result;
+    changed.notify_all();
+  }
+};
+
+int Lookup::ask(int flags) {
+  const addrinfo hints{.ai_flags = AI_NUMERICSERV | flags,
+                       .ai_family = AF_UNSPEC,
+                       .ai_socktype = SOCK_STREAM,
+                       .ai_protocol = 0,
+                       .ai_addrlen = 0,
+                       .ai_addr = nullptr,
+                       .ai_canonname = nullptr,
+                       .ai_next = nullptr};
+  addrinfo* addresses = nullptr;
+  const int result = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &addresses);
+  if (result == 0) found.reset(addresses);
+  return result;
+}
+
+// The resolver may ask servers that do not answer, and can neither be interrupted nor given a deadline: a thread waits
+// for it, and is left to itself where this one gives up.
+Result<Addresses> resolve(const Place& place, sync::Clock::time_point deadline) {
+  const auto lookup = std::make_shared<Lookup>();  // owned with that thread
+  lookup->place = place;
+  if (lookup->ask(AI_NUMERICHOST) == 0) return std::move(lookup->found);
+  try {
+    std::thread([lookup] { lookup->run(); }).detach();
+  } catch (const std::system_error& failure) {
+    return Status(ErrorCode::kResourceExhausted, describe_thread_failure("axon-resolver", failure));
+  }
+  std::unique_lock lock(lookup->mutex);
+  while (!lookup->is_over) {
+    lookup->changed.wait_until(lock, interrupts::next_look(deadline));
+    if (lookup->is_over) break;
+    lock.unlock();  // a signal handler may wait for another host
+    if (interrupts::are_pending()) return interrupts::interrupted();
+    lock.lock();
+    if (sync::Clock::now() < deadline) continue;
+    return Status(ErrorCode::kTimeout, "host '" + place.host + "' has not been resolved by the deadline");
+  }
+  if (lookup->error != 0) {
+    return Status(ErrorCode::kUnknownHost, "host '" + place.host + "' is not known: " + gai_strerror(lookup->error));
+  }
+  return std::move(lookup->found);
+}
+
+void enable(const FileDescriptor& socket, int level, int option, int value = 1) noexcept {
+  setsockopt(socket.get(), level, option, &value, sizeof value);
+}
+
+FileDescriptor open_socket(const addrinfo& address) {
+  return withheld(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+bool is_loopback(const sockaddr& address) noexcept {
+  if (address.sa_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+// Zero, or the error that errno would have.
+int connect_one(const FileDescriptor& socket, const addrinfo& address, sync::Clock::time_point deadline) noexcept {
+  if (!socket.valid()) return errno;
+  send_at_once(socket);
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!wait_for(socket, POLLOUT, deadline)) return interrupts::are_pending() ? EINTR : ETIMEDOUT;
+  int error = 0;
+  socklen_t num_bytes = sizeof error;
+  getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &num_bytes);
+  return error;
+}
+
+}  // namespace
+
+FileDescriptor withheld(int socket) {
+  FileDescriptor owned(socket);
+  if (owned.valid()) owned.withhold_from_forks();
+  return owned;
+}
+
+std::string last_error() {
+  return std::generic_category().message(errno);
+}
+
+std::string Place::text() const {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<bool> is_loopback(const std::string& host) {
+  Result<Addresses> addresses = resolve({.host = host, .port = 0}, sync::Clock::now() + kLongestLookup);
+  if (!addresses.ok()) return std::move(addresses.status());
+  for (const addrinfo* each = addresses.value().get(); each != nullptr; each = each->ai_next) {
+    if (!is_loopback(*each->ai_addr)) return false;
+  }
+  return true;
+}
+
+Result<FileDescriptor> listen_at(const Place& place, int backlog) {
+  Result<Addresses> addresses = resolve(place, sync::Clock::now() + kLongestLookup);
+  if (!addresses.ok()) return std::move(addresses.status());
+  const addrinfo& address = *addresses.value();
+  FileDescriptor socket = open_socket(address);
+  if (!socket.valid()) return out_of("cannot listen at " + place.text(), errno);
+  enable(socket, SOL_SOCKET, SO_REUSEADDR);  // where the last listener's connections linger
+  if (::bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(socket.get(), backlog) != 0) {
+    return Status(ErrorCode::kInvalidArgument, "cannot listen at " + place.text() + ": " + last_error());
+  }
+  return socket;
+}
+
+uint16_t port_of(const FileDescriptor& socket) noexcept {
+  sockaddr_storage address{};
+  socklen_t num_bytes = sizeof address;
+  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &num_bytes);
+  const bool is_ipv6 = address.ss_family == AF_INET6;
+  return ntohs(is_ipv6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                       : reinterpret_cast<sockaddr_in&>(address).sin_port);
+}
+
+Result<FileDescriptor> connect_to(const Place& place, sync::Clock::time_point deadline) {
+  Result<Addresses> addresses = resolve(place, deadline);
+  if (!addresses.ok()) return std::move(addresses.status());
+  int error = 0;
+  for (const addrinfo* each = addresses.value().get(); each != nullptr; each = each->ai_next) {
+    FileDescriptor socket = open_socket(*each);
+    error = connect_one(socket, *each, deadline);
+    if (error == 0) return socket;
+    if (error == EINTR) return interrupts::interrupted();
+  }
+  if (error == ETIMEDOUT) return Status(ErrorCode::kTimeout, place.text() + " has not answered by the deadline");
+  return out_of(place.text() + " cannot be reached", error);
+}
+
+void send_at_once(const FileDescriptor& socket) noexcept {
+  enable(socket, IPPROTO_TCP, TCP_NODELAY);
+}
+
+void watch_for_silence(const FileDescriptor& socket) noexcept {
+  enable(socket, SOL_SOCKET, SO_KEEPALIVE);
+  enable(socket, IPPROTO_TCP, TCP_KEEPIDLE, 15);
+  enable(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  enable(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+bool wait_for(const FileDescriptor& socket, short events, sync::Clock::time_point deadline) noexcept {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - sync::Clock::now());
+    if (left.count() <= 0) return false;
+    pollfd each{.fd = socket.get(), .events = events, .revents = 0};
+    if (poll(&each, 1, static_cast<int>(std::min(left, interrupts::kInterval).count())) > 0) return true;
+    if (interrupts::are_pending()) return false;
+  }
+}
+
+}  // namespace axon

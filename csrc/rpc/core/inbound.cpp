@@ -1,0 +1,233 @@
+#include "rpc/core/inbound.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "rpc/core/envelope_reader.hpp"
+
+namespace axon {
+
+// More memory than this is not kept for the next message.
+static constexpr size_t kMostKept = size_t{1} << 16;
+
+Inbound::Inbound() noexcept : Completion{&Inbound::on_done} {}
+
+Inbound::~Inbound() {
+  drop_early();
+}
+
+void Inbound::open(Engine& engine, Listener& listener, const Limits& limits) noexcept {
+  drop_early();
+  engine_ = &engine;
+  listener_ = &listener;
+  limits_ = limits;
+  landing_ = Landing::kBlocks;
+  state_ = State::kEmpty;
+  num_missing_ = 0;
+  give_back();
+}
+
+void Inbound::give_back() noexcept {
+  if (bytes_.capacity() > kMostKept) bytes_ = {};
+  name_ = {};
+  values_ = {};
+  tensors_.clear();
+}
+
+void Inbound::on_envelope(const Payload& payload) noexcept {
+  if (payload.num_bytes > limits_.max_message_num_bytes) {
+    drop(payload);
+    return fail(ErrorCode::kResourceExhausted, "an envelope longer than a message may be here");
+  }
+  try {
+    bytes_.resize(payload.num_bytes);
+  } catch (const std::bad_alloc&) {
+    drop(payload);
+    return fail(ErrorCode::kResourceExhausted, "there is no memory for a message's envelope");
+  }
+  if (payload.rendezvous != nullptr) {
+    state_ = State::kFetchingEnvelope;
+    return fetch(payload.rendezvous, {bytes_.data(), bytes_.size()});
+  }
+  if (!bytes_.empty()) std::memcpy(bytes_.data(), payload.bytes, payload.num_bytes);
+  understand();
+}
+
+// The envelope is here.
+void Inbound::understand() noexcept {
+  Envelope envelope;
+  if (const char* fault = read_envelope(bytes_, limits_.max_message_num_bytes, envelope, tensors_)) {
+    return fail(ErrorCode::kTransport, fault);
+  }
+  name_ = envelope.name;
+  values_ = envelope.values;
+  num_missing_ = envelope.num_parts;
+  const auto is_lent = [](const Tensor& tensor) { return tensor.place == TensorPlace::kLent; };
+  if (!limits_.borrows && std::ranges::any_of(tensors_, is_lent)) {
+    return fail(ErrorCode::kTransport, "a tensor that is lent, which this runtime has not asked for");
+  }
+  state_ = State::kAsking;
+  if (!tensors_.empty()) listener_->on_announced(*this);  // which may set where it lands, or end it
+  if (state_ != State::kAsking || landing_ != Landing::kBlocks) return;
+  num_missing_ != 0 ? land() : place_early();
+}
+
+void Inbound::land() noexcept {
+  for (Tensor& tensor : tensors_) {
+    if (!give_block(tensor)) return;
+  }
+  place_early();
+}
+
+// For a part; what lies in the envelope stays there. False: there is no memory, and the message has failed.
+bool Inbound::give_block(Tensor& tensor) noexcept {
+  if (tensor.place != TensorPlace::kPart) return true;
+  tensor.block = Block::take(tensor.data.num_bytes);
+  tensor.data.data = tensor.block.data();
+  if (!tensor.block) fail(ErrorCode::kResourceExhausted, "there is no memory for a message's tensors");
+  return static_cast<bool>(tensor.block);
+}
+
+void Inbound::accept(std::span<const Buffer> buffers, std::span<Owner> owners) noexcept {
+  if (state_ != State::kAsking) return;  // it has failed meanwhile
+  has_owners_ = !owners.empty();
+  for (size_t i = 0; i < owners.size(); ++i) tensors_[i].owner = std::move(owners[i]);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    Tensor& tensor = tensors_[i];
+    if (buffers[i].data == nullptr) {
+      if (!give_block(tensor)) return;
+      continue;
+    }
+    if (tensor.place == TensorPlace::kEnvelope && tensor.data.num_bytes != 0) {
+      std::memcpy(buffers[i].data, tensor.data.data, tensor.data.num_bytes);
+    }
+    tensor.data.data = buffers[i].data;
+  }
+  place_early();
+}
+
+void Inbound::let_go() noexcept {
+  for (Tensor& tensor : tensors_) tensor.owner = Owner();
+  has_owners_ = false;
+}
+
+// The memory is known: for what has come already, and what will.
+void Inbound::place_early() noexcept {
+  state_ = State::kLanding;
+  while (state_ == State::kLanding && !early_.empty()) {
+    Unexpected& message = *early_.pop_front();  // before anybody hears of it, who may drop the rest
+    --num_early_;
+    place(message.header.slot, message.payload);
+    release_early(message);
+  }
+  complete_if_all_came();
+}
+
+void Inbound::release_early(Unexpected& message) noexcept {
+  *limits_.num_early_bytes -= message.num_bytes_copied();
+  release_copy(engine_->messenger().block_pool(), message);
+}
+
+void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexcept {
+  switch (state_) {
+    case State::kLanding:
+      return place(header.slot, payload);
+    case State::kComplete:
+    case State::kClosed:
+      return drop(payload);
+    default:
+      break;
+  }
+  const size_t num_bytes = payload.rendezvous == nullptr ? payload.num_bytes : 0;
+  if (num_early_ >= limits_.max_early_parts || *limits_.num_early_bytes + num_bytes > limits_.max_early_num_bytes) {
+    drop(payload);
+    return fail(ErrorCode::kResourceExhausted, "more parts than may be kept before it is known where they go");
+  }
+  early_.push_back(hold_copy(engine_->messenger().block_pool(), header, payload));
+  *limits_.num_early_bytes += num_bytes;
+  ++num_early_;
+}
+
+// Whether this may be the tensor's part.
+static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noexcept {
+  if (tensor.begun) return false;
+  switch (tensor.place) {
+    case TensorPlace::kEnvelope:
+      return false;
+    case TensorPlace::kPart:
+      return payload.num_bytes == tensor.data.num_bytes;
+    case TensorPlace::kLent:
+      return payload.rendezvous != nullptr && payload.num_bytes == kLentPartNumBytes;
+  }
+  return false;
+}
+
+void Inbound::place(uint32_t index, const Payload& payload) noexcept {
+  if (index >= tensors_.size() || !announces(tensors_[index], payload)) {
+    drop(payload);
+    return fail(ErrorCode::kTransport, "a part that its envelope does not announce");
+  }
+  Tensor& tensor = tensors_[index];
+  tensor.begun = true;
+  if (tensor.place == TensorPlace::kLent) {
+    tensor.loan = Loan(*engine_, payload.rendezvous);
+  } else if (payload.rendezvous != nullptr) {
+    return fetch(payload.rendezvous, tensor.data);
+  } else {
+    std::memcpy(tensor.data.data, payload.bytes, payload.num_bytes);
+  }
+  --num_missing_;
+  complete_if_all_came();
+}
+
+void Inbound::complete_if_all_came() noexcept {
+  if (state_ != State::kLanding || num_missing_ != 0) return;
+  state_ = State::kComplete;
+  listener_->on_complete(*this);
+}
+
+void Inbound::fetch(void* rendezvous, Buffer into) noexcept {
+  ++num_moving_;
+  if (auto fetched = engine_->messenger().transport().fetch(rendezvous, into, *this)) on_moved(std::move(*fetched));
+}
+
+void Inbound::on_done(Completion& self, Status status) noexcept {
+  static_cast<Inbound&>(self).on_moved(std::move(status));
+}
+
+void Inbound::on_moved(Status status) noexcept {
+  --num_moving_;
+  if (state_ == State::kClosed) return;
+  if (!status.ok()) return fail(status.code(), status.message().c_str());
+  if (state_ == State::kFetchingEnvelope) return understand();
+  --num_missing_;
+  complete_if_all_came();
+}
+
+void Inbound::fail(ErrorCode code, const char* why) noexcept {
+  if (state_ == State::kClosed) return;
+  abandon();
+  listener_->on_broken(*this, Status(code, why));
+}
+
+void Inbound::abandon() noexcept {
+  state_ = State::kClosed;
+  drop_early();
+  for (Tensor& tensor : tensors_) tensor.loan = Loan();
+}
+
+void Inbound::drop(const Payload& payload) noexcept {
+  if (payload.rendezvous != nullptr) engine_->messenger().transport().refuse(payload.rendezvous, Status());
+}
+
+void Inbound::drop_early() noexcept {
+  while (Unexpected* message = early_.front()) {
+    drop(message->payload);
+    release_early(*message);
+  }
+  num_early_ = 0;
+}
+
+}  // namespace axon

@@ -1,0 +1,96 @@
+#include "rpc/core/invocation.hpp"
+
+#include "rpc/core/runtime_core.hpp"
+#include "rpc/core/values.hpp"
+
+namespace axon {
+
+void Invocation::accept(std::span<const Buffer> buffers, std::span<Owner> owners) noexcept {
+  Engine& engine = core_->engine();
+  engine.exclusively([&] {
+    phase_ = Phase::kArriving;
+    if (refusal_.empty()) return arguments_.accept(buffers, owners);
+    fail_here("ConnectionError", refusal_);
+  });
+}
+
+void Invocation::reply() noexcept {
+  if (!answer.fits().ok()) return fail("ValueError", answer.fits().clone().message());
+  submit(OperationKind::kReply);
+}
+
+void Invocation::reply_failure() noexcept {
+  submit(OperationKind::kFailure);
+}
+
+// Owners are let go of before anybody holds the token: what they release is their user's code.
+void Invocation::submit(OperationKind answer_kind) noexcept {
+  answer_kind_ = answer_kind;
+  if (!wants_answer()) answer.clear();
+  connection_->engine().submit_after_delivery(*this);
+}
+
+void Invocation::fail(std::string_view class_name, std::string_view message) noexcept {
+  if (!wants_answer()) core_->report_unheard(*this, class_name, message);
+  describe_failure(class_name, message);
+  reply_failure();
+}
+
+// [message, traceback]
+void Invocation::describe_failure(std::string_view class_name, std::string_view message) {
+  answer.open(class_name.substr(0, kLongestName));
+  ValueWriter writer(answer.bytes());
+  writer.array(2);
+  writer.text(message);
+  writer.text("");
+  answer.seal();
+}
+
+// The runtime's own failures, by the holder of the token.
+void Invocation::fail_here(std::string_view class_name, const std::string& message) noexcept {
+  describe_failure(class_name, message);
+  answer_kind_ = OperationKind::kFailure;
+  phase_ = Phase::kReplying;
+  connection_->answer(*this);
+}
+
+void Invocation::fail_as_late() noexcept {
+  fail_here("TimeoutError", "its caller had given the call up before it began");
+}
+
+void Invocation::begin() noexcept {
+  if (phase_ == Phase::kCleared) return core_->recycle(*this);
+  if (phase_ == Phase::kCalled) --core_->num_running_;
+  phase_ = Phase::kReplying;
+  const std::atomic<uint32_t>* const gate = answer.gate();
+  if (gate != nullptr && connection_->failure_.ok()) return connection_->engine().watch(opening_, *gate);
+  connection_->answer(*this);
+}
+
+void Invocation::deliver() noexcept {
+  if (phase_ == Phase::kCalled) return handler_->call(*this);
+  if (phase_ == Phase::kAsking) return handler_->ask(*this);
+  answer.clear();
+  arguments_.let_go();
+  core_->engine().submit_after_delivery(*this);
+}
+
+void Invocation::on_announced(Inbound&) noexcept {
+  core_->ask(*this);
+}
+
+void Invocation::on_complete(Inbound&) noexcept {
+  core_->call(*this);
+}
+
+void Invocation::on_broken(Inbound&, Status reason) noexcept {
+  std::string why = "the call has not been understood: " + reason.message();
+  if (phase_ != Phase::kAsking) return fail_here("ConnectionError", why);
+  refusal_ = std::move(why);  // it is in its function's hands
+}
+
+void Invocation::on_sent() noexcept {
+  core_->recycle(*this);
+}
+
+}  // namespace axon

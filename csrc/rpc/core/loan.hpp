@@ -1,0 +1,31 @@
+// Memory that a message's sender lends: it stays as it is there until this is destroyed, on any thread.
+#pragma once
+
+#include <utility>
+
+#include "engine/engine.hpp"
+
+namespace axon {
+
+class Loan {
+ public:
+  Loan() noexcept = default;
+  // Of the part that stands for it.
+  Loan(Engine& engine, void* rendezvous) noexcept : engine_(&engine), rendezvous_(rendezvous) {}
+  Loan(Loan&& other) noexcept
+      : engine_(std::exchange(other.engine_, nullptr)), rendezvous_(std::exchange(other.rendezvous_, nullptr)) {}
+  Loan& operator=(Loan&& other) noexcept {
+    std::swap(engine_, other.engine_);
+    std::swap(rendezvous_, other.rendezvous_);
+    return *this;
+  }
+  ~Loan() {
+    if (engine_ != nullptr) engine_->refuse_later(rendezvous_);
+  }
+
+ private:
+  Engine* engine_ = nullptr;
+  void* rendezvous_ = nullptr;
+};
+
+}  // namespace axon

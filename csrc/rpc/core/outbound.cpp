@@ -1,0 +1,203 @@
+#include "rpc/core/outbound.hpp"
+
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/data_type.hpp"
+
+namespace axon {
+
+// A larger tensor is sent by itself: copying it into the envelope, and out of it, costs more than another message.
+static constexpr size_t kLargestInline = 4096;
+// Stands for a tensor that is lent.
+static constexpr std::byte kNothing{};
+static constexpr ConstBuffer kLentPart{.data = &kNothing, .num_bytes = kLentPartNumBytes};
+// More memory than this is not kept for the next message.
+static constexpr size_t kMostKept = size_t{1} << 16;
+
+// Returns where the next one goes.
+static std::byte* put_padded(std::byte* to, const void* data, size_t num_bytes) noexcept {
+  std::byte* const end = to + padded(num_bytes);
+  if (end == to) return end;
+  std::memset(end - 8, 0, 8);
+  copy_few(to, data, num_bytes);
+  return end;
+}
+
+void Outbound::open(std::string_view name) {
+  clear();
+  name_num_bytes_ = static_cast<uint8_t>(name.size());
+  bytes_.resize(sizeof(EnvelopePrefix) + name.size());
+  copy_few(bytes_.data() + sizeof(EnvelopePrefix), name.data(), name.size());
+}
+
+void Outbound::refuse(std::string why) {
+  if (fits_.ok()) fits_ = Status(ErrorCode::kInvalidArgument, std::move(why));
+}
+
+static std::string too_many(const char* what, size_t count, size_t most) {
+  return std::string(what) + " " + std::to_string(count) + "; allowed: up to " + std::to_string(most);
+}
+
+// Returns nothing for a shape that no tensor has.
+static std::optional<size_t> count_elements(std::span<const int64_t> shape) noexcept {
+  size_t num_elements = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(num_elements, static_cast<size_t>(size), &num_elements)) return {};
+  }
+  return num_elements;
+}
+
+// Of a tensor of so many bytes and this shape. Other doors' types are as long as they say.
+uint16_t Outbound::element_num_bytes_of(const TensorView& tensor) {
+  const std::optional<size_t> counted = count_elements(tensor.shape);
+  if (!counted) refuse("a tensor's shape has a negative size, or more elements than 64 bits count");
+  const size_t num_elements = counted.value_or(0);
+  const bool is_known = tensor.dtype <= static_cast<uint8_t>(DataType::kComplex128);
+  const size_t num_bytes = is_known            ? size_of(static_cast<DataType>(tensor.dtype))
+                           : num_elements == 0 ? 0
+                                               : tensor.data.num_bytes / num_elements;
+  if (num_elements * num_bytes != tensor.data.num_bytes) {
+    refuse("a tensor of " + std::to_string(num_elements) + " elements is " + std::to_string(tensor.data.num_bytes) +
+           " bytes long; allowed: " + std::to_string(num_elements * num_bytes));
+  } else if (num_bytes > std::numeric_limits<uint16_t>::max()) {
+    refuse(too_many("a tensor's bytes an element:", num_bytes, std::numeric_limits<uint16_t>::max()));
+  }
+  return static_cast<uint16_t>(num_bytes);
+}
+
+size_t Outbound::add(const TensorView& tensor, Owner owner) {
+  if (tensor.shape.size() > kMostDimensions) {
+    refuse(too_many("a tensor's dimensions:", tensor.shape.size(), kMostDimensions));
+  }
+  if (tensors_.size() >= kMostTensors) refuse(too_many("a message's tensors:", tensors_.size() + 1, kMostTensors));
+  Tensor& added = tensors_.emplace_back();
+  added.descriptor = {.dtype = tensor.dtype,
+                      .kind = tensor.kind,
+                      .num_dimensions = static_cast<uint8_t>(tensor.shape.size()),
+                      .element_num_bytes = element_num_bytes_of(tensor)};
+  added.shape_offset = shapes_.size();
+  added.data = tensor.data;
+  added.owner = std::move(owner);
+  for (const int64_t size : tensor.shape) shapes_.push_back(size);
+  return tensors_.size() - 1;
+}
+
+size_t Outbound::lend(const TensorView& tensor, const Whereabouts& whereabouts, Owner owner) {
+  const size_t index = add(tensor, std::move(owner));
+  tensors_[index].descriptor.place = TensorPlace::kLent;
+  tensors_[index].whereabouts = whereabouts;
+  return index;
+}
+
+void Outbound::seal() {
+  const size_t num_value_bytes = bytes_.size() - sizeof(EnvelopePrefix) - name_num_bytes_;
+  if (num_value_bytes > kMostValueBytes) {
+    refuse(too_many("bytes of a message's values, beside which tensors are sent:", num_value_bytes, kMostValueBytes));
+  }
+  const EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes),
+                              .num_tensors = static_cast<uint16_t>(tensors_.size()),
+                              .name_num_bytes = name_num_bytes_};
+  std::memcpy(bytes_.data(), &prefix, sizeof prefix);
+  const size_t num_values_end = bytes_.size(), num_before = padded(num_values_end);
+  bytes_.resize(num_before + place_tensors(num_before));
+  std::byte* end = bytes_.data() + num_before;
+  std::memset(bytes_.data() + num_values_end, 0, num_before - num_values_end);
+  for (const Tensor& tensor : tensors_) {
+    std::memcpy(end, &tensor.descriptor, sizeof tensor.descriptor);
+    end = put_padded(end + sizeof tensor.descriptor, shapes_.data() + tensor.shape_offset,
+                     tensor.descriptor.num_dimensions * sizeof(int64_t));
+  }
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.descriptor.place == TensorPlace::kLent) {
+      end = put_padded(end, &tensor.whereabouts, sizeof(Whereabouts));
+    } else if (tensor.descriptor.place == TensorPlace::kEnvelope) {
+      end = put_padded(end, tensor.data.data, tensor.data.num_bytes);
+    }
+  }
+  tensors_.clear();
+}
+
+void Outbound::copy(const Outbound& sealed, Owner owner) {
+  clear();
+  bytes_ = sealed.bytes_;
+  fits_ = sealed.fits_.clone();
+  name_num_bytes_ = sealed.name_num_bytes_;
+  for (const Part& part : sealed.parts_) parts_.push_back({part.index, part.data, {}, part.is_lent});
+  if (!parts_.empty()) parts_.front().owner = std::move(owner);
+}
+
+// Which travel by themselves; returns the bytes that all of them take behind the first so many of the envelope.
+size_t Outbound::place_tensors(size_t num_before) {
+  size_t num_bytes = tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);
+  for (uint32_t index = 0; index < tensors_.size(); ++index) {
+    Tensor& tensor = tensors_[index];
+    const bool is_lent = tensor.descriptor.place == TensorPlace::kLent;
+    if (tensor.data.data == nullptr && tensor.data.num_bytes != 0 && !is_lent) {
+      refuse("a tensor of " + std::to_string(tensor.data.num_bytes) + " bytes has no memory: its data is null");
+      tensor.data.num_bytes = 0;
+    }
+    const size_t num_inline = padded(tensor.data.num_bytes);
+    const bool fits = num_inline <= kLargestInline && num_before + num_bytes + num_inline <= kLongestWithTensors;
+    if (is_lent) {
+      num_bytes += sizeof(Whereabouts);
+      parts_.push_back({index, kLentPart, std::move(tensor.owner), true});
+    } else if (fits || tensor.data.num_bytes == 0) {
+      num_bytes += num_inline;
+    } else {
+      tensor.descriptor.place = TensorPlace::kPart;
+      parts_.push_back({index, tensor.data, std::move(tensor.owner), false});
+    }
+  }
+  return num_bytes;
+}
+
+const std::atomic<uint32_t>* Outbound::gate() const noexcept {
+  for (const Gate& gate : gates_) {
+    if (gate.word->load(std::memory_order_acquire) == 0) return gate.word;
+  }
+  return nullptr;
+}
+
+Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {
+  if (!fits_.ok()) return fits_.clone();
+  Transport& transport = messenger.transport();
+  const auto took = [this](std::optional<Status> sent) -> Status {
+    if (!sent) return Status();
+    --num_moving_;
+    return std::move(*sent);
+  };
+  ++num_moving_;
+  AXON_TRY(took(transport.send(peer, header, {bytes_.data(), bytes_.size()}, *this)));
+  if (parts_.empty()) return Status();
+  MessageHeader of_part = header;
+  of_part.fingerprint.operation = part;
+  for (const Part& each : parts_) {
+    of_part.slot = each.index;
+    ++num_moving_;
+    AXON_TRY(took(each.is_lent ? transport.offer(peer, of_part, each.data, *this)
+                               : transport.send(peer, of_part, each.data, *this)));
+  }
+  return Status();
+}
+
+void Outbound::on_done(Completion& self, Status) noexcept {
+  auto& outbound = static_cast<Outbound&>(self);
+  if (--outbound.num_moving_ == 0) outbound.listener_.on_sent();
+}
+
+void Outbound::clear() noexcept {
+  if (bytes_.empty() && gates_.empty()) return;  // nothing has been written since
+  if (bytes_.capacity() > kMostKept) bytes_ = {};
+  bytes_.clear();
+  fits_ = Status();
+  tensors_.clear();
+  shapes_.clear();
+  parts_.clear();
+  gates_.clear();
+}
+
+}  // namespace axon

@@ -1,0 +1,138 @@
+// What is being sent: a call's arguments or an answer.
+//
+//   outbound.open("name of a function");                   // or nothing, for an answer
+//   ValueWriter(outbound.bytes()).text("a plain value");   // any number of values
+//   outbound.add({.dtype = …, .shape = shape, .data = {data, num_bytes}});
+//   outbound.seal();
+//
+// Keeps its memory from one message to the next. Small tensors are copied by seal(), others are borrowed until the
+// message has left, or owned by an Owner.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.hpp"
+#include "memory/buffer.hpp"
+#include "memory/owner.hpp"
+#include "messaging/messenger.hpp"
+#include "rpc/core/envelope.hpp"
+#include "rpc/core/values.hpp"
+
+namespace axon {
+
+// Contiguous, in the order of its dimensions.
+struct TensorView {
+  uint8_t dtype = 0;
+  MemoryKind kind = MemoryKind::kHost;  // where it is to be thought of; the data itself lies on the host
+  std::span<const int64_t> shape;
+  ConstBuffer data;
+};
+
+class Outbound : private Completion {
+ public:
+  // Told by the holder of the token once nothing of a message moves any more, unless send() has said so.
+  class Listener {
+   public:
+    virtual void on_sent() noexcept = 0;
+
+   protected:
+    ~Listener() = default;
+  };
+
+  explicit Outbound(Listener& listener) noexcept : Completion{&Outbound::on_done}, listener_(listener) {}
+  Outbound(const Outbound&) = delete;
+  Outbound& operator=(const Outbound&) = delete;
+
+  // At most kLongestName bytes.
+  void open(std::string_view name = {});
+  // For values, between open() and seal().
+  ByteVector& bytes() noexcept { return bytes_; }
+  // Since open().
+  bool has_values() const noexcept { return bytes_.size() > sizeof(EnvelopePrefix) + name_num_bytes_; }
+  // At most kMostTensors times, of kMostDimensions.
+  size_t add(const TensorView& tensor, Owner owner = {});
+  // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
+  // read, and may be of any device. Only for receivers that borrow.
+  size_t lend(const TensorView& tensor, const Whereabouts& whereabouts, Owner owner);
+  // It does not leave before the word is not 0, which a device writes; nor before those that were given already. Its
+  // owner may go while the device has not written, with a message that never leaves.
+  void leave_when(const std::atomic<uint32_t>& word, Owner owner) { gates_.push_back({&word, std::move(owner)}); }
+  void seal();
+  // The same message as another that is sealed, in place of open() and seal(): reads what that has borrowed, for as
+  // long as its owner is kept.
+  void copy(const Outbound& sealed, Owner owner);
+
+  // One of the words that it still waits for; null: it may leave.
+  const std::atomic<uint32_t>* gate() const noexcept;
+  std::string_view name() const noexcept {
+    return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(EnvelopePrefix), name_num_bytes_};
+  }
+
+  // Where the values begin, once sealed: for those of a fixed length that are known only when it leaves.
+  std::byte* values_begin() noexcept { return bytes_.data() + sizeof(EnvelopePrefix) + name_num_bytes_; }
+
+  // Once sealed: kInvalidArgument where one of its bounds has been passed (envelope.hpp).
+  const Status& fits() const noexcept { return fits_; }
+
+  // Once sealed, or empty. The header is the envelope's; parts are of `part` kind. Fails if it cannot leave, or does
+  // not fit. A failure on the way is for those who watch the peer. Holder of the progress token only.
+  Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept;
+  // Nothing of it is in the transport's hands.
+  bool at_rest() const noexcept { return num_moving_ == 0; }
+  bool lends() const noexcept {
+    return std::ranges::any_of(parts_, [](const Part& part) { return part.is_lent; });
+  }
+  // The transport is gone, and so moves nothing.
+  void come_to_rest() noexcept { num_moving_ = 0; }
+
+  // Whether somebody's memory is borrowed, or a word.
+  bool has_owners() const noexcept { return !parts_.empty() || !gates_.empty(); }
+  // Lets go of what it borrowed or owned; at rest only.
+  void clear() noexcept;
+
+ private:
+  struct Tensor {
+    Tensor() noexcept {}  // whatever it is not given stays unwritten
+
+    TensorDescriptor descriptor;
+    size_t shape_offset;
+    ConstBuffer data;
+    Owner owner;
+    Whereabouts whereabouts;  // of one that is lent
+  };
+  struct Part {
+    uint32_t index;  // among the message's tensors
+    ConstBuffer data;
+    Owner owner;
+    bool is_lent;
+  };
+
+  struct Gate {
+    const std::atomic<uint32_t>* word;
+    Owner owner;
+  };
+
+  void refuse(std::string why);
+  uint16_t element_num_bytes_of(const TensorView& tensor);
+  size_t place_tensors(size_t num_before);
+  static void on_done(Completion& self, Status status) noexcept;
+
+  Listener& listener_;
+  size_t num_moving_ = 0;
+
+  ByteVector bytes_;
+  Status fits_;
+  uint8_t name_num_bytes_ = 0;
+  std::vector<Tensor> tensors_;
+  std::vector<int64_t> shapes_;
+  std::vector<Part> parts_;
+  std::vector<Gate> gates_;
+};
+
+}  // namespace axon

@@ -1,0 +1,146 @@
+#include "rpc/core/runtime.hpp"
+
+#include <utility>
+
+#include "rpc/core/drive_until.hpp"
+
+namespace axon {
+
+Result<std::unique_ptr<Runtime>> Runtime::open(RuntimeOptions options, Engine& engine) {
+  if (options.name.empty() || options.name.size() > Introduction::kMostNameBytes) {
+    return Status(ErrorCode::kInvalidArgument, "a runtime's name is " + std::to_string(options.name.size()) +
+                                                   " bytes long; allowed: 1 to " +
+                                                   std::to_string(Introduction::kMostNameBytes));
+  }
+  auto core = std::make_shared<RuntimeCore>(engine, std::move(options));
+  AXON_TRY(core->open());
+  return std::unique_ptr<Runtime>(new Runtime(std::move(core)));
+}
+
+// The host is looked up without the lock: signal handlers run meanwhile, and may use the runtime.
+Result<uint16_t> Runtime::listen(const Place& place, const Secret& secret) {
+  {
+    const std::lock_guard lock(mutex_);
+    AXON_TRY(may_listen_held());
+  }
+  Result<std::unique_ptr<Listener>> opened = open_listener(place, secret);
+  if (!opened.ok()) return std::move(opened.status());
+  const std::lock_guard lock(mutex_);
+  AXON_TRY(may_listen_held());
+  return install_held(place, std::move(opened).value());
+}
+
+Status Runtime::may_listen_held() const {
+  if (core_->engine().is_forked()) return Engine::forked();
+  if (closed_) return {ErrorCode::kAborted, "the runtime '" + name() + "' is closed"};
+  if (!listener_) return Status();
+  return {ErrorCode::kInvalidArgument,
+          "the runtime '" + name() + "' listens on port " + std::to_string(listener_->port()) + " already"};
+}
+
+Result<std::unique_ptr<Listener>> Runtime::open_listener(const Place& place, const Secret& secret) {
+  return Listener::open(place, secret, {}, [this](Meeting meeting) { return welcome(std::move(meeting)); });
+}
+
+uint16_t Runtime::install_held(const Place& place, std::unique_ptr<Listener> listener) {
+  listener_ = std::move(listener);
+  invitation_.emplace(Invitation{.host = place.host, .port = listener_->port(), .secret = listener_->address_key()});
+  return listener_->port();
+}
+
+Result<std::vector<std::byte>> Runtime::address() {
+  const std::lock_guard lock(mutex_);
+  if (!invitation_) {
+    const Place own{.host = "127.0.0.1", .port = 0};
+    AXON_TRY(may_listen_held());
+    Result<std::unique_ptr<Listener>> opened = open_listener(own, Secret::random());
+    if (!opened.ok()) return std::move(opened.status());
+    install_held(own, std::move(opened).value());
+  }
+  if (invitation_->host == "0.0.0.0" || invitation_->host == "::") {
+    return Status(ErrorCode::kInvalidArgument,
+                  "the address of the runtime '" + name() + "', which listens on host " + invitation_->host +
+                      ", leads elsewhere on every other; allowed: to listen on a host that peers reach");
+  }
+  return invitation_->encode();
+}
+
+std::optional<Listener::Counts> Runtime::counts() {
+  const std::lock_guard lock(mutex_);
+  return listener_ ? std::optional(listener_->counts()) : std::nullopt;
+}
+
+Introduction Runtime::introduction(const PeerCard& own) const {
+  const std::vector<uint8_t> blob = own.encode();
+  const auto bytes = std::as_bytes(std::span(blob));
+  return {.name = name(), .incarnation = incarnation_, .key = own.key, .card = {bytes.begin(), bytes.end()}};
+}
+
+Result<std::shared_ptr<Connection>> Runtime::admit(Meeting meeting, uint64_t own_key) {
+  const auto& blob = meeting.peer.card;
+  Result<PeerCard> card = PeerCard::decode({reinterpret_cast<const uint8_t*>(blob.data()), blob.size()});
+  if (!card.ok()) return std::move(card.status());
+  return core_->admit({.name = meeting.peer.name,
+                       .incarnation = meeting.peer.incarnation,
+                       .card = std::move(card).value(),
+                       .peer_key = meeting.peer.key,
+                       .own_key = own_key,
+                       .socket = std::move(meeting.socket)});
+}
+
+// On the listener's thread.
+Result<Introduction> Runtime::welcome(Meeting meeting) {
+  const OwnCard own = core_->engine().make_card();
+  Result<std::shared_ptr<Connection>> admitted = admit(std::move(meeting), own.card().key);
+  if (!admitted.ok()) return std::move(admitted.status());
+  return introduction(own.card());
+}
+
+Result<std::shared_ptr<Connection>> Runtime::connect(std::span<const std::byte> address, Clock::time_point deadline) {
+  Result<Invitation> invitation = Invitation::decode(address);
+  if (!invitation.ok()) return std::move(invitation.status());
+  const Invitation& to = invitation.value();
+  return connect({.host = to.host, .port = to.port}, to.secret, deadline);
+}
+
+Result<std::shared_ptr<Connection>> Runtime::connect(const Place& place, const Secret& secret,
+                                                     Clock::time_point deadline) {
+  if (core_->engine().is_forked()) return Engine::forked();
+  const OwnCard own = core_->engine().make_card();
+  Result<Meeting> meeting = introduce(place, secret, introduction(own.card()), deadline);
+  if (!meeting.ok()) return std::move(meeting.status());
+  return admit(std::move(meeting).value(), own.card().key);
+}
+
+bool Runtime::serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience) {
+  return core_->engine().wait(stop, deadline, patience);
+}
+
+void Runtime::wake() {
+  core_->engine().nudge();
+}
+
+bool Runtime::await_idle(Clock::time_point deadline) {
+  if (core_->engine().is_forked()) return true;
+  core_->refuse_new();
+  return drive_until(core_->engine(), [&] { return core_->is_idle(); }, deadline);
+}
+
+bool Runtime::drain(Clock::time_point deadline) {
+  const bool idle = await_idle(deadline);
+  close();
+  return idle;
+}
+
+void Runtime::close() noexcept {
+  std::unique_ptr<Listener> listener;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    listener = std::move(listener_);
+  }
+  listener.reset();  // waits for its thread, which may be at welcome()
+  if (!core_->engine().is_forked()) core_->close();
+}
+
+}  // namespace axon

@@ -1,0 +1,353 @@
+#include "rpc/core/runtime_core.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/coarse_clock.hpp"
+#include "base/log.hpp"
+#include "rpc/core/values.hpp"
+
+namespace axon {
+
+namespace {
+
+// News for whoever keeps books: told once, after the token has been released.
+class Notice final : public Submission {
+ public:
+  explicit Notice(std::function<void()> tell) : tell_(std::move(tell)) {}
+
+ private:
+  void begin() noexcept override {}
+  void deliver() noexcept override {
+    tell_();
+    delete this;
+  }
+
+  const std::function<void()> tell_;
+};
+
+}  // namespace
+
+// Of what a function has said, which may be long.
+static constexpr size_t kLongestReport = 1024;
+
+RuntimeCore::RuntimeCore(Engine& engine, RuntimeOptions options)
+    : engine_(engine),
+      options_(std::move(options)),
+      limits_{.max_message_num_bytes = options_.max_message_num_bytes,
+              .max_early_parts = kMostTensors,
+              .max_early_num_bytes = options_.max_early_num_bytes,
+              .num_early_bytes = &num_early_bytes_,
+              .borrows = options_.borrows} {}
+
+// A transfer of a peer that is gone may never end, and still touch its memory: that is left behind.
+RuntimeCore::~RuntimeCore() {
+  for (std::unique_ptr<Invocation>& invocation : invocations_) {
+    if (!invocation->arguments_.at_rest() || !invocation->answer.at_rest()) {
+      [[maybe_unused]] Invocation* const left_behind = invocation.release();
+    }
+  }
+}
+
+Status RuntimeCore::open() {
+  AXON_TRY(engine_.enter(*this));
+  engine_.exclusively([&] { self_ = shared_from_this(); });
+  return Status();
+}
+
+Status RuntimeCore::add(std::string name, Handler handler, Handler ask) {
+  if (name.empty() || name.size() > kLongestName) {
+    return {ErrorCode::kInvalidArgument, "a function's name is " + std::to_string(name.size()) +
+                                             " bytes long; allowed: 1 to " + std::to_string(kLongestName)};
+  }
+  return engine_.exclusively([&]() -> Status {
+    const bool asks = static_cast<bool>(ask);
+    const auto [place, is_new] = functions_.try_emplace(std::move(name), Function{std::move(handler), std::move(ask)});
+    num_asking_ += is_new && asks ? 1 : 0;
+    if (is_new) return Status();
+    return {ErrorCode::kInvalidArgument, "there is a function '" + place->first + "' already"};
+  });
+}
+
+void RuntimeCore::set_fallback(Handler handler) {
+  engine_.exclusively([&] { fallback_.call = std::move(handler); });
+}
+
+void RuntimeCore::set_on_cancelled(std::function<void(uint64_t)> on_cancelled) {
+  engine_.exclusively([&] { on_cancelled_ = std::move(on_cancelled); });
+}
+
+void RuntimeCore::set_on_lost(std::function<void(const std::shared_ptr<Connection>&)> on_lost) {
+  engine_.exclusively([&] { on_lost_ = std::move(on_lost); });
+}
+
+Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
+  return engine_.exclusively([&]() -> Result<std::shared_ptr<Connection>> {
+    if (refuses_) return Status(ErrorCode::kAborted, "the runtime '" + options_.name + "' is closed");
+    forget_ended();
+    if (connections_.size() >= options_.max_connections) {
+      return Status(ErrorCode::kResourceExhausted, "the runtime '" + options_.name + "' has " +
+                                                       std::to_string(connections_.size()) +
+                                                       " connections, as many as it may have");
+    }
+    AXON_TRY(engine_.check_room(0));
+    Result<PeerId> peer = engine_.meet(identity.card);
+    if (!peer.ok()) return std::move(peer.status());
+    if (engine_.messenger().is_lost(peer.value())) {
+      return Status(ErrorCode::kPeerLost, "the process of '" + identity.name + "' is gone");
+    }
+    const uint64_t key = identity.own_key;
+    auto connection = std::make_shared<Connection>(*this, engine_, std::move(identity), peer.value());
+    connections_.push_back(connection);
+    if (!engine_.messenger().attach(key, *connection)) {
+      connection->fail(Status(ErrorCode::kResourceExhausted,
+                              "'" + connection->identity().name + "' has sent more before it was met than is kept"));
+      return connection->failure_.clone();
+    }
+    return connection;
+  });
+}
+
+std::vector<std::shared_ptr<Connection>> RuntimeCore::connections() {
+  return engine_.exclusively([&] { return connections_; });
+}
+
+size_t RuntimeCore::num_connections() {
+  return engine_.exclusively([&]() -> size_t {
+    return static_cast<size_t>(
+        std::ranges::count_if(connections_, [](const auto& connection) { return connection->failure_.ok(); }));
+  });
+}
+
+// What moves between us and a peer that is gone may never come to rest.
+bool RuntimeCore::is_idle() {
+  return engine_.exclusively([&] {
+    return std::ranges::all_of(connections_, [&](const auto& connection) {
+      return !connection->failure_.ok() || is_through_with(*connection);
+    });
+  });
+}
+
+bool RuntimeCore::is_through_with(const Connection& connection) noexcept {
+  for (Invocation* each = parked_.front(); each != nullptr; each = parked_.next(*each)) {
+    if (each->connection_.get() == &connection) return false;
+  }
+  return connection.is_idle();
+}
+
+void RuntimeCore::refuse_new() noexcept {
+  engine_.exclusively([&] { refuses_ = true; });
+}
+
+void RuntimeCore::close() noexcept {
+  engine_.exclusively([&] {
+    if (std::exchange(closed_, true)) return;
+    refuses_ = true;
+    const Status reason(ErrorCode::kAborted, "the runtime '" + options_.name + "' is closed");
+    for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->end(reason);
+  });
+  engine_.wake();
+}
+
+bool RuntimeCore::tick(Clock::time_point now) noexcept {
+  for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->tick(now);
+  forget_ended();
+  look_after_parked();
+  if (!closed_ || !connections_.empty() || !parked_.empty()) return true;
+  has_left_ = true;
+  const std::shared_ptr<RuntimeCore> may_go = keeper_if_through();
+  return false;
+}
+
+bool RuntimeCore::has_running() const noexcept {
+  return std::ranges::any_of(
+      connections_, [](const auto& connection) { return connection->num_calls_ != 0 || connection->is_closing(); });
+}
+
+void RuntimeCore::on_peer_lost(PeerId peer, const std::string& reason) noexcept {
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    Connection& connection = *connections_[i];
+    if (connection.peer_ != peer) continue;
+    connection.fail(Status(ErrorCode::kPeerLost, "'" + connection.identity().name + "' is gone: " + reason));
+  }
+}
+
+void RuntimeCore::on_shut_down() noexcept {
+  refuses_ = closed_ = true;
+  fail_all(Status(ErrorCode::kAborted, "the process shuts torch_axon down"));
+}
+
+void RuntimeCore::on_transport_gone() noexcept {
+  for (const auto& connection : connections_) connection->on_transport_gone();
+  while (Invocation* invocation = parked_.pop_front()) {
+    invocation->arguments_.come_to_rest();
+    invocation->answer.come_to_rest();
+    recycle(*invocation);
+  }
+  has_left_ = true;
+  const std::shared_ptr<RuntimeCore> may_go = keeper_if_through();
+}
+
+void RuntimeCore::fail_all(const Status& reason) noexcept {
+  for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->fail(reason);
+}
+
+Invocation& RuntimeCore::take_invocation() noexcept {
+  if (Invocation* kept = free_.pop_front()) return *kept;
+  invocations_.push_back(std::make_unique<Invocation>());
+  invocations_.back()->core_ = this;
+  return *invocations_.back();
+}
+
+void RuntimeCore::recycle(Invocation& invocation) noexcept {
+  invocation.arguments_.abandon();
+  if (!invocation.arguments_.at_rest() || !invocation.answer.at_rest()) {
+    if (!invocation.linked()) parked_.push_back(invocation);
+    return;
+  }
+  invocation.unlink();
+  if (invocation.answer.has_owners() || invocation.arguments_.has_owners()) {  // not to be told under the token
+    invocation.phase_ = Invocation::Phase::kCleared;
+    return engine_.post(invocation);
+  }
+  invocation.arguments_.give_back();
+  invocation.phase_ = Invocation::Phase::kArriving;
+  invocation.has_envelope_ = false;
+  invocation.refusal_.clear();
+  invocation.cancelled_.store(false, std::memory_order_relaxed);
+  invocation.gives_up_at_ = Clock::time_point::max();
+  if (!invocation.connection_->failure_.ok()) invocation.connection_.reset();
+  free_.push_back(invocation);
+  if (!std::exchange(invocation.is_held_, false)) return;
+  --num_held_;
+  const std::shared_ptr<RuntimeCore> may_go = keeper_if_through();
+}
+
+void RuntimeCore::hold(Invocation& invocation) noexcept {
+  if (!std::exchange(invocation.is_held_, true)) ++num_held_;
+}
+
+std::shared_ptr<RuntimeCore> RuntimeCore::keeper_if_through() noexcept {
+  return has_left_ && num_held_ == 0 ? std::move(self_) : nullptr;
+}
+
+const Function* RuntimeCore::find(std::string_view name) noexcept {
+  if (latest_called_ != nullptr && latest_called_->first == name) return &latest_called_->second;
+  const auto found = functions_.find(name);
+  if (found == functions_.end()) return nullptr;
+  latest_called_ = &*found;
+  return &found->second;
+}
+
+// Its tensors are announced: their function may say where they go.
+void RuntimeCore::ask(Invocation& invocation) noexcept {
+  if (num_asking_ == 0 || refuses_ || invocation.comes_late_) return;
+  const Function* const found = find(invocation.function());
+  if (found == nullptr || !found->ask) return;
+  invocation.arguments_.set_landing(Landing::kAsked);
+  invocation.handler_ = found;
+  invocation.phase_ = Invocation::Phase::kAsking;
+  hold(invocation);
+  hand_over(invocation);
+}
+
+// All of it is here.
+void RuntimeCore::call(Invocation& invocation) noexcept {
+  if (refuses_) return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closed");
+  // Who tells would not hear of it, and may tell of what is under way.
+  if (invocation.comes_late_ && invocation.wants_answer()) {
+    return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closing the connection");
+  }
+  if (invocation.is_late()) return invocation.fail_as_late();
+  const Function* const found = find(invocation.function());
+  invocation.handler_ = found != nullptr ? found : &fallback_;
+  if (!invocation.handler_->call) {
+    const std::string why =
+        "the runtime '" + options_.name + "' has no function '" + std::string(invocation.function()) + "'";
+    if (!invocation.wants_answer()) report_unheard(invocation, "LookupError", why);
+    return invocation.fail_here("LookupError", why);
+  }
+  // Who tells would not hear of it; and tells are what ends mailboxes' and generators' waiting.
+  if (invocation.wants_answer() && num_running_ >= options_.max_running_calls) {
+    return invocation.fail_here("BufferError", "the runtime '" + options_.name + "' has " +
+                                                   std::to_string(num_running_) +
+                                                   " calls that it has not answered; max_running_calls allows no more");
+  }
+  ++num_running_;
+  invocation.serial_ = ++num_invoked_;
+  invocation.phase_ = Invocation::Phase::kCalled;
+  if (hands_over_in_order_) invocation.handed_over_at_ = coarse_now();
+  hold(invocation);
+  hand_over(invocation);
+}
+
+// What is posted is delivered by whoever has driven: two threads' deliveries may overtake each other.
+void RuntimeCore::hand_over(Submission& news) noexcept {
+  if (!hands_over_in_order_) return engine_.post(news);
+  news.deliver();
+  engine_.nudge();
+}
+
+void RuntimeCore::report_unheard(const Invocation& invocation, std::string_view class_name,
+                                 std::string_view message) noexcept {
+  const bool is_own = invocation.function().starts_with(kOwnNames);  // which runtimes use while they close
+  const std::optional<uint64_t> num_held_back = is_own ? std::nullopt : unheard_.pass();
+  if (!num_held_back) return;
+  std::string text = "runtime '" + options_.name + "': '" + invocation.connection()->identity().name + "' has told '" +
+                     std::string(invocation.function()) + "', which has failed: " + std::string(class_name) + ": " +
+                     std::string(message.substr(0, kLongestReport));
+  if (*num_held_back > 0) text += " (" + std::to_string(*num_held_back) + " such failures before it were not logged)";
+  log::warn(text);
+}
+
+void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
+  if (invocation.phase_ == Invocation::Phase::kArriving) {
+    invocation.arguments_.abandon();
+    return invocation.fail_here("RuntimeError", "cancelled before all of it had come");
+  }
+  if (invocation.phase_ == Invocation::Phase::kAsking) invocation.refusal_ = "cancelled before all of it had come";
+  if (invocation.phase_ != Invocation::Phase::kCalled || !invocation.wants_answer()) return;
+  invocation.cancelled_.store(true, std::memory_order_relaxed);
+  if (!on_cancelled_) return;
+  hand_over(*new Notice([tell = on_cancelled_, serial = invocation.serial_] { tell(serial); }));
+}
+
+void RuntimeCore::on_lost(Connection& connection) noexcept {
+  forget_in_free(connection);
+  if (!on_lost_) return;
+  hand_over(*new Notice([tell = on_lost_, lost = connection.shared_from_this()] { tell(lost); }));
+}
+
+void RuntimeCore::on_caller_lost(Invocation& invocation) noexcept {
+  if (invocation.phase_ == Invocation::Phase::kArriving) return recycle(invocation);
+  if (invocation.opening_.linked()) {
+    invocation.opening_.unlink();
+    return invocation.begin();
+  }
+  on_cancelled(invocation);
+}
+
+void RuntimeCore::forget_ended() noexcept {
+  std::erase_if(connections_, [](const std::shared_ptr<Connection>& connection) {
+    const bool has_ended = !connection->failure_.ok() && connection->is_idle();
+    if (has_ended) connection->give_back();
+    return has_ended;
+  });
+}
+
+// Those that are free have kept theirs for the next call.
+void RuntimeCore::forget_in_free(const Connection& connection) noexcept {
+  for (Invocation* invocation = free_.front(); invocation != nullptr; invocation = free_.next(*invocation)) {
+    if (invocation->connection_.get() == &connection) invocation->connection_.reset();
+  }
+}
+
+void RuntimeCore::look_after_parked() noexcept {
+  for (Invocation* invocation = parked_.front(); invocation != nullptr;) {
+    Invocation* next = parked_.next(*invocation);
+    if (invocation->arguments_.at_rest() && invocation->answer.at_rest()) recycle(*invocation);
+    invocation = next;
+  }
+}
+
+}  // namespace axon

@@ -1,0 +1,417 @@
+#include "rpc/python/bindings.hpp"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "base/config.hpp"
+#include "base/interrupts.hpp"
+#include "python/gil.hpp"
+#include "python/signals.hpp"
+#include "python/tensor_memory.hpp"
+#include "rpc/python/buffers.hpp"
+#include "rpc/python/lending.hpp"
+#include "rpc/python/python_runtime.hpp"
+
+PYBIND11_DECLARE_HOLDER_TYPE(T, axon::Counted<T>, true)
+
+namespace axon {
+namespace {
+
+namespace py = pybind11;
+
+const char* name_of(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "invalid_argument";
+    case ErrorCode::kTimeout:
+      return "timeout";
+    case ErrorCode::kPeerLost:
+      return "peer_lost";
+    case ErrorCode::kAborted:
+      return "aborted";
+    case ErrorCode::kResourceExhausted:
+      return "resource_exhausted";
+    case ErrorCode::kRemote:
+      return "remote";
+    case ErrorCode::kCancelled:
+      return "cancelled";
+    case ErrorCode::kUnknownHost:
+      return "unknown_host";
+    case ErrorCode::kUnauthenticated:
+      return "wrong_secret";
+    case ErrorCode::kMismatch:
+      return "mismatch";
+    case ErrorCode::kTransport:
+    case ErrorCode::kInternal:
+    case ErrorCode::kOk:
+      return "transport";
+  }
+  return "";
+}
+
+py::module_ errors() {
+  return py::module_::import("torch_axon.runtime._errors");
+}
+
+// What a peer has said need not be UTF-8.
+py::object text_of(const std::string& text) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
+// Raises what Python knows such a failure as.
+[[noreturn]] void raise(const Status& failure) {
+  errors().attr("raise_failure")(name_of(failure.code()), text_of(failure.message()));
+  throw std::logic_error("raise_failure has returned");
+}
+
+template <typename T>
+T value_or_raise(Result<T> result) {
+  if (!result.ok()) raise(result.status());
+  return std::move(result).value();
+}
+
+// A year is as good as for ever, and can be added to a clock.
+std::chrono::duration<double> timeout_of(double seconds) {
+  constexpr double kLongest = 365 * 24 * 3600.0;
+  if (!(seconds >= 0)) throw py::value_error("timeout is " + std::to_string(seconds) + " s; allowed: 0 or more");
+  return std::chrono::duration<double>(std::min(seconds, kLongest));
+}
+
+Clock::time_point deadline_in(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_of(seconds));
+}
+
+std::span<const std::byte> bytes_of(const py::bytes& bytes) {
+  const std::string_view view(bytes);
+  return std::as_bytes(std::span(view));
+}
+
+Secret secret_of(const py::bytes& secret) {
+  return value_or_raise(Secret::from(bytes_of(secret)));
+}
+
+Placement placement_of(const py::object& device) {
+  if (device.is_none()) return {};
+  const auto wanted = py::cast<c10::Device>(device);
+  return {.kind = wanted.is_cpu() ? Placement::Kind::kHost : Placement::Kind::kDevice, .device = wanted};
+}
+
+// `bounds` are the options of these names.
+std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::object on_cancelled, py::object on_lost,
+                                    const py::dict& bounds) {
+  const auto bound = [&](const char* what) { return py::cast<uint64_t>(bounds[what]); };
+  RuntimeOptions options{.name = std::move(name),
+                         .max_message_num_bytes = bound("max_message_bytes"),
+                         .max_waiting_calls = bound("max_waiting_calls"),
+                         .max_running_calls = bound("max_running_calls"),
+                         .max_connections = bound("max_connections"),
+                         .borrows = true};
+  const EngineHold hold = Engine::hold_instance();
+  Result<std::unique_ptr<Runtime>> opened = Runtime::open(std::move(options), hold.engine());
+  if (!opened.ok()) {
+    if (opened.status().code() == ErrorCode::kInvalidArgument) raise(opened.status());
+    throw std::runtime_error(opened.status().message());  // the engine does not start
+  }
+  return std::make_unique<PythonRuntime>(
+      std::move(opened).value(),
+      PythonRuntime::Listeners{
+          .runtime = std::move(runtime), .on_cancelled = std::move(on_cancelled), .on_lost = std::move(on_lost)});
+}
+
+Counted<PythonCall> packed(const std::shared_ptr<Connection>& connection, std::string_view function,
+                           const py::tuple& positional, const py::dict& named, double timeout_s) {
+  if (function.empty() || function.size() > kLongestName) {
+    throw py::value_error("invoke: function's name is " + std::to_string(function.size()) +
+                          " bytes long; allowed: 1 to " + std::to_string(kLongestName));
+  }
+  auto call = Counted<PythonCall>::adopt(*new PythonCall(connection));
+  call->request.open(function);
+  pack_arguments(call->request, positional.ptr(), named.ptr(), *connection);
+  call->request.seal();
+  call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
+  return call;
+}
+
+// With Python's lock held: it neither waits nor takes a lock that those who hold it take Python's for.
+Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::string_view function,
+                           const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
+  Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
+  if (!is_awaited) call->answer = Call::Answer::kNone;
+  connection->start(*call);
+  return call;
+}
+
+// A message to the peer's mailbox of this tag, with one value; likewise.
+Counted<PythonCall> send(const std::shared_ptr<Connection>& connection, std::string_view tag, const py::object& value,
+                         double timeout_s) {
+  constexpr size_t kLongestTag = kLongestName - kMailboxes.size();
+  if (tag.size() > kLongestTag) {
+    throw py::value_error("send: tag is " + std::to_string(tag.size()) + " bytes long; allowed: up to " +
+                          std::to_string(kLongestTag));
+  }
+  auto call = Counted<PythonCall>::adopt(*new PythonCall(connection));
+  call->request.open(std::string(kMailboxes).append(tag));
+  MailSender::write_header(call->request.bytes());
+  pack_message(call->request, value.ptr(), *connection);
+  ValueWriter(call->request.bytes()).nothing();
+  call->request.seal();
+  call->is_mail = true;
+  call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
+  connection->start(*call);
+  return call;
+}
+
+// Waits without Python's lock, and runs signal handlers meanwhile. `wait_until` waits until a time, and returns whether
+// what it waits for is there.
+template <typename WaitUntil>
+bool wait_for(double timeout_s, WaitUntil wait_until) {
+  const Clock::time_point deadline = deadline_in(timeout_s);
+  while (true) {
+    const bool is_there = [&] {
+      const GilReleased no_gil;
+      const bool result = wait_until(interrupts::next_look(deadline));
+      stay_behind_if_runtimes_end();
+      return result;
+    }();
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (is_there || Clock::now() >= deadline) return is_there;
+  }
+}
+
+// Where nothing is waited for, but what has come to its end because runtimes are closed would be raised.
+void stay_behind() {
+  if (!stays_behind()) [[likely]]
+    return;
+  const GilReleased no_gil;
+  stay_behind_if_runtimes_end();
+}
+
+bool wait(PythonCall& call, double timeout_s) {
+  const auto wait_until = [&](Clock::time_point time) { return call.connection()->wait(call, time); };
+  return call.finished() || wait_for(timeout_s, wait_until) || call.finished();
+}
+
+bool await_end(Connection& connection, double timeout_s) {
+  return wait_for(timeout_s, [&](Clock::time_point time) { return connection.await_end(time); });
+}
+
+// The failure of a function of C++'s may have any bytes for its text, which cannot be unpacked then.
+py::object unpack_failure(PythonCall& call) {
+  try {
+    return unpack(call.reply(), {}, call.connection());
+  } catch (const std::exception& error) {
+    return py::str("its text cannot be read: " + std::string(error.what()));
+  }
+}
+
+// Once: it empties the message. Raises what the function has raised, or what has gone wrong on the way.
+py::object take_answer(PythonCall& call, const py::object& device) {
+  stay_behind();
+  const Status& status = call.status();
+  if (!status.ok() && status.code() != ErrorCode::kRemote) {
+    if (!call.landing_error()) raise(status);
+    PyErr_SetObject(py::type::of(call.landing_error()).ptr(), call.landing_error().ptr());
+    throw py::error_already_set();
+  }
+  if (call.answer == Call::Answer::kNone || (status.ok() && call.is_mail)) return py::none();
+  if (status.ok()) return unpack(call.reply(), placement_of(device), call.connection());
+  const auto exceptions = py::module_::import("torch_axon.runtime._exceptions");
+  exceptions.attr("raise_remote_failure")(text_of(status.message()), unpack_failure(call));
+  throw std::logic_error("raise_remote_failure has returned");
+}
+
+// What the peer has told: tell_readable_gpus().
+void lend_on(Connection& connection, const std::vector<std::string>& uuids) {
+  const GilReleased no_gil;
+  connection.lending.gpus_read_by_peer.store(own_gpus_among(uuids));
+}
+
+bool is_cancelled(const PythonCall& call) {
+  return call.finished() && call.status().code() == ErrorCode::kCancelled;
+}
+
+py::list waiters_of(const CompletionQueue::Calls& calls) {
+  py::list waiters(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) waiters[i] = calls[i]->take_waiter();
+  return waiters;
+}
+
+// An answer whose tensors go where `where` says, which the runtime's thread asks.
+Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<Connection>& connection,
+                                std::string_view function, const py::tuple& positional, const py::dict& named,
+                                double timeout_s, py::object where) {
+  Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
+  call->land_by(self.landings(), std::move(where));
+  connection->start(*call);
+  return call;
+}
+
+// None: the loop need not drive any more.
+py::object drive(CompletionQueue& queue) {
+  const auto calls = [&] {
+    const GilReleased no_gil;
+    return queue.drive();
+  }();
+  return calls ? py::object(waiters_of(*calls)) : py::none();
+}
+
+uint16_t listen(PythonRuntime& self, std::string host, uint16_t port, const py::bytes& secret) {
+  const Secret known = secret_of(secret);
+  auto listening = [&] {
+    const GilReleased no_gil;
+    auto result = self.runtime().listen({.host = std::move(host), .port = port}, known);
+    stay_behind_if_runtimes_end();
+    return result;
+  }();
+  raise_what_signals_raised();
+  return value_or_raise(std::move(listening));
+}
+
+py::bytes address(PythonRuntime& self) {
+  const std::vector<std::byte> bytes = value_or_raise(self.runtime().address());
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+template <typename Connect>
+std::shared_ptr<Connection> connect(Connect connect) {
+  auto connected = [&] {
+    const GilReleased no_gil;
+    auto result = connect();
+    stay_behind_if_runtimes_end();
+    return result;
+  }();
+  raise_what_signals_raised();
+  return value_or_raise(std::move(connected));
+}
+
+py::dict counts(PythonRuntime& self) {
+  py::dict row;
+  const std::optional<Listener::Counts> counts = self.runtime().counts();
+  if (!counts) return row;
+  row["met"] = counts->num_met;
+  row["malformed"] = counts->num_malformed;
+  row["other_version"] = counts->num_other_version;
+  row["wrong_secret"] = counts->num_wrong_secret;
+  row["refused"] = counts->num_refused;
+  row["late"] = counts->num_late;
+  row["hung_up"] = counts->num_hung_up;
+  return row;
+}
+
+// close() comes next, however this ends.
+bool await_idle(PythonRuntime& self, double timeout_s) {
+  return wait_for(timeout_s, [&](Clock::time_point time) { return self.runtime().await_idle(time); });
+}
+
+void bind_connection(py::module_& module) {
+  py::class_<PythonCall, Counted<PythonCall>>(module, "RuntimeCall")
+      .def_property_readonly("finished", [](const PythonCall& self) { return self.finished(); })
+      .def_property_readonly("cancelled", &is_cancelled)
+      .def("wait", &wait)
+      .def("claim_answer", [](PythonCall& self) { return self.claim_answer(); })
+      .def("take_answer", &take_answer)
+      .def(
+          "cancel", [](PythonCall& self) { self.connection()->cancel(self); }, py::call_guard<GilReleased>())
+      .def("unwatch", &PythonCall::unwatch)
+      .def("watch", [](PythonCall& self, const std::shared_ptr<CompletionQueue>& queue,
+                       py::object waiter) { return self.watch(queue, std::move(waiter)); })
+      .def("watch_served", [](PythonCall& self, PythonRuntime& runtime, py::object waiter) {
+        return self.watch(runtime.completions(), std::move(waiter));
+      });
+  py::class_<Connection, std::shared_ptr<Connection>>(module, "RuntimeConnection")
+      .def_property_readonly("name", [](const Connection& self) { return text_of(self.identity().name); })
+      .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
+      .def("invoke", &invoke)
+      .def("send", &send)
+      .def("lend_on", &lend_on)
+      .def(
+          "close", [](Connection& self, double timeout_s) { self.close(deadline_in(timeout_s)); },
+          py::call_guard<GilReleased>())
+      .def("await_end", &await_end)
+      .def("has_drained", &Connection::has_drained, py::call_guard<GilReleased>())
+      .def_property_readonly("gpus_read_by_peer",
+                             [](const Connection& self) { return self.lending.gpus_read_by_peer.load(); })
+      .def("failure", [](Connection& self) -> py::object {
+        const Status failure = [&] {
+          const GilReleased no_gil;
+          return self.failure();
+        }();
+        if (failure.ok()) return py::none();
+        return py::make_tuple(name_of(failure.code()), text_of(failure.message()));
+      });
+  py::class_<CompletionQueue, std::shared_ptr<CompletionQueue>>(module, "CompletionQueue")
+      .def(py::init([] { return std::make_shared<CompletionQueue>(Engine::instance()); }))
+      .def("fileno", &CompletionQueue::fd)
+      .def("begin_driving", &CompletionQueue::begin_driving)
+      .def("stop_driving", &CompletionQueue::stop_driving)
+      .def("drive", &drive)
+      .def("take", [](CompletionQueue& self) { return waiters_of(self.take()); })
+      .def("close", [](CompletionQueue& self) { return waiters_of(self.close()); });
+}
+
+}  // namespace
+
+void bind_runtime(py::module_& module) {
+  interrupts::set_check(&are_signals_raising);
+  module.def("note_end_of_runtimes", &note_end_of_runtimes);
+  module.def("note_thread_of_runtime", &note_thread_of_runtime);
+  module.def("stay_behind", &stay_behind);
+  bind_connection(module);
+  module.def("tensor_of_buffer", &tensor_of_buffer);
+  module.def("check_capsule", &check_capsule);
+  module.def("lack_of_memory", &lack_of_memory);
+  module.def("current_invocation", &current_invocation);
+  py::class_<PythonInvocation>(module, "RuntimeInvocation")
+      .def_property_readonly("name", [](const PythonInvocation& self) { return text_of(self.name()); })
+      .def_property_readonly("serial", &PythonInvocation::serial)
+      .def_property_readonly("caller", [](const PythonInvocation& self) { return text_of(self.caller()); })
+      .def_property_readonly("connection", &PythonInvocation::connection)
+      .def_property_readonly("runtime", &PythonInvocation::runtime)
+      .def_property_readonly("is_answered", &PythonInvocation::is_answered)
+      .def_property_readonly("wants_answer", &PythonInvocation::wants_answer)
+      .def_property_readonly("is_cancelled", &PythonInvocation::is_cancelled)
+      .def("reply", &PythonInvocation::reply)
+      .def("fail", py::overload_cast<const py::object&>(&PythonInvocation::fail));
+  py::class_<PythonRuntime>(module, "RuntimeCore")
+      .def(py::init(&open))
+      .def_property_readonly("incarnation", [](PythonRuntime& self) { return self.runtime().incarnation(); })
+      .def("register",
+           [](PythonRuntime& self, const std::string& name, py::object function, bool is_dispatched,
+              const py::object& device, py::object landing, py::object iterate) {
+             using Where = PythonRuntime::Where;
+             self.add(name, {.call = std::move(function),
+                             .where = is_dispatched ? Where::kDispatched : Where::kHere,
+                             .placement = placement_of(device),
+                             .landing = landing.is_none() ? py::object() : std::move(landing),
+                             .iterate = iterate.is_none() ? py::object() : std::move(iterate)});
+           })
+      .def("invoke_into", &invoke_into)
+      .def_static("known_secret", [] { return py::bytes(config::text("AXON_SECRET")); })
+      .def("listen", &listen)
+      .def("address", &address)
+      .def("counts", &counts)
+      .def(
+          "num_connections", [](PythonRuntime& self) { return self.runtime().core().num_connections(); },
+          py::call_guard<GilReleased>())
+      .def("connect_address",
+           [](PythonRuntime& self, const py::bytes& address, double timeout) {
+             const auto bytes = bytes_of(address);
+             return connect([&] { return self.runtime().connect(bytes, deadline_in(timeout)); });
+           })
+      .def("connect_place",
+           [](PythonRuntime& self, const std::string& host, uint16_t port, const py::bytes& secret, double timeout) {
+             const Secret known = secret_of(secret);
+             return connect([&] { return self.runtime().connect({host, port}, known, deadline_in(timeout)); });
+           })
+      .def("serve",
+           [](PythonRuntime& self, double patience) {
+             self.serve(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience)));
+           })
+      .def("stop", &PythonRuntime::stop, py::call_guard<GilReleased>())
+      .def("end", &PythonRuntime::end)
+      .def("await_idle", &await_idle)
+      .def("close", &PythonRuntime::close);
+}
+
+}  // namespace axon

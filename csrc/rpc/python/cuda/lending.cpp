@@ -1,0 +1,140 @@
+#include "rpc/python/lending.hpp"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+
+#include "base/config.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/device.hpp"
+#include "cuda/stream.hpp"
+#include "ipc/peer_process.hpp"
+#include "ipc/stream_marker.hpp"
+#include "ipc/zero_copy_get.hpp"
+
+namespace axon {
+
+static_assert(sizeof(LentPlace) == sizeof(Whereabouts));
+
+static void check(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+template <typename T>
+static T value_of(Result<T> result) {
+  if (!result.ok()) check(result.status());
+  return std::move(result).value();
+}
+
+static StreamView current_stream(at::Device device) {
+  return StreamView(
+      static_cast<cudaStream_t>(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device).native_handle()));
+}
+
+void check_not_captured(at::Device gpu) {
+  if (value_of(is_capturing(current_stream(gpu)))) {
+    throw std::runtime_error("a tensor cannot be sent while its stream is captured into a CUDA graph");
+  }
+}
+
+std::optional<Whereabouts> lend(const at::Tensor& tensor) {
+  Result<LentPlace> place = lend(tensor.get_device(), tensor.const_data_ptr(), tensor.nbytes());
+  if (!place.ok()) return std::nullopt;
+  return std::bit_cast<Whereabouts>(place.value());
+}
+
+void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
+  const RelaxedCapture beside_captures;
+  const c10::DeviceGuard guard(gpu);
+  const StreamView stream = current_stream(gpu);
+  if (stream.is_idle()) return;
+  auto mark = std::make_shared<Mark>(value_of(Mark::set(stream)));
+  const std::atomic<uint32_t>& word = mark->word();
+  outbound.leave_when(word, Owner::of(std::move(mark)));
+}
+
+namespace {
+
+// Of a tensor that has been copied once the mark is passed.
+class Return final : public Submission, private Gated {
+ public:
+  Return(Engine& engine, Mark read, Loan loan) noexcept
+      : engine_(engine), read_(std::move(read)), loan_(std::move(loan)) {}
+
+ private:
+  void begin() noexcept override { engine_.watch(*this, read_.word()); }
+  void on_opened() noexcept override { delete this; }
+  void deliver() noexcept override {}
+
+  Engine& engine_;
+  const Mark read_;
+  const Loan loan_;
+};
+
+}  // namespace
+
+void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& peer) {
+  const int known = peer.lending.gpu.load();
+  if (known < 0 || !peer.is_neighbour())
+    throw NotReadable("a tensor on a GPU is lent, which nobody here has asked for");
+  const at::Device gpu =
+      target.is_cuda() ? target.device() : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(known));
+  const RelaxedCapture beside_captures;
+  const c10::DeviceGuard guard(gpu);
+  const StreamView stream = current_stream(gpu);
+  const Buffer buffer{static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()};
+  const auto place = std::bit_cast<LentPlace>(lent.whereabouts);
+  const Status read = value_of(Borrower::of(gpu.index()))->read(peer.identity().card.pid, place, buffer, stream);
+  if (!read.ok() && read.code() == ErrorCode::kPeerLost) throw NotReadable(read.message());
+  check(read);
+  if (target.is_cpu()) {
+    check(stream.synchronize());
+    lent.loan = Loan();
+    return;
+  }
+  Engine& engine = peer.engine();
+  engine.submit(*new Return(engine, value_of(Mark::set(stream)), std::move(lent.loan)));
+}
+
+// None where the driver does not tell.
+static std::optional<std::string> uuid_text(int gpu) {
+  Result<DeviceUuid> uuid = uuid_of(gpu);
+  if (!uuid.ok()) return std::nullopt;
+  return std::string(uuid.value().begin(), uuid.value().end());
+}
+
+void let_peers_read() noexcept {
+  [[maybe_unused]] static const bool once = [] {
+    if (config::has_transport("cuda")) PeerProcess::allow_peers();
+    return true;
+  }();
+}
+
+std::vector<std::string> gpus_readable_of(const Connection& peer) {
+  std::vector<std::string> uuids;
+  if (!config::has_transport("cuda")) return uuids;
+  Result<PeerProcess> process = PeerProcess::open(peer.identity().card.pid);
+  if (!process.ok() || !process.value().may_be_read()) return uuids;
+  const int count = num_devices();
+  for (int gpu = 0; gpu < count; ++gpu) {
+    bool by_all = true;
+    for (int reader = 0; reader < count; ++reader) by_all &= reader == gpu || can_access(reader, gpu);
+    const std::optional<std::string> uuid = uuid_text(gpu);
+    if (by_all && uuid) uuids.push_back(*uuid);
+  }
+  return uuids;
+}
+
+uint64_t own_gpus_among(const std::vector<std::string>& uuids) {
+  uint64_t gpus = 0;
+  if (!config::has_transport("cuda")) return gpus;
+  for (int gpu = 0; gpu < std::min(num_devices(), 64); ++gpu) {
+    if (std::ranges::find(uuids, uuid_text(gpu)) != uuids.end()) gpus |= uint64_t{1} << gpu;
+  }
+  return gpus;
+}
+
+}  // namespace axon

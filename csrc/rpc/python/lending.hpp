@@ -1,0 +1,58 @@
+// CUDA tensors between processes of one host: read where they lie, once the receiver has said that it can.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "rpc/core/connection.hpp"
+
+namespace axon {
+
+// GPUs of this process are told apart by a bit each: none for a tensor on the host, nor beyond the 64th.
+inline uint64_t gpu_bit(const at::Tensor& tensor) {
+  return tensor.is_cuda() && tensor.get_device() < 64 ? uint64_t{1} << tensor.get_device() : 0;
+}
+
+// The driver may take its time: Python's lock is not to be held in calls of what is here, but for the checks and what
+// asks peers.
+
+// The sender
+
+// From now on processes of this host may read what this one lends, if anybody may.
+void let_peers_read() noexcept;
+// Where a contiguous tensor of this process lies. Nothing if peers cannot map it.
+std::optional<Whereabouts> lend(const at::Tensor& tensor);
+// A message that lends tensors of this GPU leaves once its current stream has made them.
+void leave_behind_current_stream(Outbound& outbound, at::Device gpu);
+// Throws std::runtime_error: what a capture has made holds nothing yet.
+void check_not_captured(at::Device gpu);
+// Which of this process's GPUs have these UUIDs: a bit each.
+uint64_t own_gpus_among(const std::vector<std::string>& uuids);
+
+// The receiver
+
+// What was lent cannot be read where it lies; others may be.
+class NotReadable final : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Copies a tensor that is lent, in the order of the current stream, and lets go of the loan behind that. A target on
+// the host is waited for. Throws NotReadable, or std::runtime_error.
+void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& peer);
+
+// A tensor has come on this GPU: its sender hears once that it may lend. None but those of this host do.
+void ask_to_lend(const std::shared_ptr<Connection>& peer, at::Device gpu);
+// That did not do: it is to lend none, and is asked again in some seconds at the earliest.
+void ask_not_to_lend(const std::shared_ptr<Connection>& peer);
+// The UUIDs of the GPUs on which all GPUs of this process can read what that peer lends. None where it may not be read,
+// or AXON_TRANSPORTS does not name CUDA, as for the sender.
+std::vector<std::string> gpus_readable_of(const Connection& peer);
+
+}  // namespace axon

@@ -1,0 +1,138 @@
+#include "rpc/python/python_call.hpp"
+
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <utility>
+
+#include "base/resources.hpp"
+#include "python/gil.hpp"
+#include "python/signals.hpp"
+#include "rpc/python/landing.hpp"
+
+namespace axon {
+
+// A wake-up by the descriptor costs some twenty microseconds: what comes within a few times that is waited for.
+static constexpr std::chrono::microseconds kPatience{200};
+// How long a loop without other work is kept at a time: it does not see its sockets and timers meanwhile.
+static constexpr std::chrono::microseconds kLongestDrive{20};
+// A loop that is back later than this has other work.
+static constexpr std::chrono::microseconds kOwnTurn{30};
+
+CompletionQueue::CompletionQueue(Engine& engine)
+    : engine_(&engine), thread_(waiting_thread()), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (!event_.valid()) throw std::runtime_error("torch_axon: " + out_of("eventfd", errno).message());
+}
+
+// Of a loop that has been collected without being closed. A call and who waits for it hold each other.
+CompletionQueue::~CompletionQueue() {
+  for (const Counted<PythonCall>& call : finished_) call->drop_waiter();
+}
+
+void CompletionQueue::push(Counted<PythonCall> call) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_closed_) {
+      const bool rings = finished_.empty() && !is_driven_ && !stays_behind(thread_);
+      finished_.push_back(std::move(call));
+      has_come_.store(true);
+      if (rings) ring_held();
+      return;
+    }
+  }
+  call->drop_waiter();
+}
+
+// Holding the lock: the descriptor may be given back by another thread.
+void CompletionQueue::ring_held() noexcept {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
+}
+
+std::vector<Counted<PythonCall>> CompletionQueue::take() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t read = ::read(event_.get(), &count, sizeof count);  // before: who comes later rings
+  const std::lock_guard lock(mutex_);
+  has_come_.store(false);
+  return std::exchange(finished_, {});
+}
+
+std::vector<Counted<PythonCall>> CompletionQueue::close() {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+  event_ = FileDescriptor();
+  return std::exchange(finished_, {});
+}
+
+void CompletionQueue::begin_driving() {
+  if (engine_->has_ended()) engine_ = &Engine::instance();  // that of the call which is awaited
+  busy_at_ = Clock::now();
+  const std::lock_guard lock(mutex_);
+  is_driven_ = true;
+}
+
+void CompletionQueue::stop_driving() noexcept {
+  const std::lock_guard lock(mutex_);
+  is_driven_ = false;
+  if (!finished_.empty()) ring_held();
+}
+
+std::optional<CompletionQueue::Calls> CompletionQueue::drive() {
+  const Clock::time_point began = Clock::now();
+  const bool loop_is_busy = began - left_at_ > kOwnTurn;
+  engine_->wait(has_come_, loop_is_busy ? began : began + kLongestDrive);
+  left_at_ = Clock::now();
+  const std::lock_guard lock(mutex_);
+  has_come_.store(false);
+  if (!finished_.empty()) {
+    busy_at_ = left_at_;
+  } else if (left_at_ - busy_at_ > kPatience) {
+    return std::nullopt;
+  }
+  return std::exchange(finished_, {});
+}
+
+bool PythonCall::watch(std::shared_ptr<CompletionSink> sink, pybind11::object waiter) {
+  sink_ = std::move(sink);
+  waiter_ = std::move(waiter);
+  State expected = State::kUnwatched;
+  if (state_.compare_exchange_strong(expected, State::kWatched)) return true;
+  waiter_ = {};
+  return false;
+}
+
+void PythonCall::drop_waiter() noexcept {
+  if (!python_goes_on()) return;
+  const GilHeld gil;
+  const pybind11::object gone = take_waiter();
+}
+
+bool PythonCall::unwatch() {
+  State expected = State::kWatched;
+  return state_.compare_exchange_strong(expected, State::kUnwatched);
+}
+
+void PythonCall::land_by(std::shared_ptr<LandingSink> sink, pybind11::object where) {
+  landing = Landing::kAsked;
+  landing_sink_ = std::move(sink);
+  where_ = std::move(where);
+}
+
+void PythonCall::on_announced() noexcept {
+  landing_sink_->push_announced(Counted<PythonCall>::share(*this));
+}
+
+void PythonCall::on_finished() noexcept {
+  if (state_.exchange(State::kFinished) != State::kWatched) return;
+  const auto sink = std::move(sink_);  // which holds what it is given, and is not to hold itself by that
+  sink->push(Counted<PythonCall>::share(*this));
+}
+
+PythonCall::~PythonCall() {
+  let_go(std::move(waiter_));
+  let_go(std::move(where_));
+  let_go(std::move(landing_error_));
+}
+
+}  // namespace axon

@@ -1,0 +1,422 @@
+#include "rpc/python/python_runtime.hpp"
+
+#include <utility>
+
+#include "base/log.hpp"
+#include "python/gil.hpp"
+#include "python/signals.hpp"
+#include "rpc/core/values.hpp"
+#include "rpc/python/landing.hpp"
+
+namespace axon {
+
+namespace py = pybind11;
+
+// As good as for ever, without overflowing when it is added to a clock.
+static constexpr std::chrono::hours kLongWait{24};
+
+static py::tuple describe(const py::object& exception) {
+  return py::module_::import("torch_axon.runtime._descriptions").attr("describe")(exception);
+}
+
+// With its traceback, which before Python 3.12 is kept apart from it.
+static py::object exception_of(const py::error_already_set& error) {
+  if (error.trace()) (void)PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
+  return error.value();
+}
+
+// Calls it, and drops what it returns; see call_or_sleep().
+template <typename... Arguments>
+static void run_python(const py::object& function, const Arguments&... arguments) {
+  const py::tuple packed = py::make_tuple(arguments...);
+  const auto result = py::reinterpret_steal<py::object>(call_or_sleep(function.ptr(), packed.ptr()));
+  if (!result) throw py::error_already_set();
+}
+
+PythonInvocation::~PythonInvocation() {
+  if (invocation_ != nullptr) invocation_->fail("RuntimeError", "the function has been dropped before it had answered");
+}
+
+bool PythonInvocation::is_cancelled() {
+  if (invocation_ == nullptr || invocation_->is_cancelled()) return true;
+  Engine& engine = connection_->engine();
+  if (!engine.has_news_since(invocation_->handed_over_at())) [[likely]]
+    return false;
+  {
+    const GilReleased no_gil;
+    engine.catch_up();
+  }
+  return invocation_ == nullptr || invocation_->is_cancelled();
+}
+
+void PythonInvocation::reply(const py::object& value) {
+  if (invocation_ == nullptr) return;
+  try {
+    invocation_->answer.open();
+    if (invocation_->wants_answer()) pack(invocation_->answer, value.ptr(), *connection_);
+    invocation_->answer.seal();
+  } catch (py::error_already_set& error) {
+    return fail(exception_of(error));
+  } catch (py::builtin_exception& error) {
+    error.set_error();
+    py::error_already_set raised;
+    return fail(exception_of(raised));
+  } catch (const std::exception& error) {  // torch's, of a tensor that cannot be read
+    return fail("RuntimeError", error.what());
+  }
+  std::exchange(invocation_, nullptr)->reply();
+}
+
+void PythonInvocation::fail(std::string_view class_name, const std::string& message) {
+  if (invocation_ == nullptr) return;
+  std::exchange(invocation_, nullptr)->fail(class_name, message);
+}
+
+// [message, traceback, arguments, attributes] of the exception. Without the latter two, where these cannot be sent.
+void PythonInvocation::write_failure(const py::tuple& described) {
+  Outbound& answer = invocation_->answer;
+  const auto class_name = py::cast<std::string>(described[0]);
+  const auto write = [&](size_t num_parts) {
+    answer.open(std::string_view(class_name).substr(0, kLongestName));
+    ValueWriter(answer.bytes()).array(num_parts);
+    for (size_t i = 1; i <= num_parts; ++i) pack(answer, described[i].ptr(), *connection_);
+    answer.seal();
+  };
+  try {
+    write(4);
+  } catch (...) {
+    PyErr_Clear();
+    write(2);
+  }
+}
+
+// Whatever happens on the way, the caller gets an answer.
+void PythonInvocation::fail(const py::object& exception) {
+  if (invocation_ == nullptr) return;
+  try {
+    const py::tuple described = describe(exception);
+    if (!wants_answer()) return fail(py::cast<std::string>(described[0]), py::cast<std::string>(described[1]));
+    write_failure(described);
+  } catch (const std::exception& error) {
+    PyErr_Clear();
+    return fail(Py_TYPE(exception.ptr())->tp_name, std::string("it cannot be described: ") + error.what());
+  }
+  std::exchange(invocation_, nullptr)->reply_failure();
+}
+
+namespace {
+
+// The callbacks of a call that is finished when nobody serves any more: run by whoever drives, once it says itself that
+// it is finished, which comes after its sink is told.
+class LateCallbacks final : public Submission {
+ public:
+  LateCallbacks(Engine& engine, Counted<PythonCall> call) : engine_(engine), call_(std::move(call)) {}
+
+ private:
+  void begin() noexcept override { engine_.post(*this); }
+  void deliver() noexcept override {
+    if (python_goes_on()) {
+      const GilHeld gil;
+      try {
+        run_python(call_->take_waiter().attr("_run_callbacks"));
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("torch_axon.runtime");
+      }
+    }
+    delete this;
+  }
+
+  Engine& engine_;
+  Counted<PythonCall> call_;
+};
+
+}  // namespace
+
+// A function's name as users know it: "axon.mailbox:news" is of a mailbox 'news'.
+static std::string spoken(const std::string& name) {
+  const size_t colon = name.starts_with(kOwnNames) ? name.find(':') : std::string::npos;
+  if (colon == std::string::npos) return "function '" + name + "'";
+  return name.substr(kOwnNames.size(), colon - kOwnNames.size()) + " '" + name.substr(colon + 1) + "'";
+}
+
+void PythonRuntime::Queue::push(Item item) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ended_) {
+      items_.push_back(std::move(item));
+      has_items_.store(true);
+      return;
+    }
+  }
+  give_up(std::move(item));
+}
+
+std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(Clock::duration patience) {
+  while (true) {
+    has_items_.store(false);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!items_.empty()) return std::exchange(items_, {});
+      ended_ = stopped_.load();
+      if (ended_) return {};
+    }
+    // No longer than its patience lasts, although the engine may be busy for others: they drive it better themselves.
+    const bool has_come =
+        patience != Clock::duration::zero() && engine_.wait(has_items_, Clock::now() + patience, patience);
+    if (!has_come) engine_.wait(has_items_, Clock::now() + kLongWait, Progress::kStandsIn);
+  }
+}
+
+void PythonRuntime::Queue::stop() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_.store(true);
+  }
+  has_items_.store(true);
+  engine_.nudge();
+}
+
+void PythonRuntime::Queue::end() noexcept {
+  std::vector<Item> left;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    left = std::exchange(items_, {});
+  }
+  for (Item& item : left) give_up(std::move(item));
+}
+
+void PythonRuntime::Queue::give_up(Item item) noexcept {
+  if (item.invocation != nullptr) item.invocation->fail("ConnectionError", "the runtime is closed");
+  if (item.kind == Item::Kind::kFinished) engine_.submit_after_delivery(*new LateCallbacks(engine_, item.call));
+}
+
+PythonRuntime::PythonRuntime(std::unique_ptr<Runtime> runtime, Listeners listeners)
+    : runtime_(std::move(runtime)),
+      queue_(std::make_shared<Queue>(runtime_->core().engine())),
+      listeners_(std::move(listeners)) {
+  using Kind = Item::Kind;
+  RuntimeCore& core = runtime_->core();
+  core.hand_over_in_order();
+  core.set_fallback(
+      [queue = queue_](Invocation& invocation) { queue->push({.kind = Kind::kInvoked, .invocation = &invocation}); });
+  core.set_on_cancelled(
+      [queue = queue_](uint64_t serial) { queue->push({.kind = Kind::kCancelled, .serial = serial}); });
+  core.set_on_lost([queue = queue_](const std::shared_ptr<Connection>& connection) {
+    queue->push({.kind = Kind::kLost, .connection = connection});
+  });
+}
+
+PythonRuntime::~PythonRuntime() {
+  close();
+}
+
+// Functions often refer to what owns the runtime, which is not to keep itself alive.
+void PythonRuntime::close() {
+  {
+    const GilReleased no_gil;
+    runtime_->close();
+  }
+  const auto gone = std::exchange(functions_, {});
+}
+
+void PythonRuntime::add(const std::string& name, PythonFunction function) {
+  if (name.empty() || name.size() > kLongestName) {
+    throw py::value_error("register: name is " + std::to_string(name.size()) + " bytes long; allowed: 1 to " +
+                          std::to_string(kLongestName));
+  }
+  const bool asks = static_cast<bool>(function.landing);
+  if (!functions_.try_emplace(name, std::move(function)).second) {
+    throw py::value_error("register: there is a function '" + name + "' already");
+  }
+  if (!asks) return;  // it is found by the fallback
+  const auto push = [queue = queue_](Item::Kind kind) {
+    return [queue, kind](Invocation& invocation) { queue->push({.kind = kind, .invocation = &invocation}); };
+  };
+  const GilReleased no_gil;
+  [[maybe_unused]] const Status added =  // the name is new, and of a length that is allowed
+      runtime_->core().add(name, push(Item::Kind::kInvoked), push(Item::Kind::kArgumentsAnnounced));
+}
+
+void PythonRuntime::serve(Clock::duration patience) {
+  note_thread_of_runtime();
+  while (true) {
+    std::vector<Item> items;
+    {
+      const GilReleased no_gil;
+      items = queue_->take(patience);
+    }
+    if (items.empty()) return;
+    for (Item& item : items) {
+      try {
+        handle(item);
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("torch_axon.runtime");
+      } catch (const std::exception& error) {
+        log::info("a call of runtime '" + runtime_->name() + "' has been dropped: " + error.what());
+      }
+    }
+  }
+}
+
+void PythonRuntime::stop() {
+  queue_->stop();
+}
+
+void PythonRuntime::end() {
+  const GilReleased no_gil;
+  queue_->end();
+}
+
+void PythonRuntime::handle(Item& item) {
+  if (item.invocation != nullptr && queue_->has_stopped()) {
+    return item.invocation->fail("ConnectionError", "the runtime is closed");
+  }
+  switch (item.kind) {
+    case Item::Kind::kInvoked:
+      return invoke(*item.invocation);
+    case Item::Kind::kArgumentsAnnounced:
+      return land_arguments(*item.invocation);
+    case Item::Kind::kAnswerAnnounced:
+      return land_answer(*item.call);
+    case Item::Kind::kFinished:
+      run_python(item.call->take_waiter().attr("_run_callbacks"));
+      return;
+    case Item::Kind::kCancelled:
+      run_python(listeners_.on_cancelled, item.serial);
+      return;
+    case Item::Kind::kLost:
+      run_python(listeners_.on_lost, item.connection);
+      return;
+  }
+}
+
+// Calls `run`; what it throws goes to `fail`, as an exception of Python's.
+template <typename Run, typename Fail>
+static void guarded(Run run, Fail fail) {
+  try {
+    run();
+  } catch (py::error_already_set& error) {
+    fail(exception_of(error));
+  } catch (py::builtin_exception& error) {
+    error.set_error();
+    const py::error_already_set raised;
+    fail(exception_of(raised));
+  } catch (const std::exception& error) {  // torch's, of a device that is not there or full
+    fail(py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(error.what()));
+  }
+}
+
+void PythonRuntime::land_arguments(Invocation& invocation) {
+  const std::string name(invocation.function());
+  const auto run = [&] {
+    const auto found = functions_.find(name);
+    if (found == functions_.end()) throw py::key_error("the runtime is closed");
+    const py::object landing = found->second.landing;
+    Destinations to = ask_where(landing, invocation.arguments(), invocation.connection());
+    const GilReleased no_gil;
+    invocation.accept(to.buffers, to.owners);
+  };
+  guarded(run,
+          [&](const py::object& exception) { PythonInvocation(invocation, name, listeners_.runtime).fail(exception); });
+}
+
+void PythonRuntime::land_answer(PythonCall& call) {
+  if (call.finished()) return;
+  const auto run = [&] {
+    Destinations to = ask_where(call.where(), call.reply(), call.connection());
+    const GilReleased no_gil;
+    call.connection()->accept(call, to.buffers, to.owners);
+  };
+  guarded(run, [&](const py::object& exception) {
+    call.set_landing_error(exception);
+    const GilReleased no_gil;
+    call.connection()->decline(call, Status(ErrorCode::kInvalidArgument, "its answer has found no memory"));
+  });
+}
+
+namespace {
+
+// A plain function's call, on the thread that runs it.
+class CallHere {
+ public:
+  explicit CallHere(PythonInvocation& own) noexcept : own_(own), outer_(std::exchange(latest_, this)) {}
+  CallHere(const CallHere&) = delete;
+  CallHere& operator=(const CallHere&) = delete;
+  ~CallHere() { latest_ = outer_; }
+
+  static CallHere* latest() noexcept { return latest_; }
+
+  PythonInvocation& invocation() { return handed_out_ ? handed_out_.cast<PythonInvocation&>() : own_; }
+  // Few functions ask: an object of Python's is made for those alone.
+  py::object hand_out() {
+    if (!handed_out_) handed_out_ = py::cast(std::move(own_));
+    return handed_out_;
+  }
+
+ private:
+  static thread_local CallHere* latest_;
+
+  PythonInvocation& own_;
+  py::object handed_out_;
+  CallHere* const outer_;
+};
+
+thread_local CallHere* CallHere::latest_ = nullptr;
+
+}  // namespace
+
+py::object current_invocation() {
+  return CallHere::latest() == nullptr ? py::none() : CallHere::latest()->hand_out();
+}
+
+void PythonRuntime::call_here(const PythonFunction& function, PythonInvocation& held, const Arguments& arguments) {
+  CallHere call(held);
+  const auto run = [&] {
+    const auto result = py::reinterpret_steal<py::object>(
+        call_or_sleep(function.call.ptr(), arguments.positional.ptr(), arguments.named.ptr()));
+    if (!result) throw py::error_already_set();
+    if (PyCoro_CheckExact(result.ptr()) == 0) [[likely]]
+      return call.invocation().reply(result);
+    const py::object handed_out = call.hand_out();  // a decorated coroutine
+    handed_out.attr("runtime").attr("_run_coroutine")(handed_out, result);
+  };
+  guarded(run, [&](const py::object& exception) { call.invocation().fail(exception); });
+}
+
+// From here on Python has the invocation, though it may fail to begin with it.
+void PythonRuntime::dispatch(const py::object& function, PythonInvocation held, Arguments& arguments) {
+  const py::object handed_over = py::cast(std::move(held));
+  const py::object named = arguments.named ? std::move(arguments.named) : py::dict();
+  guarded([&] { run_python(function, handed_over, arguments.positional, named); },
+          [&](const py::object& exception) { handed_over.cast<PythonInvocation&>().fail(exception); });
+}
+
+// Whether the caller means to iterate, which it says by an argument.
+static bool is_iterated(const Arguments& arguments) {
+  static PyObject* const number = PyUnicode_InternFromString("axon.number");
+  return arguments.named && PyDict_Contains(arguments.named.ptr(), number) == 1;
+}
+
+void PythonRuntime::invoke(Invocation& invocation) {
+  PythonInvocation held(invocation, std::string(invocation.function()), listeners_.runtime);
+  if (held.is_cancelled()) return held.fail("RuntimeError", "'" + held.name() + "' has been cancelled");
+  guarded([&] { run(invocation, held); }, [&](const py::object& exception) { held.fail(exception); });
+}
+
+void PythonRuntime::run(Invocation& invocation, PythonInvocation& held) {
+  const auto found = functions_.find(held.name());
+  if (found == functions_.end()) {
+    return held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no " + spoken(held.name()));
+  }
+  const PythonFunction function = found->second;
+  Arguments arguments = unpack_arguments(invocation.arguments(), function.placement, held.connection());
+  if (is_iterated(arguments)) {
+    if (function.iterate) return dispatch(function.iterate, std::move(held), arguments);
+    return held.fail("TypeError", "'" + held.name() + "' is not a generator function; allowed: to invoke it");
+  }
+  if (function.where == Where::kDispatched) return dispatch(function.call, std::move(held), arguments);
+  call_here(function, held, arguments);
+}
+
+}  // namespace axon

@@ -1,0 +1,174 @@
+#include "rpc/python/tensors.hpp"
+
+#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/MaybeOwned.h>
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/data_type.hpp"
+#include "python/gil.hpp"
+#include "python/tensor_memory.hpp"
+#include "rpc/python/lending.hpp"
+
+namespace axon {
+
+// Types that the engine has no number for are told by torch's, from here on.
+static constexpr uint8_t kTorchTypes = 128;
+
+static constexpr std::array kTypes{
+    std::pair{at::kBool, DataType::kBool},
+    std::pair{at::kChar, DataType::kInt8},
+    std::pair{at::kByte, DataType::kUint8},
+    std::pair{at::kShort, DataType::kInt16},
+    std::pair{at::kUInt16, DataType::kUint16},
+    std::pair{at::kInt, DataType::kInt32},
+    std::pair{at::kUInt32, DataType::kUint32},
+    std::pair{at::kLong, DataType::kInt64},
+    std::pair{at::kUInt64, DataType::kUint64},
+    std::pair{at::kHalf, DataType::kFloat16},
+    std::pair{at::kBFloat16, DataType::kBFloat16},
+    std::pair{at::kFloat, DataType::kFloat32},
+    std::pair{at::kDouble, DataType::kFloat64},
+    std::pair{at::kComplexFloat, DataType::kComplex64},
+    std::pair{at::kComplexDouble, DataType::kComplex128},
+};
+
+static uint8_t dtype_of(at::ScalarType type) noexcept {
+  for (const auto& [torch_type, dtype] : kTypes) {
+    if (torch_type == type) return static_cast<uint8_t>(dtype);
+  }
+  return static_cast<uint8_t>(kTorchTypes + static_cast<uint8_t>(type));
+}
+
+std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept {
+  for (const auto& [torch_type, ours] : kTypes) {
+    if (static_cast<uint8_t>(ours) == dtype) return torch_type;
+  }
+  if (dtype < kTorchTypes || dtype >= kTorchTypes + static_cast<uint8_t>(at::ScalarType::NumOptions)) return {};
+  const auto type = static_cast<at::ScalarType>(dtype - kTorchTypes);
+  if (type == at::ScalarType::Undefined || c10::isQIntType(type)) return {};
+  return type;
+}
+
+// Into pinned memory, in the order of the calling thread's current stream, which is waited for: what it has been given
+// before is what is sent.
+static at::Tensor from_device(const at::Tensor& source) {
+  const GilReleased no_gil;
+  const BelowPython no_modes;
+  const at::NoGradGuard no_gradient;
+  at::Tensor host = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
+  host.copy_(source, /*non_blocking=*/true);
+  c10::impl::VirtualGuardImpl(at::kCUDA).getStream(source.device()).synchronize();
+  return host;
+}
+
+using MaybeOwned = c10::MaybeOwned<at::Tensor>;
+
+// With all its elements in a row, where it lies.
+static MaybeOwned plain(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return MaybeOwned::borrowed(tensor);
+  const GilReleased no_gil;
+  const BelowPython no_subclass;
+  return MaybeOwned::owned(tensor.detach().resolve_conj().resolve_neg().contiguous());
+}
+
+// Keeps the memory even if the tensor is given other memory meanwhile (`parameter.data = ...`, as Module.to() does).
+static Owner owner_of_memory(const at::Tensor& tensor) {
+  return {c10::Storage(tensor.storage()).unsafeReleaseStorageImpl(),
+          [](void* held) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(held)); }};
+}
+
+static std::optional<Whereabouts> lend_if_allowed(const at::Tensor& tensor, uint64_t lendable) {
+  if ((gpu_bit(tensor) & lendable) == 0 || tensor.nbytes() == 0) return std::nullopt;
+  const GilReleased no_gil;
+  return lend(tensor);
+}
+
+size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendable) {
+  MaybeOwned plain_tensor = plain(tensor);
+  if (tensor.dim() > static_cast<int64_t>(kMostDimensions)) {
+    throw pybind11::value_error("a tensor of " + std::to_string(tensor.dim()) +
+                                " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
+  }
+  if (tensor.is_cuda()) check_not_captured(tensor.device());
+  const std::optional<Whereabouts> whereabouts = lend_if_allowed(*plain_tensor, lendable);
+  if (!whereabouts && tensor.is_cuda()) plain_tensor = MaybeOwned::owned(from_device(*plain_tensor));
+  const at::Tensor& sent = *plain_tensor;
+  // The mutable pointer, because a lazily cloned tensor moves away from the memory of its const one when it is written.
+  const TensorView view{.dtype = dtype_of(sent.scalar_type()),
+                        .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
+                        .shape = {sent.sizes().data(), sent.sizes().size()},
+                        .data = {static_cast<const std::byte*>(sent.mutable_data_ptr()), sent.nbytes()}};
+  if (whereabouts) return outbound.lend(view, *whereabouts, owner_of_memory(sent));
+  return outbound.add(view, owner_of_memory(sent));
+}
+
+namespace {
+
+// A tensor to be received into, and its memory, which it may lose meanwhile as one that is sent.
+struct HandedOut {
+  at::Tensor tensor;
+  c10::Storage memory;
+};
+
+}  // namespace
+
+Owner owner_of(at::Tensor tensor) {
+  c10::Storage memory = tensor.storage();
+  return {new HandedOut{.tensor = std::move(tensor), .memory = std::move(memory)},
+          [](void* held) { delete static_cast<HandedOut*>(held); }};
+}
+
+static at::Tensor tensor_of(const Owner& owner) {
+  return static_cast<const HandedOut*>(owner.get())->tensor;
+}
+
+// If it is not received into, what has come for it lies on the host.
+static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
+  at::Tensor tensor = tensor_of(owner);
+  if (!tensor.is_cpu()) {
+    const GilReleased no_gil;
+    const at::NoGradGuard no_gradient;
+    tensor.copy_(come);
+  }
+  return tensor;
+}
+
+at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Connection& peer) {
+  const std::optional<at::ScalarType> type = type_of(received.dtype);
+  if (!type) throw pybind11::type_error("a tensor has come of a type that this torch does not have");
+  const at::IntArrayRef shape(received.shape.data(), received.shape.size());
+  const at::TensorOptions options(*type);
+  if (c10::multiply_integers(shape) * static_cast<int64_t>(options.dtype().itemsize()) !=
+      static_cast<int64_t>(received.data.num_bytes)) {
+    throw pybind11::value_error("a tensor has come whose length is not that of its shape");
+  }
+  if (received.place == TensorPlace::kLent) {
+    const GilReleased no_gil;
+    at::Tensor tensor =
+        received.owner.get() != nullptr ? tensor_of(received.owner) : at::empty(shape, options.device(device));
+    borrow(received, tensor, peer);
+    return tensor;
+  }
+  if (received.owner.get() != nullptr) {
+    return filled(received.owner, at::from_blob(received.data.data, shape, options));
+  }
+  if (received.block) {
+    auto* block = new Block(std::move(received.block));
+    const auto give_back = [block](void*) { delete block; };
+    return at::from_blob(block->data(), shape, give_back, options);
+  }
+  at::Tensor tensor = at::empty(shape, options);
+  if (received.data.num_bytes != 0) {
+    std::memcpy(tensor.mutable_data_ptr(), received.data.data, received.data.num_bytes);
+  }
+  return tensor;
+}
+
+}  // namespace axon

@@ -1,0 +1,184 @@
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "python/gil.hpp"
+#include "python/tensor_memory.hpp"
+#include "rpc/core/values.hpp"
+#include "rpc/python/lending.hpp"
+#include "rpc/python/tensors.hpp"
+#include "rpc/python/values.hpp"
+
+namespace axon {
+
+namespace py = pybind11;
+
+static constexpr int kDeepest = 64;
+
+namespace {
+
+class Unpacker {
+ public:
+  Unpacker(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer)
+      : reader_(inbound.values()), received_(inbound.tensors()), placement_(placement), peer_(peer) {}
+
+  py::object unpack(int depth) {
+    const Value value = reader_.next();
+    switch (value.kind) {
+      case Value::Kind::kNothing:
+        return py::none();
+      case Value::Kind::kBoolean:
+        return py::bool_(value.boolean);
+      case Value::Kind::kInteger:
+        return checked(PyLong_FromLongLong(value.integer));
+      case Value::Kind::kUnsigned:
+        return checked(PyLong_FromUnsignedLongLong(value.count));
+      case Value::Kind::kReal:
+        return checked(PyFloat_FromDouble(value.real));
+      case Value::Kind::kText:
+        return checked(PyUnicode_DecodeUTF8(value.text().data(), static_cast<Py_ssize_t>(value.bytes.size()), nullptr));
+      case Value::Kind::kBinary:
+        return checked(PyBytes_FromStringAndSize(value.text().data(), static_cast<Py_ssize_t>(value.bytes.size())));
+      case Value::Kind::kTensor:
+        return tensor(value.count);
+      default:
+        break;
+    }
+    if (depth == kDeepest || value.kind == Value::Kind::kBroken)
+      throw py::value_error("values have come that cannot be read");
+    return value.kind == Value::Kind::kArray ? list(value.count, depth + 1) : dict(value.count, depth + 1);
+  }
+
+  // What pack_arguments has written.
+  Arguments arguments() {
+    const Value both = reader_.next();
+    const Value positional = reader_.next();
+    if (both.kind != Value::Kind::kArray || both.count != 2 || positional.kind != Value::Kind::kArray) {
+      throw py::type_error("a function has been called with something else than arguments");
+    }
+    Arguments arguments{py::tuple(positional.count), {}};
+    for (uint64_t i = 0; i < positional.count; ++i) {
+      PyTuple_SET_ITEM(arguments.positional.ptr(), static_cast<Py_ssize_t>(i), unpack(0).release().ptr());
+    }
+    py::object named = unpack(-1);
+    if (named.is_none()) return arguments;
+    if (PyDict_Check(named.ptr()) == 0) throw py::type_error("a function has been called with odd named arguments");
+    arguments.named = std::move(named);
+    return arguments;
+  }
+
+  // From here on these are the tensors.
+  void stand_in(const py::list& stand_ins) {
+    for (const py::handle each : stand_ins) tensors_.push_back(py::reinterpret_borrow<py::object>(each));
+  }
+
+  void check_end() const {
+    if (!reader_.at_end()) throw py::value_error("values have come with others behind their end");
+  }
+
+ private:
+  static py::object checked(PyObject* made) {
+    if (made == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(made);
+  }
+
+  py::object list(uint64_t count, int depth) {
+    py::object made = checked(PyList_New(static_cast<Py_ssize_t>(count)));
+    for (uint64_t i = 0; i < count; ++i) {
+      PyList_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), unpack(depth).release().ptr());
+    }
+    return made;
+  }
+
+  py::object dict(uint64_t count, int depth) {
+    py::object made = checked(PyDict_New());
+    for (uint64_t i = 0; i < count; ++i) {
+      const py::object key = unpack(depth);
+      const py::object item = unpack(depth);
+      if (PyDict_SetItem(made.ptr(), key.ptr(), item.ptr()) != 0) throw py::error_already_set();
+    }
+    if (static_cast<uint64_t>(PyDict_GET_SIZE(made.ptr())) != count) {
+      throw py::value_error("a dict has come with keys that are equal once they are plain values");
+    }
+    return made;
+  }
+
+  py::object tensor(uint64_t index) {
+    if (index >= received_.size()) throw py::value_error("values have come that name a tensor which has not");
+    if (tensors_.empty()) tensors_.resize(received_.size());
+    if (!tensors_[index]) tensors_[index] = checked(THPVariable_Wrap(place(received_[index])));
+    return tensors_[index];
+  }
+
+  at::Tensor place(Inbound::Tensor& received) const {
+    const bool is_placed = received.owner.get() != nullptr;
+    const c10::Device device = device_for(received);
+    const at::Tensor come = taken(received, device);
+    const at::Tensor tensor = is_placed || come.device() == device ? come : to(come, device);
+    const bool was_on_device = received.kind == MemoryKind::kCuda;
+    if (was_on_device && tensor.is_cuda()) ask_to_lend(peer_, tensor.device());
+    return tensor;
+  }
+
+  c10::Device device_for(const Inbound::Tensor& received) const {
+    if (placement_.kind == Placement::Kind::kDevice) return placement_.device;
+    const bool is_like = placement_.kind == Placement::Kind::kLike && received.kind == MemoryKind::kCuda;
+    return is_like && at::hasCUDA() ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice() : at::kCPU;
+  }
+
+  at::Tensor taken(Inbound::Tensor& received, c10::Device device) const {
+    try {
+      return take_tensor(received, device, *peer_);
+    } catch (const NotReadable&) {
+      ask_not_to_lend(peer_);
+      throw;
+    }
+  }
+
+  static at::Tensor to(const at::Tensor& tensor, c10::Device device) {
+    const GilReleased no_gil;
+    return tensor.to(device);
+  }
+
+  ValueReader reader_;
+  std::span<Inbound::Tensor> received_;
+  const Placement placement_;
+  const std::shared_ptr<Connection>& peer_;
+  std::vector<py::object> tensors_;  // by index; those that have been named
+};
+
+}  // namespace
+
+// All values of a message, or an exception: then nobody will read what it lends.
+template <typename Read>
+static auto read_all(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer, Read read) {
+  const BelowPython no_modes;  // of the thread that takes an answer, such as FakeTensorMode
+  Unpacker unpacker(inbound, placement, peer);
+  try {
+    auto values = read(unpacker);
+    unpacker.check_end();
+    return values;
+  } catch (...) {
+    for (Inbound::Tensor& tensor : inbound.tensors()) tensor.loan = Loan();
+    throw;
+  }
+}
+
+py::object unpack(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
+  return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.unpack(0); });
+}
+
+py::object unpack_announced(Inbound& inbound, const py::list& stand_ins, const std::shared_ptr<Connection>& peer) {
+  Unpacker unpacker(inbound, {}, peer);
+  unpacker.stand_in(stand_ins);
+  return unpacker.unpack(0);
+}
+
+Arguments unpack_arguments(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
+  return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.arguments(); });
+}
+
+}  // namespace axon

@@ -1,0 +1,29 @@
+#include "rpc/python/lending.hpp"
+
+#include <stdexcept>
+
+namespace axon {
+
+std::optional<Whereabouts> lend(const at::Tensor&) {
+  return std::nullopt;
+}
+
+void leave_behind_current_stream(Outbound&, at::Device) {}
+
+void check_not_captured(at::Device) {}
+
+void borrow(Inbound::Tensor&, const at::Tensor&, const Connection&) {
+  throw NotReadable("a tensor on a GPU is lent, and this torch_axon was built without CUDA");
+}
+
+void let_peers_read() noexcept {}
+
+std::vector<std::string> gpus_readable_of(const Connection&) {
+  return {};
+}
+
+uint64_t own_gpus_among(const std::vector<std::string>&) {
+  return 0;
+}
+
+}  // namespace axon

@@ -1,0 +1,468 @@
+#include "transport/tcp_fragments/fragment_transport.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/random.hpp"
+#include "transport/flush_layer.hpp"
+#include "transport/refusal.hpp"
+
+namespace axon {
+
+// Of one peer, that the network has at once: enough for a socket never to wait, few enough for what is sent meanwhile
+// to wait little.
+static constexpr size_t kMostInFlight = 8;
+// Of one peer at one go, though the network takes more; then others have their turn.
+static constexpr unsigned kMostAtOnce = 16;
+
+// The network tells it of its announcement and its pieces.
+struct PieceTransport::Outgoing : Completion, ListNode<Outgoing> {
+  // For its grant; for its pieces' turn; all is sent, or never will be.
+  enum class State : uint8_t { kWaiting, kGranted, kLeaving };
+
+  Outgoing(PieceTransport& transport, PeerId to, ConstBuffer bytes, Completion& of) noexcept
+      : owner(transport), peer(to), payload(bytes), completion(of) {
+    done = [](Completion& self, Status status) noexcept {
+      auto& message = static_cast<Outgoing&>(self);
+      message.owner.on_sent(message, std::move(status));
+    };
+  }
+
+  PieceTransport& owner;
+  const PeerId peer;
+  const ConstBuffer payload;
+  Completion& completion;
+  State state = State::kWaiting;
+  LongMessage announcement;
+  uint64_t ticket = 0;
+  size_t num_pushed = 0;     // bytes
+  size_t num_in_flight = 0;  // of what the network has
+  Status failure;
+};
+
+PieceTransport::Peer::Peer() noexcept {
+  done = [](Completion& self, Status status) noexcept {
+    auto& peer = static_cast<Peer&>(self);
+    if (!status.ok()) peer.owner->distrust(peer, status);
+  };
+}
+
+struct PieceTransport::Incoming : ListNode<Incoming> {
+  explicit Incoming(const LongMessage& announcement) noexcept
+      : sender(announcement.sender), number(announcement.number), num_bytes(announcement.num_bytes) {}
+
+  size_t num_pieces() const noexcept { return (num_bytes + kPiece - 1) / kPiece; }
+  size_t seen_num_bytes() const noexcept { return (num_pieces() + 7) / 8; }
+
+  const uint64_t sender;
+  const uint64_t number;
+  const size_t num_bytes;
+  // From its grant on.
+  Buffer into;
+  Completion* completion = nullptr;
+  uint64_t ticket = 0;
+  size_t num_missing = 0;   // pieces
+  uint8_t* seen = nullptr;  // a bit for each of them
+};
+
+// Its text stays until the network has sent it.
+struct PieceTransport::Refusal : Completion, ListNode<Refusal> {
+  Refusal(PieceTransport& transport, PeerId to, const Status& why) noexcept : owner(transport), peer(to), reason(why) {
+    done = [](Completion& self, Status status) noexcept {
+      auto& refusal = static_cast<Refusal&>(self);
+      if (!status.ok()) refusal.owner.distrust(refusal.owner.peers_[refusal.peer], status);
+      refusal.owner.release(refusal);
+    };
+  }
+
+  PieceTransport& owner;
+  const PeerId peer;
+  const refusal::Encoded reason;
+};
+
+std::unique_ptr<Transport> with_pieces(std::unique_ptr<Transport> network, PieceUse use) {
+  return std::make_unique<PieceTransport>(std::move(network), use);
+}
+
+static MessageHeader header_of(OperationKind kind, uint64_t addressee, uint64_t number, uint64_t value = 0) noexcept {
+  return {.key = addressee,
+          .source = static_cast<uint32_t>(number),
+          .destination = static_cast<uint32_t>(number >> 32),
+          .fingerprint = {.operation = kind, .num_elements = value}};
+}
+
+static uint64_t number_of(const MessageHeader& header) noexcept {
+  return uint64_t{header.destination} << 32 | header.source;
+}
+
+static Status gone() {
+  return {ErrorCode::kPeerLost, "its process is gone, or has been given up"};
+}
+
+PieceTransport::PieceTransport(std::unique_ptr<Transport> network, PieceUse use)
+    : use_(use), name_(random_number()), network_(std::move(network)) {
+  const auto below = network_->address();
+  const auto name = std::as_bytes(std::span(&name_, 1));
+  address_.assign(below.begin(), below.end());
+  address_.insert(address_.end(), name.begin(), name.end());
+  network_->set_receiver(*this);
+}
+
+PieceTransport::~PieceTransport() {
+  network_.reset();  // it has what is released here
+  while (Incoming* message = held_.front()) release(*message);
+  while (Refusal* refusal = refusals_.front()) release(*refusal);
+  for (Peer& peer : peers_) {
+    for (IntrusiveList<Outgoing>* list : {&peer.waiting, &peer.granted, &peer.leaving}) {
+      while (Outgoing* message = list->front()) (void)release(*message);
+    }
+    while (Incoming* message = peer.fetched.front()) release(*message);
+  }
+}
+
+// ---- Peers
+
+Result<PeerId> PieceTransport::add_peer(std::span<const std::byte> address, bool same_host) {
+  uint64_t name = 0;
+  if (address.size() < sizeof name) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "an address of " + std::to_string(address.size()) + " bytes, which is no transport's");
+  }
+  std::memcpy(&name, address.last(sizeof name).data(), sizeof name);
+  Result<PeerId> added = network_->add_peer(address.first(address.size() - sizeof name), same_host);
+  if (!added.ok()) return added;
+  while (peers_.size() <= added.value()) peers_.emplace_back();
+  Peer& peer = peers_[added.value()];
+  peer.owner = this;
+  peer.id = added.value();
+  peer.name = name;
+  if (use_ != PieceUse::kToOtherHosts || same_host) peer.takes_pieces = use_ == PieceUse::kToAll;
+  return added;
+}
+
+std::optional<PeerId> PieceTransport::peer_named(uint64_t name) const noexcept {
+  const auto found = std::ranges::find_if(peers_, [&](const Peer& peer) { return peer.name == name && !peer.is_gone; });
+  if (found == peers_.end()) return std::nullopt;
+  return static_cast<PeerId>(found - peers_.begin());
+}
+
+bool PieceTransport::goes_in_pieces(PeerId id, ConstBuffer payload) noexcept {
+  if (payload.num_bytes <= kLongestWhole || payload.kind != MemoryKind::kHost) return false;
+  Peer& peer = peers_[id];
+  if (!peer.takes_pieces) {
+    auto lanes = network_->lanes(id);
+    if (!lanes.ok()) return false;  // of which the network tells
+    const auto is_tcp = [](const Lane& lane) { return lane.name == "tcp"; };
+    peer.takes_pieces = !lanes.value().empty() && std::ranges::all_of(lanes.value(), is_tcp);
+  }
+  return *peer.takes_pieces && !peer.is_gone;
+}
+
+void PieceTransport::drop_peer(PeerId id) noexcept {
+  network_->drop_peer(id);
+  part_with(peers_[id], gone(), /*is_news=*/false);
+}
+
+// Without a part of it a message never ends, at one end or the other: so the connection does, at both.
+void PieceTransport::distrust(Peer& peer, const Status& failure) noexcept {
+  Status why(ErrorCode::kPeerLost, "a part of a long message could not be sent to it: " + failure.message());
+  part_with(peer, std::move(why), /*is_news=*/true);
+}
+
+// What is under way ends in the next progress(), from where others may be told.
+void PieceTransport::part_with(Peer& peer, Status why, bool is_news) noexcept {
+  if (std::exchange(peer.is_gone, true)) return;
+  partings_.push_back({.peer = peer.id, .why = std::move(why), .is_news = is_news});
+}
+
+void PieceTransport::on_peer_lost(PeerId id, Status reason) noexcept {
+  Peer& peer = peers_[id];
+  peer.is_gone = true;
+  std::erase_if(partings_, [&](const Parting& parting) { return parting.peer == id; });
+  end_all_with(peer, reason);
+  receiver_->on_peer_lost(id, std::move(reason));
+}
+
+// What the network still has of them ends with it.
+void PieceTransport::end_all_with(Peer& peer, const Status& why) noexcept {
+  for (IntrusiveList<Outgoing>* list : {&peer.waiting, &peer.granted}) {
+    while (Outgoing* message = list->front()) conclude(*message, why.clone());
+  }
+  while (Incoming* message = peer.fetched.front()) {
+    Completion& completion = *message->completion;
+    release(*message);
+    completion.done(completion, why.clone());
+  }
+}
+
+// ---- Sending
+
+std::optional<Status> PieceTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                           Completion& completion) noexcept {
+  return goes_in_pieces(peer, payload) ? announce(peer, header, payload, completion)
+                                       : network_->send(peer, header, payload, completion);
+}
+
+std::optional<Status> PieceTransport::offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                            Completion& completion) noexcept {
+  return goes_in_pieces(peer, payload) ? announce(peer, header, payload, completion)
+                                       : network_->offer(peer, header, payload, completion);
+}
+
+std::optional<Status> PieceTransport::announce(PeerId id, const MessageHeader& header, ConstBuffer payload,
+                                               Completion& completion) noexcept {
+  Peer& peer = peers_[id];
+  auto& message = *new (pool_.allocate(sizeof(Outgoing))) Outgoing(*this, id, payload, completion);
+  message.announcement = {
+      .header = header, .sender = name_, .number = numbers_.add(message), .num_bytes = payload.num_bytes};
+  peer.waiting.push_back(message);
+  const auto bytes = std::as_bytes(std::span(&message.announcement, 1));
+  auto sent = hand_over(message, OperationKind::kAnnouncement, 0, {.data = bytes.data(), .num_bytes = bytes.size()});
+  if (!sent) return std::nullopt;
+  if (!sent->ok()) give_up(message, std::move(*sent));
+  return is_over(message) ? std::optional(release(message)) : std::nullopt;
+}
+
+// What the network keeps is counted until on_sent; what it does not is not.
+std::optional<Status> PieceTransport::hand_over(Outgoing& message, OperationKind kind, uint64_t offset,
+                                                ConstBuffer bytes) noexcept {
+  Peer& peer = peers_[message.peer];
+  ++message.num_in_flight;
+  ++peer.num_in_flight;
+  auto sent = network_->send(message.peer, header_of(kind, peer.name, message.ticket, offset), bytes, message);
+  if (!sent) return std::nullopt;
+  --message.num_in_flight;
+  --peer.num_in_flight;
+  if (!sent->ok()) distrust(peer, *sent);
+  return sent;
+}
+
+bool PieceTransport::has_work() const noexcept {
+  const auto can_push = [](const Peer& peer) { return !peer.granted.empty() && peer.num_in_flight < kMostInFlight; };
+  return !partings_.empty() || (num_granted_ != 0 && std::ranges::any_of(peers_, can_push));
+}
+
+unsigned PieceTransport::progress() noexcept {
+  for (Parting& parting : std::exchange(partings_, {})) {
+    end_all_with(peers_[parting.peer], parting.why);
+    if (!parting.is_news) continue;
+    network_->drop_peer(parting.peer);
+    receiver_->on_peer_lost(parting.peer, std::move(parting.why));
+  }
+  unsigned num_moved = network_->progress();
+  for (size_t id = 0; id < peers_.size() && num_granted_ != 0; ++id) num_moved += push_pieces(peers_[id]);
+  return num_moved;
+}
+
+unsigned PieceTransport::push_pieces(Peer& peer) noexcept {
+  unsigned num_pushed = 0;
+  for (; num_pushed < kMostAtOnce && peer.num_in_flight < kMostInFlight; ++num_pushed) {
+    Outgoing* const message = peer.granted.pop_front();
+    if (message == nullptr) break;
+    push_piece(*message);
+  }
+  return num_pushed;
+}
+
+void PieceTransport::push_piece(Outgoing& message) noexcept {
+  const size_t offset = message.num_pushed;
+  const ConstBuffer piece = message.payload.slice(offset, std::min(kPiece, message.payload.num_bytes - offset));
+  message.num_pushed += piece.num_bytes;
+  if (message.num_pushed == message.payload.num_bytes) {
+    leave(message);
+  } else {
+    peers_[message.peer].granted.push_back(message);
+  }
+  if (auto sent = hand_over(message, OperationKind::kPiece, offset, piece)) conclude(message, std::move(*sent));
+}
+
+void PieceTransport::on_sent(Outgoing& message, Status status) noexcept {
+  Peer& peer = peers_[message.peer];
+  --message.num_in_flight;
+  --peer.num_in_flight;
+  if (!status.ok()) distrust(peer, status);
+  conclude(message, std::move(status));
+}
+
+void PieceTransport::conclude(Outgoing& message, Status status) noexcept {
+  if (!status.ok()) give_up(message, std::move(status));
+  if (!is_over(message)) return;
+  Completion& completion = message.completion;
+  completion.done(completion, release(message));
+}
+
+void PieceTransport::give_up(Outgoing& message, Status why) noexcept {
+  if (message.failure.ok()) message.failure = std::move(why);
+  if (message.state != Outgoing::State::kLeaving) leave(message);
+}
+
+// Who names it from here on is late.
+void PieceTransport::leave(Outgoing& message) noexcept {
+  if (message.state == Outgoing::State::kGranted) --num_granted_;
+  message.state = Outgoing::State::kLeaving;
+  numbers_.remove(message.announcement.number);
+  message.unlink();
+  peers_[message.peer].leaving.push_back(message);
+}
+
+bool PieceTransport::is_over(const Outgoing& message) noexcept {
+  return message.state == Outgoing::State::kLeaving && message.num_in_flight == 0;
+}
+
+// Gives how it has ended.
+Status PieceTransport::release(Outgoing& message) noexcept {
+  Status ended = std::move(message.failure);
+  message.unlink();
+  message.~Outgoing();
+  pool_.release(&message, sizeof message);
+  return ended;
+}
+
+bool PieceTransport::receive_grant(uint64_t number, uint64_t ticket) noexcept {
+  Outgoing* const message = numbers_.find(number);
+  if (message == nullptr) return numbers_.was_here(number);
+  if (message->state != Outgoing::State::kWaiting) return false;
+  message->state = Outgoing::State::kGranted;
+  message->ticket = ticket;
+  message->unlink();
+  peers_[message->peer].granted.push_back(*message);
+  ++num_granted_;
+  return true;
+}
+
+bool PieceTransport::receive_refusal(uint64_t number, const Payload& payload) noexcept {
+  if (payload.num_bytes > refusal::Encoded::kMostBytes) return false;
+  Outgoing* const message = numbers_.find(number);
+  if (message == nullptr) return numbers_.was_here(number);
+  if (message->state != Outgoing::State::kWaiting) return false;
+  conclude(*message, refusal::decode({payload.bytes, payload.num_bytes}));
+  return true;
+}
+
+// ---- Receiving
+
+void PieceTransport::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+  if (!is_of_pieces(header.fingerprint.operation)) [[likely]]
+    return receiver_->on_message(header, payload);
+  if (header.key == name_ && payload.rendezvous == nullptr && receive(header, payload)) return;
+  if (payload.rendezvous != nullptr) network_->refuse(payload.rendezvous, Status());
+  receiver_->on_refused("what belongs to no long message between this process and its peers");
+}
+
+// False: no transport of ours sends that.
+bool PieceTransport::receive(const MessageHeader& header, const Payload& payload) noexcept {
+  const uint64_t number = number_of(header);
+  const uint64_t value = header.fingerprint.num_elements;
+  switch (header.fingerprint.operation) {
+    case OperationKind::kAnnouncement:
+      return receive_announcement(payload);
+    case OperationKind::kGrant:
+      return payload.num_bytes == 0 && receive_grant(number, value);
+    case OperationKind::kRefusal:
+      return receive_refusal(number, payload);
+    default:
+      return receive_piece(number, value, payload);
+  }
+}
+
+bool PieceTransport::receive_announcement(const Payload& payload) noexcept {
+  LongMessage announcement;
+  if (payload.num_bytes != sizeof announcement) return false;
+  std::memcpy(&announcement, payload.bytes, sizeof announcement);
+  if (announcement.num_bytes == 0 || is_of_pieces(announcement.header.fingerprint.operation)) return false;
+  auto& message = *new (pool_.allocate(sizeof(Incoming))) Incoming(announcement);
+  held_.push_back(message);
+  receiver_->on_message(announcement.header, {.num_bytes = message.num_bytes, .rendezvous = Handle::of(message)});
+  return true;
+}
+
+std::optional<Status> PieceTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
+  Incoming* const message = Handle::find(rendezvous);
+  if (message == nullptr) return network_->fetch(rendezvous, into, completion);
+  const std::optional<PeerId> peer = peer_named(message->sender);
+  if (!peer || into.num_bytes != message->num_bytes || into.kind != MemoryKind::kHost) {
+    Status why =
+        peer ? Status(ErrorCode::kInternal, "fetch into memory of another length or kind than the message's") : gone();
+    refuse(rendezvous, why);
+    return why;
+  }
+  message->into = into;
+  message->completion = &completion;
+  message->ticket = tickets_.add(*message);
+  message->num_missing = message->num_pieces();
+  message->seen = static_cast<uint8_t*>(pool_.allocate(message->seen_num_bytes()));
+  std::memset(message->seen, 0, message->seen_num_bytes());
+  message->unlink();
+  peers_[*peer].fetched.push_back(*message);
+  answer(peers_[*peer], header_of(OperationKind::kGrant, message->sender, message->number, message->ticket));
+  return std::nullopt;
+}
+
+void PieceTransport::answer(Peer& peer, const MessageHeader& header) noexcept {
+  if (const auto sent = network_->send(peer.id, header, {}, peer); sent && !sent->ok()) distrust(peer, *sent);
+}
+
+// A sender that was never met, or is gone, cannot be told.
+void PieceTransport::refuse(void* rendezvous, const Status& why) noexcept {
+  Incoming* const message = Handle::find(rendezvous);
+  if (message == nullptr) return network_->refuse(rendezvous, why);
+  if (const auto peer = peer_named(message->sender)) refuse_to(peers_[*peer], message->number, why);
+  release(*message);
+}
+
+void PieceTransport::refuse_to(Peer& peer, uint64_t number, const Status& why) noexcept {
+  auto& refusal = *new (pool_.allocate(sizeof(Refusal))) Refusal(*this, peer.id, why);
+  refusals_.push_back(refusal);
+  const auto text = refusal.reason.bytes();
+  auto sent = network_->send(peer.id, header_of(OperationKind::kRefusal, peer.name, number),
+                             {.data = text.data(), .num_bytes = text.size()}, refusal);
+  if (sent) refusal.done(refusal, std::move(*sent));
+}
+
+void PieceTransport::release(Refusal& refusal) noexcept {
+  refusal.unlink();
+  refusal.~Refusal();
+  pool_.release(&refusal, sizeof refusal);
+}
+
+bool PieceTransport::receive_piece(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept {
+  Incoming* const message = tickets_.find(ticket);
+  if (message == nullptr) return tickets_.was_here(ticket);
+  if (offset >= message->num_bytes || offset % kPiece != 0) return false;
+  if (payload.num_bytes != std::min<size_t>(kPiece, message->num_bytes - offset)) return false;
+  const size_t index = offset / kPiece;
+  uint8_t& seen = message->seen[index / 8];
+  const auto bit = static_cast<uint8_t>(1U << index % 8);
+  if ((seen & bit) != 0) return false;
+  seen |= bit;
+  std::memcpy(message->into.data + offset, payload.bytes, payload.num_bytes);
+  if (--message->num_missing != 0) return true;
+  Completion& completion = *message->completion;
+  release(*message);
+  completion.done(completion, Status());
+  return true;
+}
+
+void PieceTransport::release(Incoming& message) noexcept {
+  message.unlink();
+  if (message.seen != nullptr) {
+    tickets_.remove(message.ticket);
+    pool_.release(message.seen, message.seen_num_bytes());
+  }
+  message.~Incoming();
+  pool_.release(&message, sizeof message);
+}
+
+// ---- Both
+
+void PieceTransport::flush(int timeout_ms) noexcept {
+  const auto has_sent = [](const Peer& peer) {
+    return peer.is_gone || (peer.waiting.empty() && peer.granted.empty() && peer.leaving.empty());
+  };
+  flush_layer(*this, *network_, timeout_ms, [&] { return std::ranges::all_of(peers_, has_sent); });
+}
+
+}  // namespace axon

@@ -1,0 +1,148 @@
+// A long message is announced, waits at its sender until its receiver grants it a place, and then comes in pieces,
+// which are copied there in any order. All else goes through the transport below as it is.
+//
+//   sender                          receiver
+//   announcement: header, length →  on_message
+//                                 ← grant: ticket            (or refusal: why, transport/refusal.hpp)
+//   pieces: ticket, offset, bytes →
+//
+// The sender's transfer ends when the last piece is sent, the receiver's when the last missing one is here. What the
+// other end says is checked against what this end knows: a piece is written where the receiver's own memory has room
+// for it, and once.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/intrusive_list.hpp"
+#include "base/numbered.hpp"
+#include "base/size_class_pool.hpp"
+#include "transport/tagged.hpp"
+#include "transport/tcp_fragments/fragments.hpp"
+
+namespace axon {
+
+// What an announcement carries (docs/wire.md).
+struct LongMessage {
+  MessageHeader header;
+  uint64_t sender = 0;  // its transport's name
+  uint64_t number = 0;  // of the message, there
+  uint64_t num_bytes = 0;
+};
+
+static_assert(sizeof(LongMessage) == 64 && std::is_trivially_copyable_v<LongMessage>);
+
+class PieceTransport final : public Transport, private Receiver {
+ public:
+  // Longer messages go in pieces: those that the network, too, would have wait at their sender.
+  static constexpr size_t kLongestWhole = kLargestEager;
+  // With all headers one segment of TCP.
+  static constexpr size_t kPiece = size_t{60} << 10;
+  static_assert(kPiece <= kLongestWhole);
+
+  PieceTransport(std::unique_ptr<Transport> network, PieceUse use);
+  ~PieceTransport() override;
+
+  void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
+  std::span<const std::byte> address() const noexcept override { return address_; }
+  Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  size_t num_descriptors_to_come(PeerId peer) const noexcept override {
+    return network_->num_descriptors_to_come(peer);
+  }
+  Result<std::vector<Lane>> lanes(PeerId peer) override { return network_->lanes(peer); }
+  size_t largest_eager() const noexcept override { return std::min(kLargestEager, network_->largest_eager()); }
+  std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                             Completion& completion) noexcept override;
+  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                              Completion& completion) noexcept override;
+  std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
+  void refuse(void* rendezvous, const Status& why) noexcept override;
+  void drop_peer(PeerId peer) noexcept override;
+  bool holds_back() const noexcept override { return has_work() || network_->holds_back(); }
+  unsigned progress() noexcept override;
+  bool has_unread(PeerId peer) const noexcept override { return network_->has_unread(peer); }
+  bool hears(std::chrono::milliseconds at_most) noexcept override { return network_->hears(at_most); }
+  int event_fd() const noexcept override { return network_->event_fd(); }
+  bool arm() noexcept override { return !has_work() && network_->arm(); }
+  void flush(int timeout_ms) noexcept override;
+
+ private:
+  struct Outgoing;
+  struct Incoming;
+  struct Refusal;
+  using Handle = Tagged<Incoming, 61>;
+  // The network tells it of grants and refusals.
+  struct Peer : Completion {
+    Peer() noexcept;
+
+    PieceTransport* owner = nullptr;
+    PeerId id = 0;
+    uint64_t name = 0;
+    std::optional<bool> takes_pieces;
+    bool is_gone = false;             // dropped, lost or distrusted
+    size_t num_in_flight = 0;         // pieces that the network has
+    IntrusiveList<Outgoing> waiting;  // for their grant
+    IntrusiveList<Outgoing> granted;  // pieces are to be sent: by driving, in turn
+    IntrusiveList<Outgoing> leaving;  // all is sent, or never will be; the network still has some
+    IntrusiveList<Incoming> fetched;  // pieces are to come
+  };
+
+  struct Parting {
+    PeerId peer;
+    Status why;
+    bool is_news;  // to who receives
+  };
+
+  // Receiver, of the network
+  void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
+  void on_peer_lost(PeerId peer, Status reason) noexcept override;
+  void on_refused(const char* what) noexcept override { receiver_->on_refused(what); }
+
+  bool goes_in_pieces(PeerId peer, ConstBuffer payload) noexcept;
+  std::optional<PeerId> peer_named(uint64_t name) const noexcept;
+  bool has_work() const noexcept;
+  void distrust(Peer& peer, const Status& failure) noexcept;
+  void part_with(Peer& peer, Status why, bool is_news) noexcept;
+  void end_all_with(Peer& peer, const Status& why) noexcept;
+
+  std::optional<Status> announce(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                 Completion& completion) noexcept;
+  std::optional<Status> hand_over(Outgoing& message, OperationKind kind, uint64_t offset, ConstBuffer bytes) noexcept;
+  unsigned push_pieces(Peer& peer) noexcept;
+  void push_piece(Outgoing& message) noexcept;
+  void on_sent(Outgoing& message, Status status) noexcept;
+  void conclude(Outgoing& message, Status status) noexcept;
+  void give_up(Outgoing& message, Status why) noexcept;
+  void leave(Outgoing& message) noexcept;
+  static bool is_over(const Outgoing& message) noexcept;
+  Status release(Outgoing& message) noexcept;
+  bool receive_grant(uint64_t number, uint64_t ticket) noexcept;
+  bool receive_refusal(uint64_t number, const Payload& payload) noexcept;
+
+  void answer(Peer& peer, const MessageHeader& header) noexcept;
+  void refuse_to(Peer& peer, uint64_t number, const Status& why) noexcept;
+  void release(Refusal& refusal) noexcept;
+  bool receive(const MessageHeader& header, const Payload& payload) noexcept;
+  bool receive_announcement(const Payload& payload) noexcept;
+  bool receive_piece(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept;
+  void release(Incoming& message) noexcept;
+
+  const PieceUse use_;
+  const uint64_t name_;  // what others call this transport; whoever is to know it has its address
+  BlockPool pool_;
+  Receiver* receiver_ = nullptr;
+  std::vector<std::byte> address_;
+  std::deque<Peer> peers_;  // by PeerId, which is the network's
+  Numbered<Outgoing> numbers_;
+  Numbered<Incoming> tickets_;
+  IntrusiveList<Incoming> held_;     // until fetched or refused
+  IntrusiveList<Refusal> refusals_;  // that the network still has
+  std::vector<Parting> partings_;    // since the last progress()
+  size_t num_granted_ = 0;
+  std::unique_ptr<Transport> network_;
+};
+
+}  // namespace axon

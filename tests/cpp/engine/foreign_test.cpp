@@ -1,0 +1,107 @@
+// What comes from outside the group: by a process that has not read its cards, or in its members' name a second time.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <random>
+#include <string>
+
+#include "engine/engines.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Reaches the engines' ports, and sends what it likes.
+class Stranger final : public Receiver {
+ public:
+  explicit Stranger(LoopbackFabric& fabric) : transport_(fabric.make_transport()) { transport_->set_receiver(*this); }
+
+  void send(const PeerCard& card, const MessageHeader& header) {
+    if (peer_ == nullptr) peer_ = std::make_unique<PeerId>(transport_->add_peer(card.address, true).value());
+    Completion completion{.done = [](Completion&, Status) noexcept {}};
+    EXPECT_TRUE(transport_->send(*peer_, header, {}, completion).has_value());
+  }
+
+ private:
+  void on_message(const MessageHeader&, const Payload&) noexcept override {}
+  void on_peer_lost(PeerId, Status) noexcept override {}
+
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<PeerId> peer_;
+};
+
+class ForeignTest : public testing::Test {
+ protected:
+  void expect_group_works() {
+    on_all_ranks(2, [&](int rank) {
+      auto operation = TestOperation::all_reduce({rank, 1}, 30s);
+      ASSERT_TRUE(run(*group_[static_cast<size_t>(rank)], *operation).ok()) << operation->status().message();
+      EXPECT_EQ(operation->data, (std::vector<int32_t>{1, 2}));
+    });
+  }
+  void expect_refused(uint64_t count) {
+    const Clock::time_point deadline = Clock::now() + 10s;
+    while (engines_[0].num_refused() < count && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(engines_[0].num_refused(), count);
+  }
+
+  LoopbackFabric fabric_{{.mailbox_capacity = 8192, .kills = {}}};
+  Engines engines_{loopback_transports(fabric_, 2)};
+  std::vector<PeerCard> cards_ = engines_.make_cards();
+  std::vector<std::unique_ptr<Communicator>> group_;
+  Stranger stranger_{fabric_};
+};
+
+TEST_F(ForeignTest, strangers_bytes_are_refused_before_and_after_a_group_is_formed) {
+  static constexpr int kMany = 5000;  // more than are kept of a member's
+  std::mt19937_64 random(1);
+  const auto flood = [&] {
+    testing::internal::CaptureStderr();
+    for (int i = 0; i < kMany; ++i) {
+      std::array<uint64_t, sizeof(MessageHeader) / 8> noise;
+      for (uint64_t& word : noise) word = random();
+      stranger_.send(cards_[0], std::bit_cast<MessageHeader>(noise));
+    }
+  };
+  flood();
+  expect_refused(kMany);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("from no member of a group"), std::string::npos);
+  for (int rank = 0; rank < 2; ++rank) group_.push_back(engines_.form("group", rank, cards_));
+  expect_group_works();
+  flood();
+  expect_refused(2 * kMany);
+  testing::internal::GetCapturedStderr();
+  expect_group_works();
+}
+
+TEST_F(ForeignTest, repeated_messages_of_members_are_refused) {
+  for (int rank = 0; rank < 2; ++rank) group_.push_back(engines_.form("group", rank, cards_));
+  expect_group_works();
+  auto sent = TestOperation::send({7}, 0, 3);
+  group_[1]->start(*sent);
+  auto received = TestOperation::receive(1, 1, 3);
+  EXPECT_TRUE(run(*group_[0], *received).ok());
+  EXPECT_TRUE(group_[1]->wait(*sent, Clock::now() + 10s));
+  await_release(*sent);
+  MessageHeader header{.key = cards_[0].key, .source = 1, .slot = 3, .fingerprint = received->fingerprint(0)};
+  stranger_.send(cards_[0], header);
+  auto again = TestOperation::all_reduce({1, 1}, 30s);
+  header.sequence = 1;
+  header.slot = 0;
+  header.fingerprint = again->fingerprint(1);
+  stranger_.send(cards_[0], header);
+  again->released.store(true);  // it is never started
+  expect_refused(2);
+  expect_group_works();
+}
+
+TEST_F(ForeignTest, card_of_another_process_is_not_taken_for_the_own) {
+  std::swap(cards_[0], cards_[1]);
+  auto formed = engines_[0].form({.name = "group", .rank = 0, .cards = cards_});
+  ASSERT_FALSE(formed.ok());
+  EXPECT_NE(formed.status().message().find("the card of rank 0"), std::string::npos) << formed.status().message();
+}
+
+}  // namespace
+}  // namespace axon

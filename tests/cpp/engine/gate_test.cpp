@@ -1,0 +1,233 @@
+// Operations whose inputs a device provides later, and the companion that shares a group's fate.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "engine/device_hook.hpp"
+#include "engine/engines.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+class GateTest : public testing::Test {
+ protected:
+  static constexpr int kRanks = 2;
+
+  std::unique_ptr<TestOperation> start(int rank, int32_t value, const std::atomic<uint32_t>* gate = nullptr) {
+    auto operation = TestOperation::all_reduce({value}, 5s);
+    operation->gate = gate;
+    group_[static_cast<size_t>(rank)]->start(*operation);
+    return operation;
+  }
+  bool wait(int rank, TestOperation& operation, std::chrono::milliseconds timeout = 10s) {
+    const bool finished = group_[static_cast<size_t>(rank)]->wait(operation, Clock::now() + timeout);
+    if (finished) await_release(operation);  // whoever told us still touches it
+    return finished;
+  }
+
+  LoopbackFabric fabric_;
+  Engines engines_{loopback_transports(fabric_, kRanks)};
+  std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("gated");
+};
+
+TEST_F(GateTest, nothing_moves_before_the_gate_opens) {
+  std::atomic<uint32_t> gate{0};
+  const auto gated = start(0, 1, &gate);
+  const auto other = start(1, 2);
+  EXPECT_FALSE(wait(1, *other, 50ms));
+  gated->data[0] = 40;  // what the device writes
+  gate.store(1);
+  EXPECT_TRUE(wait(1, *other));
+  EXPECT_TRUE(wait(0, *gated));
+  EXPECT_EQ(gated->data[0], 42);
+  EXPECT_EQ(other->data[0], 42);
+}
+
+TEST_F(GateTest, a_device_that_waits_is_told_of_success_and_failure) {
+  std::atomic<uint32_t> done{0};
+  for (const std::chrono::milliseconds timeout : {5000ms, 1ms}) {
+    auto operation = TestOperation::all_reduce({1}, timeout);
+    done.store(0);
+    operation->done_word = &done;
+    group_[0]->start(*operation);
+    EXPECT_EQ(done.load(), 0u);
+    if (timeout > 1s) {
+      EXPECT_TRUE(wait(1, *start(1, 1)));
+    }
+    EXPECT_TRUE(wait(0, *operation));
+    EXPECT_EQ(done.load(), 1u);
+    EXPECT_EQ(operation->status().ok(), timeout > 1s);
+  }
+}
+
+TEST_F(GateTest, the_background_thread_sees_an_open_gate_after_long_silence) {
+  std::atomic<uint32_t> gate{0};
+  const auto gated = start(0, 1, &gate);
+  const auto other = start(1, 2);
+  std::this_thread::sleep_for(100ms);  // both engines have gone to sleep by now
+  gate.store(1);
+  while (!gated->released.load() || !other->released.load())
+    std::this_thread::sleep_for(1ms);  // nobody waits in the engine
+  EXPECT_EQ(other->data[0], 3);
+}
+
+TEST_F(GateTest, an_operation_behind_a_closed_one_overtakes_it) {
+  std::atomic<uint32_t> gate{0};
+  const auto gated = start(0, 1, &gate);
+  const auto gated_other = start(1, 2);
+  const auto later = start(0, 10);
+  const auto later_other = start(1, 20);
+  EXPECT_TRUE(wait(0, *later));
+  EXPECT_EQ(later->data[0], 30);
+  gate.store(1);
+  EXPECT_TRUE(wait(0, *gated));
+  EXPECT_TRUE(wait(1, *gated_other));
+  EXPECT_EQ(gated->data[0], 3);
+}
+
+TEST_F(GateTest, a_gate_that_stays_closed_ends_with_its_group) {
+  const std::atomic<uint32_t> gate{0};
+  const auto gated = start(0, 1, &gate);
+  group_[0]->abort("enough");
+  EXPECT_TRUE(wait(0, *gated, 1s));
+  EXPECT_NE(gated->status().message().find("enough"), std::string::npos);
+}
+
+TEST_F(GateTest, a_gate_that_stays_closed_times_out) {
+  const std::atomic<uint32_t> gate{0};
+  auto gated = TestOperation::all_reduce({1}, 50ms);
+  gated->gate = &gate;
+  group_[0]->start(*gated);
+  EXPECT_TRUE(wait(0, *gated));
+  EXPECT_EQ(gated->status().code(), ErrorCode::kTimeout);
+}
+
+class Recorder final : public Companion {
+ public:
+  void on_failed(const Status& reason) noexcept override {
+    message = reason.message();
+    num_failures.fetch_add(1);
+  }
+  void on_rank_lost(int, const Status&) noexcept override {}
+  Status fault() noexcept override {
+    if (late.load()) return Status(ErrorCode::kTimeout, "Timed out on the device.");
+    return broken.load() ? Status(ErrorCode::kMismatch, "the device disagrees") : Status();
+  }
+
+  std::atomic<bool> broken{false};
+  std::atomic<bool> late{false};
+  std::atomic<int> num_failures{0};
+  std::string message;  // written before num_failures
+};
+
+TEST_F(GateTest, a_companions_fault_ends_the_collectives_of_all_ranks) {
+  Recorder recorders[kRanks];
+  for (int rank = 0; rank < kRanks; ++rank) group_[static_cast<size_t>(rank)]->accompany(&recorders[rank]);
+  const auto running = start(1, 1);
+  recorders[0].broken.store(true);
+  EXPECT_TRUE(wait(1, *running));
+  EXPECT_NE(running->status().message().find("the device disagrees"), std::string::npos);
+  for (Recorder& recorder : recorders) {
+    const Clock::time_point deadline = Clock::now() + 10s;  // the other rank may have heard of it first
+    while (recorder.num_failures.load() == 0 && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(recorder.num_failures.load(), 1);
+    EXPECT_NE(recorder.message.find("the device disagrees"), std::string::npos);
+  }
+  for (const auto& communicator : group_) communicator->accompany(nullptr);
+}
+
+TEST_F(GateTest, a_companions_timeout_says_what_every_rank_was_given_last) {
+  Recorder recorder;
+  group_[0]->accompany(&recorder);
+  auto operation = TestOperation::all_reduce({1, 2, 3}, 30s);
+  group_[0]->note_launch(*operation, "some kernel");
+  group_[0]->note_launch(*operation, "some kernel");
+  operation->released.store(true);  // the engine never had it
+  recorder.late.store(true);
+  const Status failure = group_[0]->failure();
+  EXPECT_EQ(failure.code(), ErrorCode::kTimeout);
+  for (const char* part :
+       {"Timed out on the device. Last entered: rank 0 (its GPU was last given all_reduce #2 (int32[3], SUM), 0.",
+        "rank 1 (has called no collective yet)"}) {
+    EXPECT_NE(failure.message().find(part), std::string::npos) << failure.message();
+  }
+  EXPECT_EQ(recorder.num_failures.load(), 1);
+  group_[0]->accompany(nullptr);
+}
+
+TEST_F(GateTest, beside_a_companion_a_late_message_without_a_tag_says_where_it_may_be) {
+  Recorder recorder;
+  group_[0]->accompany(&recorder);
+  for (const uint32_t tag : {0u, 1u}) {
+    auto receive = TestOperation::receive(3, 1, tag, 50ms);
+    const std::string text = run(*group_[0], *receive).message();
+    EXPECT_EQ(text.find("CPU and CUDA tensors meet under tags other than 0.") != std::string::npos, tag == 0) << text;
+    await_release(*receive);
+  }
+  group_[0]->accompany(nullptr);
+}
+
+// A barrier whose callback finds the companion too late.
+class Asker final : public Operation {
+ public:
+  Asker(Communicator& communicator, Recorder& companion) : communicator_(communicator), companion_(companion) {
+    arguments.kind = OperationKind::kBarrier;
+    arguments.dtype = DataType::kInt32;
+    timeout = 30s;
+  }
+  ~Asker() override = default;
+
+  std::atomic<bool> released{false};
+  bool was_in_background = false;
+  Status failure;  // these two written before `released`
+
+ private:
+  void on_finished() noexcept override {
+    was_in_background = Progress::is_background();
+    companion_.late.store(true);
+    failure = communicator_.failure();
+  }
+  void on_released() noexcept override { released.store(true); }
+
+  Communicator& communicator_;
+  Recorder& companion_;
+};
+
+TEST_F(GateTest, a_companions_timeout_is_explained_to_callbacks_of_the_background_thread_too) {
+  Recorder recorder;
+  group_[0]->accompany(&recorder);
+  Asker asker(*group_[0], recorder);
+  group_[0]->start(asker);
+  const auto theirs = TestOperation::barrier(30s);
+  group_[1]->start(*theirs);
+  while (!asker.released.load()) std::this_thread::yield();
+  EXPECT_TRUE(asker.was_in_background);
+  EXPECT_EQ(asker.failure.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(asker.failure.message().find("does not answer"), std::string::npos) << asker.failure.message();
+  EXPECT_TRUE(wait(1, *theirs));
+  group_[0]->accompany(nullptr);
+}
+
+TEST_F(GateTest, a_companions_fault_after_the_engines_end_is_told_to_nobody) {
+  Recorder recorder;
+  group_[0]->accompany(&recorder);
+  engines_[0].shut_down();
+  recorder.late.store(true);
+  EXPECT_EQ(group_[0]->failure().code(), ErrorCode::kAborted);
+  group_[0]->accompany(nullptr);
+}
+
+TEST_F(GateTest, a_companion_that_comes_late_hears_of_the_failure_at_once) {
+  group_[0]->abort("enough");
+  Recorder recorder;
+  group_[0]->accompany(&recorder);
+  EXPECT_EQ(recorder.message, "enough");
+  group_[0]->accompany(nullptr);
+}
+
+}  // namespace
+}  // namespace axon

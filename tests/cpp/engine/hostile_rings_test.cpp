@@ -1,0 +1,395 @@
+// Memory that an engine reads as another process's ring, while that one writes what it likes there: what is wrong is
+// refused and counted, a ring that makes no sense costs its writer its place, and others notice neither.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+
+#include "engine/engines.hpp"
+#include "transport/rings/ring_transport.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+using Integers = std::vector<int32_t>;
+
+constexpr uint32_t kTag = 3;
+constexpr uint32_t kMember = 2;  // the rank that the test speaks for
+
+// A message as it stands in a ring.
+struct Written {
+  MessageHeader header;
+  std::vector<std::byte> payload;
+
+  ConstBuffer bytes() const noexcept { return {.data = payload.data(), .num_bytes = payload.size()}; }
+};
+
+// A ring, and its memory for whoever writes it without a writer.
+struct SharedRing {
+  RingWriter writer = RingWriter::make(0, 0).value();
+  SharedPages pages = SharedPages::open(getpid(), writer.descriptor(), sizeof(RingMemory)).value();
+  RingMemory& memory = *reinterpret_cast<RingMemory*>(pages.data());
+};
+
+// A process that reaches an engine, and has read its address: as much as a rank of its group knows.
+class Process final : public Receiver {
+ public:
+  static constexpr uint64_t kKey = 0x5EED;  // of its bell
+
+  explicit Process(LoopbackFabric& fabric) : transport_(fabric.make_transport()) { transport_->set_receiver(*this); }
+
+  RingAddress address(uint64_t key = kKey) const {
+    return {.key = key, .identity = 0, .pid = getpid(), .page = bell_.page(), .pipe = bell_.pipe()};
+  }
+  PeerCard card() const {
+    PeerCard card{.key = 77, .process = {kKey, kKey}, .host = 1, .pid = getpid(), .address = {}};
+    const auto end = std::bit_cast<std::array<std::byte, sizeof(RingAddress)>>(address());
+    card.address.assign(transport_->address().begin(), transport_->address().end());
+    card.address.insert(card.address.end(), end.begin(), end.end());
+    return card;
+  }
+
+  // Whom this card is of, or who has a key so much larger.
+  void call(const PeerCard& card, RingCall::Kind kind, int descriptor = -1, uint64_t key_difference = 0,
+            uint64_t own_key = kKey) {
+    const RingAddress called = address_in(card);
+    const bool is_taken = BellPull::open(called).value().call(
+        {.key = called.key + key_difference, .caller = address(own_key), .kind = kind, .descriptor = descriptor});
+    EXPECT_TRUE(is_taken || kind == RingCall::Kind::kWake);  // who sleeps is woken by those before it
+  }
+  void wake(const PeerCard& card) { call(card, RingCall::Kind::kWake); }
+
+  void offer(const PeerCard& card, SharedRing& ring) {
+    ring.memory.writer = kKey;
+    ring.memory.reader = address_in(card).key;
+    call(card, RingCall::Kind::kRing, ring.writer.descriptor());
+    const Clock::time_point deadline = Clock::now() + 10s;
+    while (!ring.writer.is_read() && Clock::now() < deadline) std::this_thread::yield();
+    ASSERT_TRUE(ring.writer.is_read());
+  }
+
+ private:
+  static RingAddress address_in(const PeerCard& card) {
+    RingAddress address;
+    std::memcpy(&address, std::span(card.address).last(sizeof address).data(), sizeof address);
+    return address;
+  }
+  void on_message(const MessageHeader&, const Payload&) noexcept override {}
+  void on_peer_lost(PeerId, Status) noexcept override {}
+
+  std::unique_ptr<Transport> transport_;
+  Bell bell_ = Bell::make(kKey).value();
+};
+
+// Views of all rings that this process has mapped, each once.
+std::vector<const RingMemory*> mapped_rings() {
+  std::map<std::string, const RingMemory*> found;  // by inode
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    std::array<char, 32> inode{};
+    if (line.find("memfd:axon") == std::string::npos) continue;
+    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %31s", &begin, &end, inode.data()) != 3) continue;
+    if (end - begin >= sizeof(RingMemory)) found.emplace(inode.data(), reinterpret_cast<const RingMemory*>(begin));
+  }
+  std::vector<const RingMemory*> rings;
+  for (const auto& [inode, ring] : found) rings.push_back(ring);
+  return rings;
+}
+
+// From its first lap.
+std::vector<Written> messages_in(const RingMemory& memory) {
+  std::vector<Written> messages;
+  for (uint32_t line = 0; line < RingMemory::kNumLines;) {
+    const RingHead head = memory.lines[line].head.load();
+    if (head.kind != RingHead::Kind::kMessage || head.line != line) break;
+    const auto* const begin = reinterpret_cast<const std::byte*>(&memory.lines[line]) + sizeof head;
+    Written& message = messages.emplace_back();
+    std::memcpy(&message.header, begin, sizeof message.header);
+    const std::span payload(begin + sizeof message.header, head.num_bytes);
+    message.payload.assign(payload.begin(), payload.end());
+    line += RingMemory::lines_of(head.num_bytes);
+  }
+  return messages;
+}
+
+// Two engines, and a process that is a third rank of their group without being one.
+class HostileRings : public testing::Test {
+ protected:
+  HostileRings() {
+    own_ = engines_.form("pair");
+    const std::vector<PeerCard> made = engines_.make_cards();
+    cards_ = made;
+    cards_.push_back(member_.card());
+    for (int rank = 0; rank < 2; ++rank) group_.push_back(engines_.form("group", rank, cards_));
+    member_.offer(cards_[0], ring_);
+    testing::internal::CaptureStderr();
+  }
+  ~HostileRings() override { testing::internal::GetCapturedStderr(); }
+
+  static std::vector<std::unique_ptr<Transport>> transports(LoopbackFabric& fabric) {
+    std::vector<std::unique_ptr<Transport>> made;
+    for (int i = 0; i < 2; ++i) made.push_back(with_rings(fabric.make_transport()));
+    return made;
+  }
+
+  // What the third rank sends to the first one, the next time.
+  Written message(const Integers& values) {
+    auto like = TestOperation::receive(values.size(), static_cast<int>(kMember), kTag);
+    const auto bytes = std::as_bytes(std::span(values));
+    Written made{.header = {.key = cards_[0].key,
+                            .source = kMember,
+                            .sequence = num_sent_,
+                            .slot = kTag,
+                            .fingerprint = like->fingerprint(0)},
+                 .payload = {bytes.begin(), bytes.end()}};
+    like->released.store(true);  // it is never started
+    return made;
+  }
+  void write(const Written& message) {
+    const Clock::time_point deadline = Clock::now() + 10s;
+    while (ring_.writer.write(RingHead::Kind::kMessage, message.header, message.bytes()) ==
+           RingWriter::Outcome::kFull) {
+      ASSERT_LT(Clock::now(), deadline);
+      member_.wake(cards_[0]);
+      std::this_thread::yield();
+    }
+    member_.wake(cards_[0]);
+  }
+  std::unique_ptr<TestOperation> receive(size_t num_elements) {
+    auto operation = TestOperation::receive(num_elements, static_cast<int>(kMember), kTag);
+    run(*group_[0], *operation);
+    return operation;
+  }
+  void expect_arrives(const Integers& values) {
+    write(message(values));
+    ++num_sent_;
+    const auto operation = receive(values.size());
+    ASSERT_TRUE(operation->status().ok()) << operation->status().message();
+    EXPECT_EQ(operation->data, values);
+  }
+  void expect_refused(uint64_t count) {
+    const Clock::time_point deadline = Clock::now() + 10s;
+    while (engines_[0].num_refused() < count && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(engines_[0].num_refused(), count);
+  }
+  // Both ways, in a group of theirs and in the one of three.
+  void expect_others_undisturbed() {
+    for (int round = 0; round < 3; ++round) {
+      on_all_ranks(2, [&](int rank) {
+        auto reduced = TestOperation::all_reduce({rank, 1}, 30s);
+        ASSERT_TRUE(run(*own_[static_cast<size_t>(rank)], *reduced).ok()) << reduced->status().message();
+        EXPECT_EQ(reduced->data, (Integers{1, 2}));
+        auto moved = rank == 0 ? TestOperation::receive(1, 1, 5) : TestOperation::send({9}, 0, 5);
+        ASSERT_TRUE(run(*group_[static_cast<size_t>(rank)], *moved).ok()) << moved->status().message();
+        EXPECT_EQ(moved->data, Integers{9});
+      });
+    }
+  }
+  // Bytes that break the ring where its next message would be.
+  void expect_lost_by(RingHead head, uint32_t line, uint64_t num_refused_before) {
+    auto waiting = TestOperation::receive(4, static_cast<int>(kMember), kTag);
+    group_[0]->start(*waiting);
+    head.line = line;
+    ring_.memory.lines[line % RingMemory::kNumLines].head.store(head);
+    member_.wake(cards_[0]);
+    ASSERT_TRUE(group_[0]->wait(*waiting, Clock::now() + 10s));
+    EXPECT_EQ(waiting->status().code(), ErrorCode::kPeerLost);
+    EXPECT_NE(waiting->status().message().find("rank 2 is gone: what it writes into shared memory makes no sense"),
+              std::string::npos)
+        << waiting->status().message();
+    EXPECT_EQ(waiting->data, Integers(4));
+    await_release(*waiting);
+    expect_refused(num_refused_before + 1);
+    expect_others_undisturbed();
+  }
+
+  LoopbackFabric fabric_{{.mailbox_capacity = 8192, .kills = {}}};
+  Engines engines_{transports(fabric_)};
+  Process member_{fabric_};
+  SharedRing ring_;
+  std::vector<PeerCard> cards_;
+  std::vector<std::unique_ptr<Communicator>> own_;
+  std::vector<std::unique_ptr<Communicator>> group_;
+  uint32_t num_sent_ = 0;
+};
+
+TEST_F(HostileRings, foreign_bytes_between_genuine_messages_are_refused) {
+  expect_arrives({1, 2, 3});
+  const Written genuine = message({4, 5, 6});
+  std::vector<Written> foreign(6, genuine);
+  foreign[0].header.key = cards_[1].key;
+  foreign[1].header.key = 0;
+  foreign[2].header.source = 3;
+  foreign[3].header.source = UINT32_MAX;
+  foreign[4].header.destination = 1;
+  foreign[5].header.fingerprint.operation = static_cast<OperationKind>(200);
+  for (const Written& each : foreign) write(each);
+  expect_refused(foreign.size());
+  expect_arrives({4, 5, 6});
+  expect_others_undisturbed();
+}
+
+TEST_F(HostileRings, noise_in_the_place_of_headers_is_refused) {
+  static constexpr uint32_t kMany = 500;  // some laps
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (uint32_t i = 0; i < kMany; ++i) {
+    std::array<uint64_t, sizeof(MessageHeader) / 8> noise;
+    for (uint64_t& word : noise) word = random();
+    const size_t num_bytes = random() % (RingMemory::kMostBytes + 1);
+    write({.header = std::bit_cast<MessageHeader>(noise), .payload = std::vector(num_bytes, std::byte{0xA5})});
+  }
+  expect_refused(kMany);
+  expect_arrives({1});
+  expect_others_undisturbed();
+}
+
+TEST_F(HostileRings, messages_of_its_own_once_more_are_refused) {
+  const Written first = message({1, 2});
+  expect_arrives({1, 2});
+  write(first);
+  expect_refused(1);
+  expect_arrives({3, 4});
+  write(first);
+  expect_refused(2);
+  expect_arrives({5, 6});
+}
+
+// Read from the ring of one engine to the other, and written once more by who has got hold of them.
+TEST_F(HostileRings, replayed_messages_of_other_ranks_are_refused) {
+  const auto is_for_first = [&](const Written& each) { return each.header.key == cards_[0].key; };
+  for (int round = 0; round < 5; ++round) expect_others_undisturbed();
+  std::vector<Written> captured;
+  for (const RingMemory* ring : mapped_rings()) {
+    if (auto messages = messages_in(*ring); std::ranges::any_of(messages, is_for_first)) captured = std::move(messages);
+  }
+  ASSERT_GE(captured.size(), 20U);
+  ASSERT_TRUE(std::ranges::any_of(
+      captured, [](const Written& each) { return each.header.fingerprint.operation == OperationKind::kAllReduce; }));
+  for (const Written& each : captured) write(each);
+  expect_refused(captured.size());
+  expect_others_undisturbed();
+  expect_arrives({1});
+}
+
+TEST_F(HostileRings, payloads_of_another_length_fail_their_receive_alone) {
+  for (const size_t length : {size_t{0}, size_t{12}, size_t{15}, size_t{20}, RingMemory::kMostBytes}) {
+    Written wrong = message({1, 2, 3, 4});
+    wrong.payload.resize(length, std::byte{0xFF});
+    write(wrong);
+    ++num_sent_;
+    const auto operation = receive(4);
+    EXPECT_EQ(operation->status().code(), ErrorCode::kMismatch) << length << " bytes";
+    EXPECT_EQ(operation->data, Integers(4)) << length << " bytes";
+  }
+  expect_arrives({1, 2, 3, 4});
+  expect_others_undisturbed();
+}
+
+TEST_F(HostileRings, heads_of_no_known_kind_lose_their_writer) {
+  expect_arrives({1});
+  expect_lost_by({.kind = static_cast<RingHead::Kind>(9)}, RingMemory::lines_of(4), 0);
+}
+
+TEST_F(HostileRings, heads_of_more_bytes_than_a_message_may_have_lose_their_writer) {
+  expect_lost_by({.kind = RingHead::Kind::kMessage, .num_bytes = RingMemory::kMostBytes + 1}, 0, 0);
+}
+
+TEST_F(HostileRings, heads_that_lead_out_of_the_ring_lose_their_writer) {
+  static constexpr uint32_t kLast = RingMemory::kNumLines - 1;
+  Written foreign = message({});
+  foreign.header.key = 0;
+  for (uint32_t line = 0; line < kLast; ++line) write(foreign);
+  expect_refused(kLast);
+  expect_lost_by({.kind = RingHead::Kind::kMessage, .num_bytes = 17}, kLast, kLast);
+}
+
+TEST_F(HostileRings, heads_of_other_lines_are_none) {
+  for (const uint32_t line : {1u, RingMemory::kNumLines, UINT32_MAX}) {
+    ring_.memory.lines[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = line});
+    member_.wake(cards_[0]);
+    expect_others_undisturbed();
+  }
+  expect_arrives({1});
+  expect_refused(0);
+}
+
+TEST_F(HostileRings, offers_that_are_not_theirs_are_counted) {
+  SharedRing another;
+  const int descriptor = another.writer.descriptor();
+  using Kind = RingCall::Kind;
+  member_.call(cards_[0], Kind::kRing, descriptor, 1);  // not for this process
+  expect_refused(1);
+  member_.call(cards_[0], Kind::kRing, descriptor, 0, 0);  // by nobody
+  expect_refused(2);
+  member_.call(cards_[0], Kind::kRing, descriptor);  // once more
+  expect_refused(3);
+  EXPECT_FALSE(another.writer.is_read());
+  expect_arrives({1});
+  expect_others_undisturbed();
+}
+
+// Does not outlive its test, whatever has failed there.
+struct Child {
+  const pid_t pid = fork();
+
+  ~Child() {
+    if (pid <= 0) return;
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+};
+
+// By a process of its own, all the time: values are the ones before or after the change, lengths and ranks stay.
+TEST_F(HostileRings, payloads_that_change_while_they_are_read_stay_within_their_receive) {
+  static constexpr size_t kNumElements = 200;
+  static constexpr int32_t kWritten = 0x11111111;
+  const pid_t parent = getpid();
+  const Child child;
+  ASSERT_GE(child.pid, 0);
+  if (child.pid == 0) {  // nothing but stores to the ring's lines, but for those that begin with a head and header
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const uint32_t num_lines = RingMemory::lines_of(kNumElements * 4);
+    while (getppid() == parent) {
+      for (uint32_t line = 0; line < RingMemory::kNumLines; ++line) {
+        if (line % num_lines == 0 || line / num_lines == RingMemory::kNumLines / num_lines) continue;
+        std::memset(static_cast<void*>(&ring_.memory.lines[line]), 0x22, kLineBytes);
+      }
+    }
+    _exit(0);
+  }
+  size_t num_changed = 0;
+  const Clock::time_point deadline = Clock::now() + 20s;
+  for (int round = 0; round < 500 || (num_changed == 0 && Clock::now() < deadline); ++round) {
+    write(message(Integers(kNumElements, kWritten)));
+    ++num_sent_;
+    const auto operation = receive(kNumElements);
+    ASSERT_TRUE(operation->status().ok()) << operation->status().message();
+    for (const int32_t value : operation->data) {
+      const auto bytes = std::bit_cast<std::array<uint8_t, 4>>(value);
+      ASSERT_TRUE(std::ranges::all_of(bytes, [](uint8_t byte) { return byte == 0x11 || byte == 0x22; })) << value;
+      num_changed += value != kWritten ? 1 : 0;
+    }
+  }
+  EXPECT_NE(num_changed, 0U) << "nothing has changed meanwhile";
+  expect_refused(0);
+  expect_others_undisturbed();
+}
+
+}  // namespace
+}  // namespace axon

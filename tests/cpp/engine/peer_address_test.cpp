@@ -1,0 +1,65 @@
+#include "engine/peer_address.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/random.hpp"
+#include "transport/message.hpp"
+
+namespace axon {
+namespace {
+
+PeerCard sample() {
+  PeerCard card;
+  card.key = 0x0807060504030201;
+  card.process = {11, 12};
+  card.host = 13;
+  card.pid = 14;
+  card.address = {std::byte{0xAA}, std::byte{0xBB}};
+  return card;
+}
+
+TEST(PeerCard, bytes) {
+  const std::vector<uint8_t> golden{'a', 'x', 'o', 'n', 12, 0, 0,  0,  1, 2, 3, 4, 5, 6, 7,    8,   11,  //
+                                    0,   0,   0,   0,   0,  0, 0,  12, 0, 0, 0, 0, 0, 0, 0,    13,  0,   //
+                                    0,   0,   0,   0,   0,  0, 14, 0,  0, 0, 2, 0, 0, 0, 0xAA, 0xBB};
+  EXPECT_EQ(sample().encode(), golden);
+}
+
+TEST(PeerCard, survives_the_store) {
+  const std::vector<uint8_t> blob = sample().encode();
+  Result<PeerCard> decoded = PeerCard::decode(blob);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded.value().key, sample().key);
+  EXPECT_EQ(decoded.value().process, sample().process);
+  EXPECT_EQ(decoded.value().host, 13u);
+  EXPECT_EQ(decoded.value().pid, 14);
+  EXPECT_EQ(decoded.value().address, sample().address);
+}
+
+TEST(PeerCard, refuses_every_truncation) {
+  const std::vector<uint8_t> blob = sample().encode();
+  for (size_t length = 0; length < blob.size(); ++length) {
+    EXPECT_FALSE(PeerCard::decode({blob.data(), length}).ok()) << length;
+  }
+}
+
+TEST(PeerCard, refuses_foreign_and_other_version_naming_both) {
+  std::vector<uint8_t> foreign = sample().encode();
+  foreign[0] = 'x';
+  EXPECT_NE(PeerCard::decode(foreign).status().message().find("not from torch_axon"), std::string::npos);
+  std::vector<uint8_t> newer = sample().encode();
+  newer[4] = kWireVersion + 1;
+  const std::string named = "wire version " + std::to_string(kWireVersion + 1);
+  EXPECT_NE(PeerCard::decode(newer).status().message().find(named), std::string::npos);
+}
+
+TEST(PeerCard, this_host_is_stable_and_random_numbers_are_not) {
+  EXPECT_EQ(this_host(), this_host());
+  EXPECT_NE(this_host(), 0u);
+  EXPECT_NE(random_number(), random_number());
+}
+
+}  // namespace
+}  // namespace axon

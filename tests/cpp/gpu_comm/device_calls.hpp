@@ -1,0 +1,85 @@
+// What tests of a group's GPU side have in common: tensors of int32, and operations that are launched and awaited.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "gpu_comm/device_processes.hpp"
+
+namespace axon::testing {
+using Words = std::vector<int32_t>;
+
+inline Bytes bytes_of(const Words& words) {
+  Bytes bytes(words.size() * 4);
+  if (!bytes.empty()) std::memcpy(bytes.data(), words.data(), bytes.size());
+  return bytes;
+}
+
+// What rank `rank` puts into an operation: differs by rank, place and round.
+inline Words contribution(int rank, size_t length, int round = 0) {
+  Words words(length);
+  std::iota(words.begin(), words.end(), 1000 * (rank + 1) + 7 * round);
+  return words;
+}
+
+inline Words sum_of_contributions(int num_ranks, size_t length, int round = 0) {
+  Words sum(length);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const Words words = contribution(rank, length, round);
+    for (size_t i = 0; i < length; ++i) sum[i] += words[i];
+  }
+  return sum;
+}
+
+// A tensor of int32 on the device.
+struct Tensor : DeviceBuffer {
+  explicit Tensor(size_t length) : DeviceBuffer(4 * length, 4) {}
+  explicit Tensor(const Words& words) : Tensor(words.size()) { upload(bytes_of(words)); }
+};
+
+class DeviceGroupTest : public ForkedLayoutTest {
+ protected:
+  void on_ranks(const std::function<void(DeviceProcess& self)>& body) { on_devices(GetParam(), body); }
+};
+
+// Waits for a stream, but not for ever: then the group is aborted, and its fault says what happened.
+inline void finish(Party& party, StreamView stream) {
+  const Event done = require(Event::create_untimed());
+  require(stream.record(done));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!done.view().has_passed() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  const bool late = !done.view().has_passed();
+  if (late) party.group->abort();
+  require(stream.synchronize());
+  require(party.group->fault());
+  if (late) throw std::runtime_error("a kernel did not end within 30 s");
+}
+
+inline void meet_all(Party& party) {
+  if (!require(party.group->has_all_edges()))
+    throw std::runtime_error("some GPUs do not reach each other (AXON_LOG=info)");
+}
+
+inline void launch(Party& party, const Operation& call, StreamView stream) {
+  if (!party.group->serves(call)) throw std::runtime_error(call.describe() + " is not served");
+  require(party.group->launch(call, stream));
+}
+
+inline void all_reduce(DeviceProcess& self, Party& party, size_t length, int round = 0) {
+  const Tensor tensor(contribution(self.rank(), length, round));
+  auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, length);
+  call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
+  launch(party, *call, self.stream());
+  finish(party, self.stream());
+  tensor.expect_contents(bytes_of(sum_of_contributions(self.size(), length, round)),
+                         "all_reduce of " + std::to_string(length) + " on rank " + std::to_string(self.rank()));
+}
+
+}  // namespace axon::testing

@@ -1,0 +1,174 @@
+// Groups between processes that do much, come and go, fill the arena, and fail.
+#include "gpu_comm/device_calls.hpp"
+
+namespace axon::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+class DeviceGroupLifeTest : public DeviceGroupTest {};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupLifeTest,
+                         ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2},
+                                           Layout{Placement::kGpuEach, 4}),
+                         name_of);
+
+// Without a word from the host in between, on streams that take turns: their kernels share rings and epochs.
+TEST_P(DeviceGroupLifeTest, a_thousand_small_operations_on_changing_streams) {
+  on_ranks([](DeviceProcess& self) {
+    const std::vector<Stream> streams = [] {
+      std::vector<Stream> made;
+      for (int i = 0; i < 3; ++i) made.push_back(require(Stream::create()));
+      return made;
+    }();
+    Party party = self.form("thousand");  // dies before its streams
+    meet_all(party);
+    constexpr size_t kLength = 256;
+    constexpr int kNumCalls = 1000;
+    const Tensor tensor(Words(kLength, 1));
+    auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, kLength);
+    call->reduce_with(Reduction::kMax).write(tensor.data(), tensor.num_bytes());
+    auto barrier = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
+    for (int i = 0; i < kNumCalls; ++i) {
+      const StreamView stream = streams[static_cast<size_t>(i * i % 7 % 3)];
+      launch(party, i % 10 == 9 ? *barrier : *call, stream);
+    }
+    for (const Stream& stream : streams) finish(party, stream);
+    tensor.expect_contents(bytes_of(Words(kLength, 1)), "after " + std::to_string(kNumCalls) + " operations");
+    all_reduce(self, party, kLength);
+  });
+}
+
+TEST_P(DeviceGroupLifeTest, graphs_are_replayed_between_eager_operations) {
+  on_ranks([](DeviceProcess& self) {
+    Party party = self.form("graph");
+    meet_all(party);
+    constexpr size_t kLength = 4096;
+    const Tensor tensor(kLength);
+    auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, kLength);
+    call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
+    const Graph graph(self.stream(), [&] { launch(party, *call, self.stream()); });
+    for (int round = 0; round < 20; ++round) {
+      tensor.upload(bytes_of(contribution(self.rank(), kLength, round)));
+      graph.launch(self.stream());
+      finish(party, self.stream());
+      tensor.expect_contents(bytes_of(sum_of_contributions(self.size(), kLength, round)),
+                             "replay " + std::to_string(round));
+      all_reduce(self, party, 100, round);
+    }
+  });
+}
+
+// An arena has room for 33 groups at a time: blocks must come back, without anybody having to wait for it, and graphs
+// must not keep them longer than they live.
+TEST_P(DeviceGroupLifeTest, a_hundred_groups_come_and_go) {
+  on_ranks([](DeviceProcess& self) {
+    std::optional<Graph> graph;
+    auto barrier = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
+    for (int i = 0; i < 100; ++i) {
+      Party party = self.form("group " + std::to_string(i));
+      meet_all(party);
+      all_reduce(self, party, 1000, i);
+      if (i % 2 == 0) continue;
+      graph.reset();  // the one of a group that is gone
+      graph.emplace(self.stream(), [&] { launch(party, *barrier, self.stream()); });
+      graph->launch(self.stream());
+      finish(party, self.stream());
+    }
+  });
+}
+
+// Every group that finds the arena full works, through the host; once others are gone, new ones have room again.
+TEST_P(DeviceGroupLifeTest, a_full_arena_is_no_error) {
+  on_ranks([](DeviceProcess& self) {
+    constexpr int kRoom = 33;
+    std::vector<Party> parties;
+    for (int i = 0; i < kRoom; ++i) {
+      parties.push_back(self.form("resident " + std::to_string(i)));
+      meet_all(parties.back());
+    }
+    {
+      Party late = self.form("late");
+      EXPECT_FALSE(require(late.group->has_all_edges()));
+      EXPECT_FALSE(require(late.group->has_edge((self.rank() + 1) % self.size())));
+    }
+    for (Party& party : parties) all_reduce(self, party, 10);
+    parties.clear();
+    self.barrier();
+    Party again = self.form("again");
+    meet_all(again);
+    all_reduce(self, again, 1'000'000);
+  });
+}
+
+// The next group gets other memory, which its peers map in the place of the former: whether they have given back theirs
+// or not.
+TEST_P(DeviceGroupLifeTest, an_unused_arena_is_given_back_and_made_anew) {
+  on_ranks([](DeviceProcess& self) {
+    for (int i = 0; i < 6; ++i) {
+      {
+        Party party = self.form("edition " + std::to_string(i));
+        meet_all(party);
+        all_reduce(self, party, 1'000'000, i);
+        Arena::give_back_unused();  // which it is not
+        all_reduce(self, party, 1000, i);
+      }
+      self.barrier();
+      if (i < 3 || self.rank() % 2 == 0) Arena::give_back_unused();
+    }
+  });
+}
+
+void expect_mismatch(DeviceProcess& self, Party& party) {
+  const Tensor tensor(contribution(self.rank(), 64));
+  auto call = DeviceCall::collective(self.rank() == 0 ? OperationKind::kAllReduce : OperationKind::kBarrier,
+                                     DataType::kInt32, 64);
+  if (self.rank() == 0) call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
+  launch(party, *call, self.stream());
+  require(self.stream().synchronize());
+  const Status fault = party.group->fault();
+  ASSERT_FALSE(fault.ok());
+  EXPECT_EQ(fault.code(), ErrorCode::kMismatch) << fault.message();
+  EXPECT_NE(fault.message().find("all_reduce"), std::string::npos) << fault.message();
+  EXPECT_NE(fault.message().find("barrier"), std::string::npos) << fault.message();
+}
+
+// On rank 0 alone.
+void expect_timeout(DeviceProcess& self, Party& party) {
+  auto call = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
+  call->timeout = 300ms;
+  launch(party, *call, self.stream());
+  require(self.stream().synchronize());
+  const Status fault = party.group->fault();
+  ASSERT_FALSE(fault.ok());
+  EXPECT_EQ(fault.code(), ErrorCode::kTimeout) << fault.message();
+  EXPECT_NE(fault.message().find("barrier: Timed out"), std::string::npos) << fault.message();
+}
+
+void expect_abort(DeviceProcess& self, Party& party) {
+  launch(party, *DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0), self.stream());
+  party.communicator->abort("enough");
+  require(self.stream().synchronize());
+  const Status fault = party.group->fault();
+  ASSERT_FALSE(fault.ok());
+  EXPECT_EQ(fault.code(), ErrorCode::kAborted) << fault.message();
+  EXPECT_NE(fault.message().find("enough"), std::string::npos) << fault.message();
+}
+
+// Each ends its own group; the device and the next group are as good as new.
+TEST_P(DeviceGroupLifeTest, what_goes_wrong_is_named_and_the_next_group_works) {
+  on_ranks([](DeviceProcess& self) {
+    for (const auto expect : {expect_mismatch, expect_timeout, expect_abort}) {
+      Party party = self.form("unlucky");
+      meet_all(party);
+      if (self.rank() == 0 || expect == expect_mismatch) expect(self, party);
+      self.barrier();
+    }
+    Party party = self.form("lucky");
+    meet_all(party);
+    all_reduce(self, party, 1000);
+  });
+}
+
+}  // namespace
+}  // namespace axon::testing

@@ -1,0 +1,142 @@
+#include "gpu_comm/device_processes.hpp"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "engine/peer_address.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace axon::testing {
+
+int count_devices() {
+  const pid_t child = fork();
+  if (child == 0) _exit(num_devices());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+class Board {
+ public:
+  Board()
+      : notes_(static_cast<Note*>(mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    if (notes_ == MAP_FAILED) throw std::runtime_error("no memory to share");
+  }
+  ~Board() { munmap(notes_, kSize); }
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  void write(int rank, const std::vector<uint8_t>& bytes) {
+    if (bytes.size() > kLongest) throw std::runtime_error("note of " + std::to_string(bytes.size()) + " bytes");
+    std::memcpy(notes_[rank].bytes, bytes.data(), bytes.size());
+    notes_[rank].num_bytes = bytes.size();
+  }
+  std::vector<uint8_t> read(int rank) const {
+    return {notes_[rank].bytes, notes_[rank].bytes + notes_[rank].num_bytes};
+  }
+
+ private:
+  static constexpr size_t kLongest = 8192;
+  struct Note {
+    size_t num_bytes;
+    uint8_t bytes[kLongest];
+  };
+  static constexpr size_t kSize = 8 * sizeof(Note);
+
+  Note* notes_;
+};
+
+static std::unique_ptr<Engine> make_engine() {
+  auto transport = require(open_ucx_transport({.settings = {{"TLS", "^sysv,cuda"}}}));
+  return std::make_unique<Engine>(std::move(transport), this_host(), AlgorithmOverrides());
+}
+
+static Stream make_stream(int device) {
+  require(cudaSetDevice(device));
+  return require(Stream::create());
+}
+
+DeviceProcess::DeviceProcess(int rank, Layout layout, ProcessGroup& processes, Board& board)
+    : rank_(rank),
+      layout_(layout),
+      processes_(processes),
+      board_(board),
+      stream_(make_stream(layout.devices()[static_cast<size_t>(rank)])),
+      engine_(make_engine()) {}
+
+Party DeviceProcess::form(const std::string& name, std::chrono::milliseconds timeout) {
+  const OwnCard own = engine_->make_card();
+  board_.write(rank_, own.card().encode());
+  barrier();
+  GroupSpecification specification{.name = name, .rank = rank_, .cards = {}};
+  for (int rank = 0; rank < size(); ++rank) specification.cards.push_back(require(PeerCard::decode(board_.read(rank))));
+  barrier();  // before somebody writes the next card
+  Party party{.communicator = require(engine_->form(std::move(specification))), .group = nullptr};
+  party.group = require(DeviceGroup::form(*party.communicator, device(), timeout));
+  return party;
+}
+
+void on_devices(Layout layout, const std::function<void(DeviceProcess& self)>& body) {
+  Board board;
+  ProcessGroup processes(layout.num_ranks, [&](int rank, ProcessGroup& group) {
+    try {
+      DeviceProcess self(rank, layout, group, board);
+      body(self);
+      self.barrier();  // nobody leaves while others may still talk to it
+    } catch (const std::exception& failure) {
+      ADD_FAILURE() << "rank " << rank << ": " << failure.what();
+    }
+  });
+  EXPECT_TRUE(processes.wait(std::chrono::seconds(60))) << "a rank has failed (above), crashed, or not ended in time";
+}
+
+std::unique_ptr<DeviceCall> DeviceCall::collective(OperationKind kind, DataType dtype, uint64_t num_elements) {
+  auto call = std::make_unique<DeviceCall>();
+  call->arguments.kind = kind;
+  call->arguments.dtype = dtype;
+  call->num_elements = num_elements;
+  call->timeout = std::chrono::seconds(20);
+  return call;
+}
+
+std::unique_ptr<DeviceCall> DeviceCall::message(Direction direction, int peer, const DeviceBuffer& buffer,
+                                                uint32_t tag) {
+  auto call = collective(OperationKind::kPointToPoint, DataType::kByte, buffer.num_bytes());
+  call->direction = direction;
+  call->peer = peer;
+  call->tag = tag;
+  if (direction == Direction::kSend) {
+    call->read(buffer.data(), buffer.num_bytes());
+  } else {
+    call->write(buffer.data(), buffer.num_bytes());
+  }
+  return call;
+}
+
+DeviceCall& DeviceCall::reduce_with(Reduction reduction) {
+  arguments.reduction = reduction;
+  return *this;
+}
+
+DeviceCall& DeviceCall::rooted_at(int root) {
+  arguments.root = root;
+  return *this;
+}
+
+DeviceCall& DeviceCall::read(const std::byte* data, size_t num_bytes) {
+  inputs_.push_back({.data = data, .num_bytes = num_bytes, .kind = MemoryKind::kCuda});
+  arguments.inputs = inputs_;
+  return *this;
+}
+
+DeviceCall& DeviceCall::write(std::byte* data, size_t num_bytes) {
+  outputs_.push_back({.data = data, .num_bytes = num_bytes, .kind = MemoryKind::kCuda});
+  arguments.outputs = outputs_;
+  return *this;
+}
+
+}  // namespace axon::testing

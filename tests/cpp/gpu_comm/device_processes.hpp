@@ -1,0 +1,90 @@
+// Ranks as processes over UCX, on one GPU together or on a GPU each, every one with an engine and a stream.
+//
+//   on_devices({Placement::kGpuEach, 2}, [](DeviceProcess& self) {
+//     Party party = self.form("name");
+//     EXPECT_OK(party.group->has_all_edges()) …
+//   });
+//
+// Processes are forked, and CUDA does not survive a fork: nothing in the parent may call it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/engine.hpp"
+#include "gpu_comm/device_group.hpp"
+#include "kernels/device_buffer.hpp"
+#include "transport/process_group.hpp"
+
+namespace axon::testing {
+
+// How many GPUs a child sees.
+int count_devices();
+
+// Runs once a layout, in processes that its tests fork; skips where the machine has too few GPUs.
+class ForkedLayoutTest : public ::testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    const int needed = GetParam().placement == Placement::kGpuEach ? GetParam().num_ranks : 1;
+    static const int found = count_devices();
+    if (found < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << found;
+  }
+};
+
+// A group's two sides; the GPU's goes first.
+struct Party {
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<DeviceGroup> group;
+};
+
+// What the processes show each other: shared memory.
+class Board;
+
+class DeviceProcess {
+ public:
+  DeviceProcess(int rank, Layout layout, ProcessGroup& processes, Board& board);
+
+  int rank() const { return rank_; }
+  int size() const { return layout_.num_ranks; }
+  int device() const { return layout_.devices()[static_cast<size_t>(rank_)]; }
+  StreamView stream() const { return stream_; }
+
+  // A new group of all processes; a call on all of them. The GPU side is there, and has met nobody.
+  Party form(const std::string& name, std::chrono::milliseconds timeout = std::chrono::seconds(20));
+  // Waits for all to come to this point.
+  void barrier() { processes_.barrier(rank_); }
+
+ private:
+  const int rank_;
+  const Layout layout_;
+  ProcessGroup& processes_;
+  Board& board_;
+  Stream stream_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// Runs the body on every rank, each a process. What throws there fails the test, with the rank and the reason.
+void on_devices(Layout layout, const std::function<void(DeviceProcess& self)>& body);
+
+// An operation that is launched as a kernel, never given to the engine.
+class DeviceCall final : public Operation {
+ public:
+  ~DeviceCall() override = default;
+
+  static std::unique_ptr<DeviceCall> collective(OperationKind kind, DataType dtype, uint64_t num_elements);
+  static std::unique_ptr<DeviceCall> message(Direction direction, int peer, const DeviceBuffer& buffer, uint32_t tag);
+
+  DeviceCall& reduce_with(Reduction reduction);
+  DeviceCall& rooted_at(int root);
+  DeviceCall& read(const std::byte* data, size_t num_bytes);
+  DeviceCall& write(std::byte* data, size_t num_bytes);
+
+ private:
+  void on_released() noexcept override {}
+
+  std::vector<ConstBuffer> inputs_;
+  std::vector<Buffer> outputs_;
+};
+
+}  // namespace axon::testing

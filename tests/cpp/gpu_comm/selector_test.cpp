@@ -1,0 +1,127 @@
+#include "gpu_comm/selector.hpp"
+
+#include <gtest/gtest.h>
+
+#include "kernels/team_layout.hpp"
+
+namespace axon {
+namespace {
+
+constexpr size_t kKiB = 1024;
+constexpr size_t kMiB = 1024 * kKiB;
+
+TeamLayout layout_of(int num_ranks, size_t block_bytes) {
+  Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
+  EXPECT_TRUE(layout.ok());
+  return layout.value();
+}
+
+KernelQuery all_reduce(int num_ranks, size_t num_bytes) {
+  return {.kind = OperationKind::kAllReduce,
+          .dtype = DataType::kFloat32,
+          .reduction = Reduction::kSum,
+          .num_ranks = num_ranks,
+          .num_bytes = num_bytes};
+}
+
+KernelQuery all_gather(int num_ranks, size_t num_bytes) {
+  return {.kind = OperationKind::kAllGather, .dtype = DataType::kByte, .num_ranks = num_ranks, .num_bytes = num_bytes};
+}
+
+TEST(KernelSelector, all_reduce_goes_by_size) {
+  const TeamLayout layout = layout_of(4, 15 * kMiB);
+  EXPECT_EQ(select_kernel(all_reduce(4, 8), layout), Kernel::kOneShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(4, 128 * kKiB), layout), Kernel::kOneShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout), Kernel::kTwoShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(4, kMiB), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_reduce(4, 4 * kMiB), layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(all_reduce(2, 512 * kKiB), layout), Kernel::kOneShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(2, 4 * kMiB), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_reduce(2, 8 * kMiB), layout), Kernel::kDirect);
+}
+
+TEST(KernelSelector, few_ranks_are_no_reason_for_lines) {
+  const TeamLayout layout = layout_of(2, 15 * kMiB);
+  KernelQuery query = all_reduce(2, 8 * kMiB);
+  query.kind = OperationKind::kReduceScatter;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  query.num_bytes = 4 * kMiB;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+  query.num_ranks = 3;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  query = {.kind = OperationKind::kAllToAll, .dtype = DataType::kByte, .num_ranks = 2, .num_bytes = 16 * kMiB};
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+}
+
+TEST(KernelSelector, what_does_not_fit_into_a_small_block_goes_by_lines) {
+  const TeamLayout layout = layout_of(16, kMiB);
+  EXPECT_EQ(select_kernel(all_reduce(16, 8), layout), Kernel::kOneShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(16, 256 * kKiB), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_gather(16, 512 * kKiB), layout), Kernel::kLines);
+}
+
+TEST(KernelSelector, only_even_blocks_are_gathered_by_packets) {
+  const TeamLayout layout = layout_of(2, 15 * kMiB);
+  KernelQuery query = all_gather(2, 64 * kKiB);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kPackets);
+  query.is_even = false;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+}
+
+TEST(KernelSelector, only_large_messages_go_directly) {
+  const TeamLayout layout = layout_of(4, 15 * kMiB);
+  KernelQuery query{
+      .kind = OperationKind::kPointToPoint, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = 8 * kMiB};
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+  ++query.num_bytes;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+}
+
+TEST(KernelSelector, large_broadcasts_are_handed_on) {
+  const TeamLayout layout = layout_of(4, 15 * kMiB);
+  KernelQuery query{.kind = OperationKind::kBroadcast, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = kMiB};
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kScatteredLines);
+  query.num_bytes = 256 * kMiB;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  query.num_bytes = 512 * kKiB;
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+}
+
+TEST(KernelSelector, nothing_is_not_sent_in_packets) {
+  const TeamLayout layout = layout_of(2, 15 * kMiB);
+  EXPECT_EQ(select_kernel(all_reduce(2, 0), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_gather(2, 0), layout), Kernel::kLines);
+}
+
+TEST(KernelSelector, reductions_without_a_kernel_go_through_the_host) {
+  const TeamLayout layout = layout_of(2, 15 * kMiB);
+  for (const size_t num_bytes : {size_t{0}, 8 * kKiB, 8 * kMiB}) {
+    KernelQuery query = all_reduce(2, num_bytes);
+    query.reduction = Reduction::kBitXor;  // of floats
+    EXPECT_EQ(select_kernel(query, layout), Kernel::kNone) << num_bytes;
+  }
+}
+
+TEST(KernelSelector, every_other_operation_has_a_kernel_at_any_size) {
+  for (const int num_ranks : {2, 3, 8, 16}) {
+    for (const size_t block : {kMiB, 15 * kMiB}) {
+      const TeamLayout layout = layout_of(num_ranks, block);
+      for (int kind = 1; kind <= static_cast<int>(OperationKind::kPointToPoint); ++kind) {
+        for (const size_t num_bytes : {size_t{0}, size_t{1}, kMiB, 4096 * kMiB}) {
+          KernelQuery query = all_reduce(num_ranks, num_bytes);
+          query.kind = static_cast<OperationKind>(kind);
+          EXPECT_NE(select_kernel(query, layout), Kernel::kNone) << name_of(query.kind) << ", " << num_bytes;
+        }
+      }
+    }
+  }
+}
+
+TEST(KernelSelector, table_is_printable) {
+  EXPECT_NE(describe_kernel_table().find("all_reduce        2                 524288            one_shot_packets"),
+            std::string::npos)
+      << describe_kernel_table();
+}
+
+}  // namespace
+}  // namespace axon

@@ -1,0 +1,107 @@
+#include "ipc/registrations/cache_thread.hpp"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <atomic>
+
+namespace axon {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Until it is so, or long after it should have been.
+bool comes_true(const std::function<bool()>& condition) {
+  const auto deadline = Keeper::Clock::now() + seconds(20);
+  while (!condition()) {
+    if (Keeper::Clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+TEST(Keeper, looks_often_at_first_then_seldom_or_never) {
+  EXPECT_EQ(Keeper::pause_after(milliseconds(0), Liveliness::kIdle), Keeper::kShortPause);
+  EXPECT_EQ(Keeper::pause_after(milliseconds(19), Liveliness::kLive), Keeper::kShortPause);
+  EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kLive), Keeper::kLongPause);
+  EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kHasty), Keeper::kHastyPause);
+  EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kIdle), std::nullopt);
+}
+
+TEST(Keeper, looks_at_all_tasks) {
+  std::atomic<int> first{0}, second{0};
+  Keeper keeper;
+  ASSERT_TRUE(keeper.keep([&] { return ++first, Liveliness::kIdle; }).ok());
+  ASSERT_TRUE(keeper.keep([&] { return ++second, Liveliness::kIdle; }).ok());
+  EXPECT_TRUE(comes_true([&] { return first > 1 && second > 1; }));
+}
+
+// New threads want more stack than there are addresses.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    (void)pthread_getattr_default_np(&before_);
+    pthread_attr_t greedy;
+    (void)pthread_attr_init(&greedy);
+    (void)pthread_attr_setstacksize(&greedy, size_t{1} << 47);
+    (void)pthread_setattr_default_np(&greedy);
+    (void)pthread_attr_destroy(&greedy);
+  }
+  ~NoMoreThreads() {
+    (void)pthread_setattr_default_np(&before_);
+    (void)pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_{};
+};
+
+TEST(Keeper, says_why_its_thread_cannot_be_started_and_may_be_asked_again) {
+  std::atomic<int> num_looks{0};
+  Keeper keeper("axon-test");
+  const auto look = [&] { return ++num_looks, Liveliness::kIdle; };
+  {
+    const NoMoreThreads shortage;
+    const Status refused = keeper.keep(look);
+    EXPECT_EQ(refused.code(), ErrorCode::kResourceExhausted);
+    for (const char* part : {"the thread 'axon-test' cannot be started", "ulimit -u"}) {
+      EXPECT_NE(refused.message().find(part), std::string::npos) << refused.message();
+    }
+  }
+  ASSERT_TRUE(keeper.keep(look).ok());
+  EXPECT_TRUE(comes_true([&] { return num_looks > 0; }));
+}
+
+TEST(Keeper, wakes_from_its_sleep) {
+  std::atomic<int> num_looks{0};
+  Keeper keeper;
+  ASSERT_TRUE(keeper.keep([&] { return ++num_looks, Liveliness::kIdle; }).ok());
+  for (int again = 0; again < 3; ++again) {
+    const int before = num_looks;
+    keeper.wake();
+    EXPECT_TRUE(comes_true([&] { return num_looks > before; }));
+  }
+}
+
+TEST(Keeper, keeps_looking_as_long_as_something_is_live) {
+  std::atomic<int> num_looks{0};
+  Keeper keeper;
+  ASSERT_TRUE(keeper.keep([&] { return ++num_looks, Liveliness::kLive; }).ok());
+  EXPECT_TRUE(comes_true([&] { return num_looks > 25; }));  // more than fit into the time of alert
+}
+
+TEST(Keeper, calls_nothing_once_it_has_stopped) {
+  std::atomic<int> num_looks{0};
+  Keeper keeper;
+  ASSERT_TRUE(keeper.keep([&] { return ++num_looks, Liveliness::kLive; }).ok());
+  EXPECT_TRUE(comes_true([&] { return num_looks > 0; }));
+  keeper.stop();
+  const int at_the_end = num_looks;
+  keeper.wake();
+  keeper.stop();
+  EXPECT_EQ(num_looks, at_the_end);
+}
+
+}  // namespace
+}  // namespace axon

@@ -1,0 +1,205 @@
+#include "ipc/registrations/exports.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "ipc/registrations/fake_memory.hpp"
+
+namespace axon {
+namespace {
+
+using testing::FakeOwnMemory;
+using Kind = FakeOwnMemory::Kind;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kGranule = 20 * kMiB;
+constexpr uint64_t kBase = 0x7f00'0000'0000;
+
+class ExportsOf : public ::testing::Test {
+ protected:
+  SegmentPlace place(uint64_t address, uint64_t num_bytes = kMiB) { return exports_.locate(address, num_bytes).place; }
+  uint32_t number(uint64_t address, uint64_t num_bytes = kMiB) {
+    return static_cast<uint32_t>(place(address, num_bytes).segment);
+  }
+  std::vector<SegmentRecord> published() {
+    Result<std::optional<BoardContent>> content = read_board(reader_, {.address = board_.address(), .incarnation = 7});
+    return decode_records(content.value()->bytes).value();
+  }
+  // A run of granules, as expandable segments have them.
+  void allocate_run(uint64_t base, int num_granules) {
+    for (int i = 0; i < num_granules; ++i) {
+      memory_.allocate(base + kGranule * static_cast<uint64_t>(i), kGranule, Kind::kShareable);
+    }
+  }
+
+  FakeOwnMemory memory_;
+  testing::FakePeerMemory reader_;
+  SegmentBoard board_{7};
+  Exports exports_{memory_, board_, {.device = 0, .num_descriptors = 8}};
+};
+
+TEST_F(ExportsOf, tensors_of_one_allocation_are_one_segment) {
+  memory_.allocate(kBase, kGranule, Kind::kLegacy);
+  const Exports::Located first = exports_.locate(kBase + 512, kMiB);
+  EXPECT_TRUE(first.is_news);
+  EXPECT_EQ(first.place.segment, 1u);
+  EXPECT_EQ(first.place.offset, 512u);
+  const Exports::Located second = exports_.locate(kBase + 19 * kMiB, kMiB);
+  EXPECT_FALSE(second.is_news);
+  EXPECT_EQ(second.place.segment, 1u);
+  EXPECT_EQ(second.place.offset, 19 * kMiB);
+  ASSERT_EQ(published().size(), 1u);
+  EXPECT_TRUE(published()[0].pieces.empty());
+  EXPECT_EQ(published()[0].num_bytes, kGranule);
+  EXPECT_NE(published()[0].legacy, LegacyHandle{});
+}
+
+TEST_F(ExportsOf, memory_at_a_used_address_has_another_number) {
+  memory_.allocate(kBase, kGranule, Kind::kLegacy);
+  EXPECT_EQ(number(kBase), 1u);
+  memory_.allocate(kBase, kGranule, Kind::kLegacy);
+  EXPECT_EQ(number(kBase), 2u);
+  ASSERT_EQ(published().size(), 1u);  // the former cannot be mapped beside it
+  EXPECT_EQ(published()[0].number, 2u);
+}
+
+TEST_F(ExportsOf, freed_memory_is_dropped) {
+  memory_.allocate(kBase, kGranule, Kind::kLegacy);
+  memory_.allocate(kBase + kGranule, kGranule, Kind::kLegacy);
+  EXPECT_EQ(number(kBase), 1u);
+  EXPECT_EQ(number(kBase + kGranule), 2u);
+  EXPECT_EQ(exports_.sweep(), 0u);
+  memory_.free(kBase, kGranule);
+  EXPECT_EQ(exports_.sweep(), 1u);
+  ASSERT_EQ(published().size(), 1u);
+  EXPECT_EQ(published()[0].number, 2u);
+  EXPECT_EQ(number(kBase), 0u);
+}
+
+TEST_F(ExportsOf, drivers_that_do_not_answer_free_nothing) {
+  memory_.allocate(kBase, kGranule, Kind::kLegacy);
+  EXPECT_EQ(number(kBase), 1u);
+  memory_.is_mute = true;
+  EXPECT_EQ(exports_.sweep(), 0u);
+  EXPECT_EQ(number(kBase), 0u);
+  memory_.is_mute = false;
+  EXPECT_EQ(number(kBase), 1u);
+}
+
+TEST_F(ExportsOf, pools_are_refused_once) {
+  memory_.allocate(kBase, kGranule, Kind::kPool);
+  EXPECT_EQ(number(kBase), 0u);
+  EXPECT_FALSE(exports_.locate(kBase, kMiB).is_news);
+  EXPECT_TRUE(published().empty());
+}
+
+TEST_F(ExportsOf, memory_of_other_devices_is_refused) {
+  memory_.allocate(kBase, kGranule, Kind::kLegacy, 1);
+  EXPECT_EQ(number(kBase), 0u);
+}
+
+// One physical piece at two addresses may have one id.
+TEST_F(ExportsOf, what_is_mapped_twice_is_offered_once) {
+  memory_.allocate(kBase, kGranule, Kind::kShareable);
+  EXPECT_EQ(number(kBase), 1u);
+  memory_.map_again(kBase, kBase + 4 * kGranule);
+  EXPECT_EQ(number(kBase + 4 * kGranule), 0u);
+  EXPECT_EQ(number(kBase + 4 * kGranule), 0u);
+  EXPECT_EQ(number(kBase), 1u);
+  EXPECT_EQ(published().size(), 1u);
+}
+
+TEST_F(ExportsOf, what_is_not_memory_is_nowhere) {
+  memory_.allocate(kBase, kGranule, Kind::kLegacy);
+  EXPECT_EQ(number(kBase - 1), 0u);
+  EXPECT_EQ(number(kBase, 0), 0u);
+  EXPECT_EQ(number(kBase, kGranule + 1), 0u);
+  EXPECT_EQ(number(kBase, ~uint64_t{0}), 0u);
+}
+
+TEST_F(ExportsOf, tensors_over_several_granules_are_runs) {
+  allocate_run(kBase, 4);
+  const SegmentPlace spanning = place(kBase + kGranule + 512, 2 * kGranule);
+  EXPECT_EQ(spanning.segment, 1u);
+  EXPECT_EQ(spanning.offset, 512u);
+  ASSERT_EQ(published().size(), 1u);
+  EXPECT_EQ(published()[0].num_bytes, 3 * kGranule);
+  EXPECT_EQ(published()[0].pieces.size(), 3u);
+  const SegmentPlace within = place(kBase + 2 * kGranule, kGranule);
+  EXPECT_EQ(within.segment, 1u);
+  EXPECT_EQ(within.offset, kGranule);
+  EXPECT_EQ(place(kBase, 2 * kGranule).segment, 2u);  // begins before it
+  EXPECT_EQ(memory_.num_shared, 4);                   // a granule once, whatever holds it
+}
+
+TEST_F(ExportsOf, runs_have_no_gaps) {
+  allocate_run(kBase, 2);
+  allocate_run(kBase + 3 * kGranule, 1);
+  EXPECT_EQ(number(kBase, 4 * kGranule), 0u);
+}
+
+// A granule in the middle is remapped: the ends are the same, and the place must not be.
+TEST_F(ExportsOf, runs_go_with_each_of_their_granules) {
+  allocate_run(kBase, 3);
+  EXPECT_EQ(number(kBase, 3 * kGranule), 1u);
+  EXPECT_EQ(number(kBase + 2 * kGranule), 1u);
+  memory_.allocate(kBase + kGranule, kGranule, Kind::kShareable);
+  EXPECT_EQ(number(kBase, 3 * kGranule), 2u);
+  EXPECT_EQ(published().size(), 1u);
+  memory_.free(kBase + kGranule, kGranule);
+  EXPECT_EQ(exports_.sweep(), 1u);
+  EXPECT_TRUE(published().empty());
+  EXPECT_EQ(number(kBase), 3u);
+}
+
+TEST_F(ExportsOf, descriptors_are_open_as_long_as_they_are_named) {
+  allocate_run(kBase, 3);
+  EXPECT_EQ(number(kBase, 2 * kGranule), 1u);
+  EXPECT_EQ(number(kBase + kGranule, 2 * kGranule), 2u);
+  const std::vector<SegmentRecord> before = published();
+  const int only_first = before[0].pieces[0].descriptor;
+  const int shared = before[0].pieces[1].descriptor;
+  EXPECT_EQ(shared, before[1].pieces[0].descriptor);
+  memory_.free(kBase, kGranule);
+  EXPECT_EQ(exports_.sweep(), 1u);
+  EXPECT_EQ(fcntl(only_first, F_GETFD), -1);
+  EXPECT_NE(fcntl(shared, F_GETFD), -1);
+}
+
+TEST_F(ExportsOf, descriptors_are_bounded) {
+  allocate_run(kBase, 12);
+  EXPECT_EQ(number(kBase, 6 * kGranule), 1u);
+  EXPECT_EQ(number(kBase + 6 * kGranule, 3 * kGranule), 0u);
+  EXPECT_EQ(number(kBase + 7 * kGranule, 2 * kGranule), 2u);  // what was opened in vain was closed
+  memory_.free(kBase, kGranule);
+  EXPECT_EQ(exports_.sweep(), 1u);
+  EXPECT_EQ(number(kBase + 6 * kGranule, 3 * kGranule), 3u);
+}
+
+TEST_F(ExportsOf, numbers_wait_for_their_slot) {
+  memory_.allocate(kBase, kMiB, Kind::kLegacy);
+  EXPECT_EQ(number(kBase), 1u);  // stays
+  const uint64_t other = kBase + kGranule;
+  for (uint32_t expected = 2; expected < 3 * kSegmentSlots; ++expected) {
+    if (expected % kSegmentSlots == 1) continue;
+    memory_.allocate(other, kMiB, Kind::kLegacy);
+    ASSERT_EQ(number(other), expected);
+  }
+  EXPECT_EQ(published().size(), 2u);
+}
+
+TEST_F(ExportsOf, segments_are_bounded) {
+  for (uint64_t i = 0; i < kMostSegments; ++i) {
+    memory_.allocate(kBase + i * kMiB, kMiB, Kind::kLegacy);
+    ASSERT_NE(number(kBase + i * kMiB), 0u);
+  }
+  memory_.allocate(kBase + kMostSegments * kMiB, kMiB, Kind::kLegacy);
+  EXPECT_EQ(number(kBase + kMostSegments * kMiB), 0u);
+  memory_.free(kBase, kMiB);
+  exports_.sweep();
+  EXPECT_NE(number(kBase + kMostSegments * kMiB), 0u);
+  EXPECT_EQ(published().size(), kMostSegments);
+}
+
+}  // namespace
+}  // namespace axon

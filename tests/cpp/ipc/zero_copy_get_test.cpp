@@ -1,0 +1,105 @@
+// GPU memory of one process that another reads where it lies, and what it says of memory that is not there.
+#include "ipc/zero_copy_get.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "gpu_comm/device_processes.hpp"
+#include "ipc/stream_marker.hpp"
+#include "kernels/device_buffer.hpp"
+
+namespace axon::testing {
+namespace {
+
+constexpr size_t kBytes = 5'000'003;
+
+struct Lent {
+  pid_t owner;
+  LentPlace place;
+};
+
+// Named as the tests that fork before anybody has used CUDA.
+class LentSegmentsTest : public ForkedLayoutTest {
+ protected:
+  // Rank 0 lends `bytes`, rank 1 is called with where they lie.
+  static void lend_to(const Bytes& bytes, const std::function<void(DeviceProcess& self, const Lent& lent)>& read) {
+    void* const page = mmap(nullptr, sizeof(Lent), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(page, MAP_FAILED);
+    on_devices(GetParam(), [&](DeviceProcess& self) {
+      auto& lent = *static_cast<Lent*>(page);
+      const DeviceBuffer buffer(kBytes, 3);
+      if (self.rank() == 0) {
+        buffer.upload(bytes);
+        lent = {getpid(), require(lend(self.device(), buffer.data(), kBytes))};
+      }
+      self.barrier();
+      if (self.rank() == 1) read(self, lent);
+      self.barrier();
+    });
+    munmap(page, sizeof(Lent));
+  }
+
+  static void expect_passed(const Mark& mark) {
+    const auto deadline = Clock::now() + std::chrono::seconds(10);
+    while (mark.word().load() == 0 && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_NE(mark.word().load(), 0u);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LentSegmentsTest,
+                         ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2}), name_of);
+
+TEST_P(LentSegmentsTest, are_read_where_they_lie) {
+  std::mt19937 random(1);
+  const Bytes bytes = random_bytes(kBytes, random);
+  lend_to(bytes, [&](DeviceProcess& self, const Lent& lent) {
+    Borrower& borrower = *require(Borrower::of(self.device()));
+    const DeviceBuffer target(kBytes, 1);
+    for (int i = 0; i < 100; ++i) {
+      require(cudaMemsetAsync(target.data(), i, kBytes, self.stream().get()));
+      require(borrower.read(lent.owner, lent.place, {target.data(), kBytes}, self.stream()));
+      expect_passed(require(Mark::set(self.stream())));
+      if (i % 33 == 0) target.expect_contents(bytes, "round " + std::to_string(i));
+    }
+  });
+}
+
+TEST_P(LentSegmentsTest, are_not_believed_to_be_where_they_are_not) {
+  lend_to(Bytes(kBytes), [](DeviceProcess& self, const Lent& lent) {
+    Borrower& borrower = *require(Borrower::of(self.device()));
+    const DeviceBuffer target(kBytes);
+    const auto expect_refused = [&](pid_t owner, const LentPlace& lie, size_t num_bytes, const char* why) {
+      const Status status = borrower.read(owner, lie, {target.data(), num_bytes}, self.stream());
+      EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
+    };
+    require(borrower.read(lent.owner, lent.place, {target.data(), kBytes}, self.stream()));
+    LentPlace lie = lent.place;
+    lie.offset = uint64_t{1} << 40;
+    expect_refused(lent.owner, lie, kBytes, "not mapped to that length");
+    lie.offset = ~uint64_t{0};
+    expect_refused(lent.owner, lie, kBytes, "not mapped to that length");
+    expect_refused(lent.owner, lent.place, size_t{1} << 40, "not mapped to that length");
+    lie = lent.place;
+    lie.segment += 7;
+    expect_refused(lent.owner, lie, kBytes, "not among what that process shares");
+    lie = lent.place;
+    ++lie.incarnation;
+    expect_refused(lent.owner, lie, kBytes, "list of segments cannot be read");
+    expect_refused(-1, lent.place, kBytes, "pidfd_open");
+    lie.board = 4096;
+    for (size_t arena = 2; arena < Borrower::kMostArenas; ++arena) {
+      ++lie.incarnation;
+      expect_refused(lent.owner, lie, kBytes, "list of segments cannot be read");
+    }
+    ++lie.incarnation;
+    expect_refused(lent.owner, lie, kBytes, "more than 16 GPUs");
+    require(borrower.read(lent.owner, lent.place, {target.data(), kBytes}, self.stream()));
+    require(self.stream().synchronize());
+  });
+}
+
+}  // namespace
+}  // namespace axon::testing

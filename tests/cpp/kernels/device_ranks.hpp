@@ -1,0 +1,269 @@
+// Ranks of a team in one process: each a block, a stream and a team view, on one GPU together or on a GPU each.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cuda/device.hpp"
+#include "cuda/device_types.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
+#include "kernels/ll128/collectives.hpp"
+#include "kernels/team_layout.hpp"
+
+namespace axon::testing {
+
+inline void require(Status status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+template <typename T>
+T require(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().message());
+  return std::move(result).value();
+}
+
+inline void require(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
+}
+
+// Ranks that share a GPU need a hardware queue each: behind a kernel that waits, a shared queue stands still. Set
+// before CUDA starts, unless the caller has set it.
+inline const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+
+inline std::string describe(const DeviceDescriptor& descriptor) {
+  return "(operation " + std::to_string(descriptor.operation) + ", dtype " + std::to_string(descriptor.dtype) +
+         ", reduction " + std::to_string(descriptor.reduction) + ", root " + std::to_string(descriptor.root) + ", " +
+         std::to_string(descriptor.num_bytes) + " bytes)";
+}
+
+inline std::string describe(const FaultReport& report) {
+  return "fault " + std::to_string(static_cast<int>(report.code)) + " with peer " + std::to_string(report.peer) +
+         " at sequence " + std::to_string(report.sequence) + ": ours " + describe(report.ours) + " tag " +
+         std::to_string(report.our_tag) + ", theirs " + describe(report.theirs) + " tag " +
+         std::to_string(report.their_tag);
+}
+
+inline FaultCode code_of(TeamMailbox& mailbox) {
+  return std::atomic_ref(mailbox.report.code).load(std::memory_order_acquire);  // pairs with report_fault
+}
+
+struct TeamOptions {
+  size_t block_bytes = size_t{4} << 20;
+  uint32_t first_epoch = 1;
+  uint64_t timeout_ns = 5'000'000'000;
+};
+
+// Of two ranks, for calls that are refused before they launch anything.
+inline DeviceTeam team_without_memory() {
+  return {.rank = 0,
+          .num_ranks = 2,
+          .layout = require(lay_out(2, kMinBlockBytes)),
+          .timeout_ns = 1,
+          .state = nullptr,
+          .mailbox = nullptr,
+          .blocks = {},
+          .segments = {}};
+}
+
+class DeviceRanks {
+ public:
+  // Rank r lives on devices[r].
+  explicit DeviceRanks(std::vector<int> devices, TeamOptions options = {}) : devices_(std::move(devices)) {
+    const TeamLayout layout = require(lay_out(size(), options.block_bytes));
+    for (const int device : devices_) add_rank(device, options, layout);
+    for (int rank = 0; rank < size(); ++rank) {
+      ranks_[rank].team = {.rank = rank,
+                           .num_ranks = size(),
+                           .layout = layout,
+                           .timeout_ns = options.timeout_ns,
+                           .state = reinterpret_cast<TeamState*>(ranks_[rank].block.data()),
+                           .mailbox = reinterpret_cast<TeamMailbox*>(ranks_[rank].mailbox.data()),
+                           .blocks = {},
+                           .segments = {}};
+      for (int peer = 0; peer < size(); ++peer) {
+        ranks_[rank].team.blocks[peer] = ranks_[peer].block.data();
+        ranks_[rank].team.segments[peer] = table(rank, peer);
+      }
+    }
+  }
+
+  int size() const { return static_cast<int>(devices_.size()); }
+  int device(int rank) const { return devices_[rank]; }
+  const DeviceTeam& team(int rank) const { return ranks_[rank].team; }
+  StreamView stream(int rank) const { return ranks_[rank].stream; }
+  TeamMailbox& mailbox(int rank) { return *ranks_[rank].team.mailbox; }
+
+  // Calls visit(rank) with the rank's device current.
+  template <typename Visitor>
+  void for_each(Visitor visit) const {
+    for (int rank = 0; rank < size(); ++rank) {
+      DeviceGuard guard(devices_[rank]);
+      visit(rank);
+    }
+  }
+
+  void synchronize() const {
+    for_each([this](int rank) { require(stream(rank).synchronize()); });
+  }
+
+  // Makes what begins 256 bytes before `data` a segment of rank `owner`, which all others reach. Not during a kernel.
+  SegmentPlace publish(int owner, const std::byte* data) {
+    const SegmentPlace place{.offset = 256, .segment = ++ranks_[owner].num_segments};
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != owner) reveal(rank, owner, place, data);
+    }
+    return place;
+  }
+
+  // … to one of the others.
+  void reveal(int rank, int owner, SegmentPlace place, const std::byte* data) const {
+    write_entry(rank, owner, {.segment = place.segment, .base = const_cast<std::byte*>(data) - place.offset});
+  }
+
+  // `rank` alone does not reach that segment of `owner` any more.
+  void withdraw(int rank, int owner, SegmentPlace place) const {
+    write_entry(rank, owner, {.segment = uint64_t{place.segment} + kSegmentSlots, .base = nullptr});
+  }
+
+  // After synchronize().
+  TeamState state(int rank) const {
+    TeamState state{};
+    require(cudaMemcpy(&state, ranks_[rank].team.state, sizeof state, cudaMemcpyDefault));
+    return state;
+  }
+
+  // After synchronize().
+  void expect_no_faults() const {
+    for (int rank = 0; rank < size(); ++rank) {
+      const FaultReport& report = ranks_[rank].team.mailbox->report;
+      EXPECT_EQ(report.code, FaultCode::kNone) << "rank " << rank << " of " << size() << " " << describe(report);
+    }
+  }
+
+ private:
+  struct Rank {
+    DeviceMemory block;
+    DeviceMemory tables;  // of segments, one a peer
+    PinnedMemory mailbox;
+    Stream stream;
+    DeviceTeam team;
+    uint64_t num_segments = 0;
+  };
+
+  // All packets carry the epoch before the first, as if it had just passed; with the first at 1, these are the zeros
+  // that a block begins with.
+  void add_rank(int device, const TeamOptions& options, const TeamLayout& layout) {
+    DeviceGuard guard(device);
+    for (const int peer : devices_) require(enable_peer_access(device, peer));
+    ranks_.push_back({require(DeviceMemory::allocate(options.block_bytes)),
+                      require(DeviceMemory::allocate(devices_.size() * kSegmentSlots * sizeof(SegmentEntry))),
+                      require(PinnedMemory::allocate(sizeof(TeamMailbox))),
+                      require(Stream::create()),
+                      {},
+                      0});
+    if (options.first_epoch == 1) return;
+    std::byte* block = ranks_.back().block.data();
+    const std::vector<uint32_t> words(size_t{2} * layout.region_packets * sizeof(Packet) / 4, options.first_epoch - 1);
+    require(cudaMemcpy(block + layout.packets, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
+    TeamState state{};
+    for (uint32_t& epoch : state.epochs) epoch = options.first_epoch - 1;
+    require(cudaMemcpy(block, &state, sizeof state, cudaMemcpyHostToDevice));
+  }
+
+  SegmentEntry* table(int rank, int peer) const {
+    return reinterpret_cast<SegmentEntry*>(ranks_[rank].tables.data()) + peer * kSegmentSlots;
+  }
+
+  void write_entry(int rank, int owner, SegmentEntry entry) const {
+    require(cudaMemcpy(table(rank, owner) + entry.segment % kSegmentSlots, &entry, sizeof entry, cudaMemcpyDefault));
+    require(cudaDeviceSynchronize());
+  }
+
+  std::vector<int> devices_;
+  std::vector<Rank> ranks_;
+};
+
+// How many ranks, and whether they share one GPU.
+enum class Placement { kOneGpu, kGpuEach };
+
+struct Layout {
+  Placement placement;
+  int num_ranks;
+
+  std::vector<int> devices() const {
+    std::vector<int> devices(num_ranks, 0);
+    for (int rank = 0; rank < num_ranks; ++rank) devices[rank] = placement == Placement::kGpuEach ? rank : 0;
+    return devices;
+  }
+
+  // All kernels of all ranks must fit on the GPU at once: where many share one, fewer lanes, hence smaller grids.
+  size_t block_bytes() const {
+    return placement == Placement::kGpuEach ? size_t{16} << 20 : num_ranks <= 3 ? size_t{2} << 20 : kMinBlockBytes;
+  }
+};
+
+inline std::string name_of(const ::testing::TestParamInfo<Layout>& info) {
+  return (info.param.placement == Placement::kOneGpu ? "one_gpu_" : "gpu_each_") + std::to_string(info.param.num_ranks);
+}
+
+// Runs once a layout; skips where the machine has too few GPUs.
+class LayoutTest : public ::testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    const int needed = GetParam().placement == Placement::kGpuEach ? GetParam().num_ranks : 1;
+    if (num_devices() < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << num_devices();
+  }
+};
+
+// With ranks whose kernels of every kind are loaded.
+class RanksTest : public LayoutTest {
+ protected:
+  void SetUp() override {
+    LayoutTest::SetUp();
+    if (IsSkipped()) return;
+    ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), TeamOptions{.block_bytes = GetParam().block_bytes()});
+    ranks_->for_each([this](int) { require(load_kernels(ranks_->size())); });
+  }
+
+  std::unique_ptr<DeviceRanks> ranks_;
+};
+
+inline const auto kLayouts =
+    ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kOneGpu, 3}, Layout{Placement::kOneGpu, 5},
+                      Layout{Placement::kOneGpu, 8}, Layout{Placement::kOneGpu, 10}, Layout{Placement::kGpuEach, 2},
+                      Layout{Placement::kGpuEach, 3}, Layout{Placement::kGpuEach, 4});
+
+// A captured stream, ready to be launched again and again.
+class Graph {
+ public:
+  // `enqueue` puts the work on `stream`; the current device must be the stream's.
+  template <typename Enqueue>
+  Graph(StreamView stream, Enqueue enqueue) {
+    require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
+    enqueue();
+    cudaGraph_t graph = nullptr;
+    require(cudaStreamEndCapture(stream.get(), &graph));
+    const cudaError_t error = cudaGraphInstantiate(&executable_, graph, 0);
+    require(cudaGraphDestroy(graph));
+    require(error);
+    require(cudaGraphUpload(executable_, stream.get()));
+  }
+  ~Graph() { (void)cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch(StreamView stream) const { require(cudaGraphLaunch(executable_, stream.get())); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace axon::testing

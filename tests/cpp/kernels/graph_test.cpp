@@ -1,0 +1,162 @@
+// Collectives over packets and lines captured in CUDA graphs.
+#include <numeric>
+
+#include "kernels/ll/collectives.hpp"
+#include "kernels/zero_copy/zero_copy_test.hpp"
+
+namespace axon::testing {
+namespace {
+
+constexpr size_t kElements = 1000;
+constexpr int kReplays = 1000;
+
+// A thousand inputs and outputs on the device; `slot` is where the captured operation reads and writes.
+struct RankTables {
+  DeviceMemory inputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
+  DeviceMemory outputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
+  DeviceMemory slot = require(DeviceMemory::allocate(kElements * 4));
+  SegmentPlace place{};  // of the slot
+};
+
+int32_t element(int rank, int replay, size_t index) {
+  return (rank + 1) * 100'003 + replay * 977 + static_cast<int32_t>(index);
+}
+
+int32_t expected_total(int num_ranks, int replay, size_t index) {
+  int32_t total = 0;
+  for (int rank = 0; rank < num_ranks; ++rank) total += element(rank, replay, index);
+  return total;
+}
+
+using AllReduce = Status (*)(const DeviceTeam&, const RankTables&, StreamView);
+
+template <Status (*kAlgorithm)(const DeviceTeam&, const PacketCollective&, StreamView)>
+Status by_packets(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+  return kAlgorithm(team,
+                    {.input = tables.slot.data(),
+                     .output = tables.slot.data(),
+                     .num_elements = kElements,
+                     .dtype = DataType::kInt32,
+                     .reduction = Reduction::kSum},
+                    stream);
+}
+
+LineReduction in_place(const RankTables& tables) {
+  return {.input = tables.slot.data(),
+          .output = tables.slot.data(),
+          .num_elements = kElements,
+          .dtype = DataType::kInt32,
+          .reduction = Reduction::kSum};
+}
+
+Status by_lines(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+  return all_reduce_lines(team, in_place(tables), stream);
+}
+
+Status directly(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+  return all_reduce_either_way(team, in_place(tables), {.input = tables.place, .output = tables.place, .num_blocks = 2},
+                               stream);
+}
+
+class DeviceGraphs : public RanksTest {
+ protected:
+  void SetUp() override {
+    RanksTest::SetUp();
+    if (IsSkipped()) return;
+    ranks_->for_each([this](int rank) {
+      tables_.push_back(RankTables{});
+      tables_[rank].place = ranks_->publish(rank, tables_[rank].slot.data());
+      std::vector<int32_t> values(kReplays * kElements);
+      for (size_t at = 0; at < values.size(); ++at) {
+        values[at] = element(rank, static_cast<int>(at / kElements), at % kElements);
+      }
+      require(cudaMemcpy(tables_[rank].inputs.data(), values.data(), values.size() * 4, cudaMemcpyHostToDevice));
+    });
+  }
+
+  // On the device: input of this replay → slot, operation, slot → output of this replay.
+  template <typename Operation>
+  void replay(int number, Operation operation) {
+    const size_t at = number * kElements * 4;
+    ranks_->for_each([&](int rank) {
+      const RankTables& tables = tables_[rank];
+      const cudaStream_t stream = ranks_->stream(rank).get();
+      require(cudaMemcpyAsync(tables.slot.data(), tables.inputs.data() + at, kElements * 4, cudaMemcpyDefault, stream));
+      operation(rank);
+      require(
+          cudaMemcpyAsync(tables.outputs.data() + at, tables.slot.data(), kElements * 4, cudaMemcpyDefault, stream));
+    });
+  }
+
+  void expect_all_right() {
+    ranks_->synchronize();
+    ranks_->expect_no_faults();
+    ranks_->for_each([&](int rank) {
+      std::vector<int32_t> found(kReplays * kElements);
+      require(cudaMemcpy(found.data(), tables_[rank].outputs.data(), found.size() * 4, cudaMemcpyDeviceToHost));
+      size_t num_wrong = 0;
+      for (size_t at = 0; at < found.size(); ++at) {
+        num_wrong += found[at] != expected_total(ranks_->size(), static_cast<int>(at / kElements), at % kElements);
+      }
+      EXPECT_EQ(num_wrong, 0u) << "rank " << rank;
+    });
+  }
+
+  void enqueue(int rank, AllReduce algorithm) {
+    require(algorithm(ranks_->team(rank), tables_[rank], ranks_->stream(rank)));
+  }
+
+  std::vector<std::unique_ptr<Graph>> capture(AllReduce algorithm) {
+    std::vector<std::unique_ptr<Graph>> graphs;
+    ranks_->for_each([&](int rank) {
+      graphs.push_back(std::make_unique<Graph>(ranks_->stream(rank), [&] { enqueue(rank, algorithm); }));
+    });
+    return graphs;
+  }
+
+  std::vector<RankTables> tables_;
+};
+
+TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
+  for (const AllReduce algorithm : {by_packets<all_reduce_one_shot>, by_lines, directly}) {
+    const auto graphs = capture(algorithm);
+    for (int number = 0; number < kReplays; ++number) {
+      replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
+    }
+    expect_all_right();
+  }
+}
+
+TEST_P(DeviceGraphs, two_graphs_and_eager_calls_take_turns) {
+  const auto packets = capture(by_packets<all_reduce_two_shot>), lines = capture(by_lines);
+  for (int number = 0; number < kReplays; ++number) {
+    replay(number, [&](int rank) {
+      const StreamView stream = ranks_->stream(rank);
+      if (number % 4 == 0) return packets[rank]->launch(stream);
+      if (number % 4 == 1) return lines[rank]->launch(stream);
+      enqueue(rank, number % 4 == 2 ? by_lines : by_packets<all_reduce_one_shot>);
+    });
+  }
+  expect_all_right();
+}
+
+// What is mapped changes while a graph lives.
+TEST_P(DeviceGraphs, a_direct_kernel_decides_anew_at_every_replay) {
+  const auto graphs = capture(directly);
+  const RankTables& first = tables_[0];
+  for (int number = 0; number < kReplays; ++number) {
+    if (number % 100 == 0) {
+      ranks_->synchronize();
+      const bool is_mapped = number % 200 != 0;
+      is_mapped ? ranks_->reveal(1, 0, first.place, first.slot.data()) : ranks_->withdraw(1, 0, first.place);
+    }
+    replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
+  }
+  expect_all_right();
+  expect_states(*ranks_, kReplays / 2, 0, "replays");
+}
+
+INSTANTIATE_TEST_SUITE_P(layouts, DeviceGraphs, kLayouts, name_of);
+
+}  // namespace
+}  // namespace axon::testing

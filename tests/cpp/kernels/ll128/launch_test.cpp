@@ -1,0 +1,78 @@
+#include "kernels/ll128/launch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "cuda/device_types.hpp"
+#include "kernels/team_layout.hpp"
+
+namespace axon::device {
+namespace {
+
+constexpr int kHalfOfAHopper = 66;  // multiprocessors
+
+// Of a rank that sends to all others, receives from all, and has a part of its own, as many lanes as there can be.
+JobPlan everything(int num_ranks, LaneLimits limits) {
+  JobPlan plan(0, limits);
+  const uint32_t num_lanes = std::max(limits.of_short, limits.of_long);
+  plan.add_control();
+  plan.add_own(num_lanes);
+  for (int peer = 1; peer < num_ranks; ++peer) {
+    plan.add_send(peer, num_lanes);
+    plan.add_receive(peer, num_lanes);
+  }
+  return plan;
+}
+
+// Point-to-point messages to and from all others, whose headers have a warp each.
+JobPlan batch_with_all(int num_ranks, uint32_t num_lanes) {
+  JobPlan plan(0, {num_lanes, num_lanes});
+  for (int peer = 1; peer < num_ranks; ++peer) {
+    plan.add_send(peer, 1 + num_lanes);
+    plan.add_receive(peer, 1 + num_lanes);
+  }
+  return plan;
+}
+
+void expect_room(const JobPlan& plan, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) {
+  Result<LaunchShape> grid = plan.grid({}, most_warps, preferred_blocks);
+  ASSERT_TRUE(grid.ok()) << grid.status().message();
+  EXPECT_LE(grid.value().num_blocks, kHalfOfAHopper);
+}
+
+TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
+  for (const size_t block_bytes : {kMinBlockBytes, kMaxBlockBytes}) {
+    for (int num_ranks = 2; num_ranks <= kMaxTeamRanks; ++num_ranks) {
+      SCOPED_TRACE(std::to_string(num_ranks) + " ranks, blocks of " + std::to_string(block_bytes));
+      const Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
+      ASSERT_TRUE(layout.ok());
+      const uint32_t all_lanes = layout.value().channels[static_cast<int>(Channel::kCollective)].num_lanes;
+      const auto num_edges = static_cast<uint32_t>(num_ranks - 1);
+      const Result<LaneLimits> of_exchange = choose_lanes(all_lanes, num_edges, {});
+      const Result<LaneLimits> of_fold = choose_fold_lanes(all_lanes / 2, num_edges, {});
+      ASSERT_TRUE(of_exchange.ok() && of_fold.ok());
+      expect_room(everything(num_ranks, of_exchange.value()), kMostWarpsPerBlock);
+      expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongFoldBlock);
+      const uint32_t lanes_of_messages =
+          layout.value().channels[static_cast<int>(Channel::kPointToPoint)].num_lanes - 1;
+      const Result<LaneLimits> of_message = choose_message_lanes(lanes_of_messages, {});
+      ASSERT_TRUE(of_message.ok());
+      for (const uint32_t num_blocks : {kPreferredBlocks, kMostBlocks}) {
+        expect_room(batch_with_all(num_ranks, of_message.value().of_short), kMostWarpsPerBlock, num_blocks);
+        expect_room(batch_with_all(num_ranks, of_message.value().of_long), kMostWarpsPerBlock, num_blocks);
+      }
+    }
+  }
+}
+
+TEST(LineLaunch, more_than_can_run_at_once_is_refused) {
+  const JobPlan plan = everything(2, {.of_short = 256, .of_long = 256});
+  Result<LaunchShape> grid = plan.grid({}, kMostWarpsPerLongFoldBlock);
+  ASSERT_FALSE(grid.ok());
+  EXPECT_EQ(grid.status().code(), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace axon::device

@@ -1,0 +1,73 @@
+// What several ranks have put into slots, reduced as the host reduces it.
+#include "kernels/reduce_slots.hpp"
+
+#include "kernels/reference.hpp"
+
+namespace axon::testing {
+namespace {
+
+struct Case {
+  size_t num_elements;
+  int num_slots;
+  DataType dtype = DataType::kBFloat16;
+  Reduction reduction = Reduction::kSum;
+};
+
+class SlotFolds : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (num_devices() == 0) GTEST_SKIP() << "needs a GPU";
+  }
+
+  void check(const Case& what) {
+    const DeviceGuard guard(0);
+    const Stream stream = require(Stream::create());
+    const size_t num_bytes = what.num_elements * size_of(what.dtype), slot_bytes = (num_bytes + 255) / 256 * 256;
+    const DeviceBuffer slots(what.num_slots * slot_bytes), output(num_bytes);
+    std::vector<Bytes> inputs;
+    for (int slot = 0; slot < what.num_slots; ++slot) {
+      inputs.push_back(draw(what.dtype, what.num_elements, random_));
+      slots.upload(inputs[slot], slot * slot_bytes);
+    }
+    require(fold_slots({.slots = slots.data(),
+                        .slot_bytes = slot_bytes,
+                        .num_slots = what.num_slots,
+                        .output = output.data(),
+                        .num_elements = what.num_elements,
+                        .dtype = what.dtype,
+                        .reduction = what.reduction},
+                       stream));
+    require(stream.view().synchronize());
+    output.expect_contents(reduced(what.dtype, what.reduction, inputs),
+                           std::to_string(what.num_elements) + " of " + name_of(what.dtype));
+  }
+
+  std::mt19937 random_{20261122};
+};
+
+TEST_F(SlotFolds, all_sizes) {
+  for (const size_t num_elements : {0, 1, 7, 8, 9, 4095, 16'384, 16'385, 1'000'003}) {
+    for (const int num_slots : {2, 3, 4, 8}) check({num_elements, num_slots});
+  }
+}
+
+TEST_F(SlotFolds, all_types) {
+  for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64,
+                               DataType::kComplex64, DataType::kComplex128}) {
+    for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) check({10'001, 3, dtype, reduction});
+  }
+}
+
+TEST_F(SlotFolds, a_long_one_goes_around_the_grid) {
+  check({size_t{20} << 20, 4});
+}
+
+TEST(SlotFoldArguments, refused_before_any_launch) {
+  const StreamView none(nullptr);
+  EXPECT_EQ(fold_slots({.num_elements = 1, .dtype = DataType::kInt32}, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(fold_slots({.num_elements = 1, .dtype = DataType::kFloat32, .reduction = Reduction::kMax}, none).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace axon::testing

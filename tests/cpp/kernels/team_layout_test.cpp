@@ -1,0 +1,69 @@
+#include "kernels/team_layout.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "kernels/ll/collectives.hpp"
+
+namespace axon {
+namespace {
+
+struct Piece {
+  uint64_t begin, num_bytes;
+};
+
+std::vector<Piece> pieces_of(const TeamLayout& layout, int num_ranks) {
+  std::vector<Piece> pieces{{0, sizeof(TeamState)},
+                            {layout.rendezvous, num_ranks * sizeof(Rendezvous)},
+                            {layout.packets, uint64_t{2} * layout.region_packets * sizeof(Packet)}};
+  for (const ChannelLayout& channel : layout.channels) {
+    const uint64_t lanes = uint64_t{channel.num_lanes} * (num_ranks - 1);
+    pieces.push_back({channel.rings, lanes * channel.ring_frames * kFrameBytes});
+    pieces.push_back({channel.credits, lanes * sizeof(LaneCredit)});
+    pieces.push_back({channel.counters, lanes * sizeof(LaneCounters)});
+  }
+  return pieces;
+}
+
+TEST(TeamLayout, pieces_are_apart_and_within_the_block) {
+  for (int num_ranks = 2; num_ranks <= kMaxTeamRanks; ++num_ranks) {
+    for (size_t block_bytes = kMinBlockBytes; block_bytes <= kMaxBlockBytes; block_bytes += 777 * 4096) {
+      Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
+      ASSERT_TRUE(layout.ok());
+      uint64_t end = 0;
+      for (const Piece& piece : pieces_of(layout.value(), num_ranks)) {
+        EXPECT_GE(piece.begin, end);
+        EXPECT_EQ(piece.begin % 128, 0u);
+        end = piece.begin + piece.num_bytes;
+      }
+      EXPECT_LE(end, block_bytes) << num_ranks << " ranks, " << block_bytes << " bytes";
+      EXPECT_GE(layout.value().channels[0].num_lanes, 2u);  // contributions and totals
+      EXPECT_GE(layout.value().channels[1].num_lanes, 2u);  // headers and payload
+      for (const ChannelLayout& channel : layout.value().channels) {
+        EXPECT_GE(channel.ring_frames, 8u);
+        EXPECT_TRUE(std::has_single_bit(channel.ring_frames));
+      }
+    }
+  }
+}
+
+TEST(TeamLayout, sixteen_mebibytes_serve_four_ranks_well) {
+  Result<TeamLayout> layout = lay_out(4, size_t{16} << 20);
+  ASSERT_TRUE(layout.ok());
+  EXPECT_GE(layout.value().region_packets, one_shot_region_packets(4, size_t{512} << 10));
+  EXPECT_GE(layout.value().region_packets, two_shot_region_packets(4, size_t{1} << 20));
+  for (const ChannelLayout& channel : layout.value().channels) {
+    EXPECT_GE(uint64_t{3} * channel.num_lanes * channel.ring_frames * kFrameBytes, uint64_t{2} << 20);
+  }
+}
+
+TEST(TeamLayout, sizes_out_of_range_are_refused) {
+  EXPECT_FALSE(lay_out(1, kMinBlockBytes).ok());
+  EXPECT_FALSE(lay_out(kMaxTeamRanks + 1, kMinBlockBytes).ok());
+  EXPECT_FALSE(lay_out(2, kMinBlockBytes - 1).ok());
+  EXPECT_FALSE(lay_out(2, kMaxBlockBytes + 1).ok());
+}
+
+}  // namespace
+}  // namespace axon

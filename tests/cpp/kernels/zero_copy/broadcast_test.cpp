@@ -1,0 +1,195 @@
+// A tensor handed on from rank to rank, and what happens where a rank fails amid that.
+#include <atomic>
+
+#include "kernels/zero_copy/zero_copy_test.hpp"
+
+namespace axon::testing {
+namespace {
+
+struct Case {
+  size_t num_bytes;
+  int root = 0;
+  std::vector<int> num_blocks{};  // of rank r, repeated; none: as the layout wants
+  int num_spans = 0;
+};
+
+// One broadcast, of a tensor on each rank.
+class Broadcast {
+ public:
+  Broadcast(DeviceRanks& ranks, const Case& what, std::mt19937& random)
+      : ranks_(ranks), what_(what), contents_(random_bytes(what.num_bytes, random)) {
+    ranks.for_each([&](int rank) {
+      tensors_.emplace_back(what.num_bytes);
+      if (rank == what.root) tensors_[rank].upload(contents_);
+      places_.push_back({.data = ranks.publish(rank, tensors_[rank].data()),
+                         .num_blocks = what.num_blocks[rank % what.num_blocks.size()],
+                         .num_spans = what.num_spans});
+    });
+  }
+
+  SegmentPlace place(int rank) const { return places_[rank].data; }
+
+  Status enqueue(int rank) const { return enqueue(rank, tensors_[rank].data()); }
+  Status enqueue(int rank, std::byte* data) const {
+    return broadcast_either_way(ranks_.team(rank), {.data = data, .num_bytes = what_.num_bytes, .root = what_.root},
+                                places_[rank], ranks_.stream(rank));
+  }
+  void run() const {
+    ranks_.for_each([this](int rank) { require(enqueue(rank)); });
+  }
+
+  void expect_right() const {
+    ranks_.synchronize();
+    ranks_.expect_no_faults();
+    ranks_.for_each([this](int rank) {
+      tensors_[rank].expect_contents(contents_, "rank " + std::to_string(rank) + " of " +
+                                                    std::to_string(ranks_.size()) + ", root " +
+                                                    std::to_string(what_.root));
+    });
+  }
+
+ private:
+  DeviceRanks& ranks_;
+  Case what_;
+  Bytes contents_;
+  std::vector<DeviceBuffer> tensors_;
+  std::vector<BroadcastPlaces> places_;
+};
+
+class DirectBroadcasts : public RanksTest {
+ protected:
+  Case with_blocks(Case what) const {
+    if (what.num_blocks.empty()) what.num_blocks = {num_direct_blocks(GetParam())};
+    return what;
+  }
+
+  void check(const Case& what) {
+    const Broadcast broadcast(*ranks_, with_blocks(what), random_);
+    broadcast.run();
+    broadcast.expect_right();
+    expect_states(*ranks_, ++num_direct_, 0, "broadcast");
+  }
+
+  // As SetUp() does, with other options.
+  void start(const TeamOptions& options) { ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), options); }
+
+  std::mt19937 random_{20261126};
+  uint32_t num_direct_ = 0;
+};
+
+TEST_P(DirectBroadcasts, all_sizes_from_each_root) {
+  int root = 0;
+  for (const size_t num_bytes :
+       {0, 1, 15, 16, 17, 127, 128, 129, 4096, 65'535, 65'536, 65'537, 262'145, 1'234'567, (4 << 20) + 3}) {
+    check({num_bytes, root++ % ranks_->size()});
+  }
+}
+
+TEST_P(DirectBroadcasts, large) {
+  check({(size_t{200} << 20 >> (ranks_->size() > 4 ? 3 : 0)) + 5, ranks_->size() - 1});
+}
+
+TEST_P(DirectBroadcasts, any_grid) {
+  for (const int num_blocks : {1, 2, 3, 7}) {
+    for (const int num_spans : {1, 3}) check({1'300'001, 0, {num_blocks}, num_spans});
+  }
+}
+
+TEST_P(DirectBroadcasts, each_rank_has_a_grid_of_its_own) {
+  check({3'000'001, 0, {2, 5, 3}, 1});
+  check({3'000'001, 1, {7, 2}, 1});
+  if (GetParam().placement == Placement::kGpuEach) check({30'000'001, 1, {64, 8}});
+}
+
+TEST_P(DirectBroadcasts, a_miss_on_one_rank_makes_all_decline) {
+  if (ranks_->size() == 2) GTEST_SKIP() << "between two a peer passes nothing on";
+  for (int rank = 0; rank < ranks_->size(); ++rank) {
+    const int owner = rank == 1 ? 2 : 1;
+    const Broadcast broadcast(*ranks_, with_blocks({100'001}), random_);
+    ranks_->withdraw(rank, owner, broadcast.place(owner));
+    broadcast.run();
+    broadcast.expect_right();
+    expect_states(*ranks_, num_direct_, 1, "without a segment");
+    check({100'001});
+  }
+}
+
+// Nobody writes into the root's.
+TEST_P(DirectBroadcasts, the_root_needs_no_segment) {
+  const Broadcast broadcast(*ranks_, with_blocks({1'000'001}), random_);
+  for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, broadcast.place(0));
+  broadcast.run();
+  broadcast.expect_right();
+  expect_states(*ranks_, 1, 0, "root without a segment");
+}
+
+TEST_P(DirectBroadcasts, a_misaligned_tensor_makes_all_decline) {
+  const int odd = ranks_->size() - 1;
+  const Bytes contents = random_bytes(100'001, random_);
+  std::vector<DeviceBuffer> tensors;
+  std::vector<SegmentPlace> places;
+  ranks_->for_each([&](int rank) {
+    tensors.emplace_back(contents.size(), rank == odd ? 4 : 0);
+    if (rank == 0) tensors[0].upload(contents);
+    places.push_back(ranks_->publish(rank, tensors[rank].data()));
+  });
+  ranks_->for_each([&](int rank) {
+    require(broadcast_either_way(ranks_->team(rank), {.data = tensors[rank].data(), .num_bytes = contents.size()},
+                                 {.data = places[rank], .num_blocks = num_direct_blocks(GetParam())},
+                                 ranks_->stream(rank)));
+  });
+  ranks_->synchronize();
+  ranks_->expect_no_faults();
+  expect_states(*ranks_, 0, 1, "misaligned");
+  ranks_->for_each([&](int rank) { tensors[rank].expect_contents(contents, "rank " + std::to_string(rank)); });
+}
+
+// What has been told in an epoch is not taken for what is told in another, over 2³² of them.
+TEST_P(DirectBroadcasts, epoch_wraps) {
+  start({.block_bytes = GetParam().block_bytes(), .first_epoch = 0xFFFF'FFF8});
+  for (int round = 0; round < 20; ++round) check({size_t{1'000'001} + round, round % ranks_->size(), {}, 1});
+}
+
+// One after the other without a pause, from changing roots: a rank may be one operation ahead of another.
+TEST_P(DirectBroadcasts, in_a_row) {
+  std::vector<std::unique_ptr<Broadcast>> all;
+  for (int number = 0; number < 60; ++number) {
+    const size_t num_bytes = 1 + random_() % 1'000'000;
+    all.push_back(std::make_unique<Broadcast>(
+        *ranks_, with_blocks({num_bytes, static_cast<int>(random_() % ranks_->size()), {}, 1}), random_));
+    if (number % 7 == 3 && ranks_->size() > 2) ranks_->withdraw(0, 1, all.back()->place(1));
+  }
+  for (const auto& broadcast : all) broadcast->run();
+  for (const auto& broadcast : all) broadcast->expect_right();
+}
+
+TEST_P(DirectBroadcasts, replayed) {
+  const Broadcast broadcast(*ranks_, with_blocks({700'001, 0, {}, 1}), random_);
+  std::vector<std::unique_ptr<Graph>> graphs;
+  ranks_->for_each([&](int rank) {
+    graphs.push_back(std::make_unique<Graph>(ranks_->stream(rank), [&] { require(broadcast.enqueue(rank)); }));
+  });
+  for (int replay = 0; replay < 100; ++replay) {
+    ranks_->for_each([&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
+  }
+  broadcast.expect_right();
+  expect_states(*ranks_, 100, 0, "replays");
+}
+
+// Wherever they are: none waits for ever.
+TEST_P(DirectBroadcasts, abort_ends_all) {
+  for (const bool of_all : {true, false}) {
+    start({.block_bytes = GetParam().block_bytes(), .timeout_ns = of_all ? 60'000'000'000u : 50'000'000u});
+    const Broadcast broadcast(*ranks_, with_blocks({10'000'000, 0, {}, 1}), random_);
+    for (int number = 0; number < 200; ++number) broadcast.run();
+    for (int rank = 0; rank < ranks_->size(); ++rank) {
+      if (of_all || rank == 1) std::atomic_ref(ranks_->mailbox(rank).abort).store(1, std::memory_order_release);
+    }
+    ranks_->synchronize();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(layouts, DirectBroadcasts, kLayouts, name_of);
+
+}  // namespace
+}  // namespace axon::testing

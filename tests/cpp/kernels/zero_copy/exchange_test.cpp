@@ -1,0 +1,193 @@
+// Messages written straight into the receivers' tensors.
+#include "kernels/zero_copy/zero_copy_test.hpp"
+
+namespace axon::testing {
+namespace {
+
+// Bytes that rank `source` sends to rank `target`.
+using Sizes = std::vector<std::vector<size_t>>;
+
+Sizes even(int num_ranks, size_t num_bytes) {
+  return Sizes(num_ranks, std::vector<size_t>(num_ranks, num_bytes));
+}
+
+struct Case {
+  Sizes sizes;
+  std::vector<int> num_blocks{};  // of rank r, repeated; none: as the layout wants
+  size_t misalignment = 0;        // of what the last rank receives
+};
+
+// All messages of one exchange, each in buffers of its own.
+class Messages {
+ public:
+  Messages(DeviceRanks& ranks, const Case& what, std::mt19937& random)
+      : ranks_(ranks),
+        sizes_(what.sizes),
+        contents_(ranks.size()),
+        sent_(ranks.size()),
+        received_(ranks.size()),
+        places_(ranks.size()) {
+    ranks.for_each([&](int rank) {
+      places_[rank].num_blocks = what.num_blocks[rank % what.num_blocks.size()];
+      for (int peer = 0; peer < ranks.size(); ++peer) {
+        contents_[rank].push_back(random_bytes(sizes_[rank][peer], random));
+        sent_[rank].emplace_back(sizes_[rank][peer]);
+        sent_[rank][peer].upload(contents_[rank][peer]);
+        received_[rank].emplace_back(sizes_[peer][rank], rank == ranks.size() - 1 ? what.misalignment : 0);
+        places_[rank].receives[peer] = ranks.publish(rank, received_[rank][peer].data());
+      }
+    });
+  }
+
+  SegmentPlace place(int rank, int peer) const { return places_[rank].receives[peer]; }
+
+  void run() const {
+    ranks_.for_each([&](int rank) {
+      LineExchange call{.operation = DeviceOperation::kAllToAll};
+      for (int peer = 0; peer < ranks_.size(); ++peer) {
+        call.sends[peer] = {sent_[rank][peer].data(), sizes_[rank][peer]};
+        call.receives[peer] = {received_[rank][peer].data(), sizes_[peer][rank]};
+      }
+      require(exchange_either_way(ranks_.team(rank), call, places_[rank], ranks_.stream(rank)));
+    });
+  }
+
+  void expect_right() const { expect_received(ranks_, received_, contents_); }
+
+ private:
+  DeviceRanks& ranks_;
+  Sizes sizes_;
+  std::vector<std::vector<Bytes>> contents_;
+  std::vector<std::vector<DeviceBuffer>> sent_, received_;
+  std::vector<ExchangePlaces> places_;
+};
+
+class DirectExchanges : public RanksTest {
+ protected:
+  void check(Case what) {
+    if (what.num_blocks.empty()) what.num_blocks = {num_direct_blocks(GetParam())};
+    const Messages messages(*ranks_, what, random_);
+    messages.run();
+    messages.expect_right();
+    expect_states(*ranks_, ++num_direct_, 0, "exchange");
+  }
+
+  std::mt19937 random_{20261122};
+  uint32_t num_direct_ = 0;
+};
+
+TEST_P(DirectExchanges, all_sizes) {
+  for (const size_t num_bytes :
+       {0, 1, 7, 8, 9, 15, 16, 17, 31, 4095, 4096, 65'535, 65'536, 65'537, 123'457, (1 << 20) + 3}) {
+    check({even(ranks_->size(), num_bytes)});
+  }
+}
+
+TEST_P(DirectExchanges, large) {
+  check({even(ranks_->size(), size_t{40} << 20 >> (ranks_->size() > 4 ? 3 : 0))});
+}
+
+TEST_P(DirectExchanges, any_grid) {
+  for (const int num_blocks : {1, 2, 3, 7}) check({even(ranks_->size(), 300'001), {num_blocks}});
+}
+
+TEST_P(DirectExchanges, each_rank_has_a_grid_of_its_own) {
+  check({even(ranks_->size(), 300'001), {2, 5, 3}});
+  check({even(ranks_->size(), 300'001), {7, 2}});
+  if (GetParam().placement == Placement::kGpuEach) check({even(ranks_->size(), 3'000'001), {64, 8}});
+}
+
+TEST_P(DirectExchanges, uneven_messages) {
+  for (int round = 0; round < 10; ++round) {
+    Sizes sizes = even(ranks_->size(), 0);
+    for (auto& row : sizes) {
+      for (size_t& size : row) size = random_() % 8 == 0 ? 0 : random_() % (1 + random_() % 300'000);
+    }
+    check({sizes});
+  }
+}
+
+TEST_P(DirectExchanges, one_to_all_and_all_to_one) {
+  for (const int root : {0, ranks_->size() - 1}) {
+    Sizes scatter = even(ranks_->size(), 0), gather = scatter;
+    for (int rank = 0; rank < ranks_->size(); ++rank) scatter[root][rank] = gather[rank][root] = 700'001;
+    check({scatter});
+    check({gather});
+  }
+}
+
+TEST_P(DirectExchanges, a_miss_on_one_rank_makes_all_decline) {
+  for (int rank = 0; rank < ranks_->size(); ++rank) {
+    const int owner = (rank + 1) % ranks_->size();
+    const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_direct_blocks(GetParam())}}, random_);
+    ranks_->withdraw(rank, owner, messages.place(owner, rank));
+    messages.run();
+    messages.expect_right();
+    expect_states(*ranks_, num_direct_, 1, "without a segment");
+    check({even(ranks_->size(), 100'001)});
+  }
+}
+
+TEST_P(DirectExchanges, a_misaligned_tensor_makes_all_decline) {
+  const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_direct_blocks(GetParam())}, 8}, random_);
+  messages.run();
+  messages.expect_right();
+  expect_states(*ranks_, 0, 1, "misaligned");
+}
+
+// What need not be reached need not have a place.
+TEST_P(DirectExchanges, empty_messages_need_no_segment) {
+  Sizes sizes = even(ranks_->size(), 0);
+  sizes[0][1] = 50'000;
+  const Messages messages(*ranks_, {sizes, {num_direct_blocks(GetParam())}}, random_);
+  for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, messages.place(0, rank));
+  messages.run();
+  messages.expect_right();
+  expect_states(*ranks_, 1, 0, "exchange");
+}
+
+TEST_P(DirectExchanges, the_own_block_may_stay_in_place) {
+  constexpr size_t kBytes = 100'000;
+  std::vector<DeviceBuffer> all;
+  std::vector<Bytes> inputs;
+  std::vector<SegmentPlace> places;
+  ranks_->for_each([&](int rank) {
+    all.emplace_back(kBytes * ranks_->size());
+    inputs.push_back(random_bytes(kBytes, random_));
+    all[rank].upload(inputs[rank], rank * kBytes);
+    places.push_back(ranks_->publish(rank, all[rank].data()));
+  });
+  ranks_->for_each([&](int rank) {
+    LineExchange call{.operation = DeviceOperation::kAllGather};
+    ExchangePlaces where{.num_blocks = num_direct_blocks(GetParam())};
+    for (int peer = 0; peer < ranks_->size(); ++peer) {
+      call.sends[peer] = {all[rank].data() + rank * kBytes, kBytes};
+      call.receives[peer] = {all[rank].data() + peer * kBytes, kBytes};
+      where.receives[peer] = places[rank];
+      where.receives[peer].offset = places[rank].offset + peer * kBytes;
+    }
+    require(exchange_either_way(ranks_->team(rank), call, where, ranks_->stream(rank)));
+  });
+  ranks_->synchronize();
+  ranks_->expect_no_faults();
+  expect_states(*ranks_, 1, 0, "all_gather");
+  const Bytes expected = concatenated(inputs);
+  ranks_->for_each([&](int rank) { all[rank].expect_contents(expected, "rank " + std::to_string(rank)); });
+}
+
+INSTANTIATE_TEST_SUITE_P(layouts, DirectExchanges, kLayouts, name_of);
+
+TEST(DirectArguments, refused_before_any_launch) {
+  const DeviceTeam team = team_without_memory();
+  const StreamView none(nullptr);
+  EXPECT_EQ(exchange_direct(team, {.channel = Channel::kPointToPoint}, {}, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(exchange_direct(team, {}, {.num_blocks = kMaxBlocks + 1}, none).code(), ErrorCode::kInvalidArgument);
+  LineExchange call;
+  call.sends[0].num_bytes = 1;
+  EXPECT_EQ(exchange_direct(team, call, {}, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(all_reduce_direct(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, {}, none).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace axon::testing

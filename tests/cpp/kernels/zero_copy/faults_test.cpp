@@ -1,0 +1,437 @@
+// Direct kernels without all their peers, aborted, or at odds: they return with a report, nothing is written, and none
+// ends while a peer may still write to its rank.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "kernels/ll/collectives.hpp"
+#include "kernels/zero_copy/launch.hpp"
+#include "kernels/zero_copy/zero_copy_test.hpp"
+
+namespace axon::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kShortTimeoutNs = 50'000'000;
+constexpr size_t kElements = 500'000;
+constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in direct_meeting.cuh
+const Bytes kUntouched(kElements * 4, std::byte{0xA5});
+
+class DirectFaults : public LayoutTest {
+ protected:
+  // Tensors before any kernel: allocating one waits for the device.
+  void SetUp() override {
+    LayoutTest::SetUp();
+    if (IsSkipped()) return;
+    for (const int device : GetParam().devices()) {
+      DeviceGuard guard(device);
+      require(load_kernels(GetParam().num_ranks));
+      inputs_.emplace_back(kElements * 4 + 16);
+      outputs_.emplace_back(kElements * 4);
+    }
+  }
+
+  DeviceRanks ranks(uint64_t timeout_ns = 5'000'000'000) {
+    DeviceRanks ranks(GetParam().devices(), {.block_bytes = GetParam().block_bytes(), .timeout_ns = timeout_ns});
+    places_.clear();
+    for (int rank = 0; rank < ranks.size(); ++rank) {
+      DeviceGuard guard(ranks.device(rank));
+      places_.push_back({.input = ranks.publish(rank, inputs_[rank].data()),
+                         .output = ranks.publish(rank, outputs_[rank].data()),
+                         .num_blocks = num_direct_blocks(GetParam())});
+    }
+    return ranks;
+  }
+
+  void all_reduce(const DeviceRanks& ranks, int rank, size_t num_elements = kElements) {
+    DeviceGuard guard(ranks.device(rank));
+    require(all_reduce_either_way(ranks.team(rank),
+                                  {.input = inputs_[rank].data(),
+                                   .output = outputs_[rank].data(),
+                                   .num_elements = num_elements,
+                                   .dtype = DataType::kFloat32,
+                                   .reduction = Reduction::kSum},
+                                  places_[rank], ranks.stream(rank)));
+  }
+
+  void expect_untouched(const DeviceRanks& ranks) {
+    ranks.for_each([&](int rank) { outputs_[rank].expect_contents(kUntouched, "rank " + std::to_string(rank)); });
+    expect_states(ranks, 0, 0, "failed");
+  }
+
+  void expect_usable() {
+    DeviceRanks fresh = ranks();
+    for (int rank = 0; rank < fresh.size(); ++rank) all_reduce(fresh, rank);
+    fresh.synchronize();
+    fresh.expect_no_faults();
+    expect_states(fresh, 1, 0, "usable");
+  }
+
+  std::vector<DeviceBuffer> inputs_, outputs_;
+  std::vector<ReductionPlaces> places_;
+};
+
+TEST_P(DirectFaults, missing_rank_times_out_and_is_named) {
+  DeviceRanks ranks = this->ranks(kShortTimeoutNs);
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
+  ranks.synchronize();
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) {
+    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kTimeout);
+    EXPECT_EQ(ranks.mailbox(rank).report.peer, ranks.size() - 1);
+    EXPECT_EQ(ranks.mailbox(rank).report.ours.num_bytes, kElements * 4);
+  }
+  expect_untouched(ranks);
+  expect_usable();
+}
+
+TEST_P(DirectFaults, abort_ends_the_wait_and_all_later_launches) {
+  DeviceRanks ranks = this->ranks(60'000'000'000);
+  for (int operation = 0; operation < 100; ++operation) {
+    for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
+  }
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    std::atomic_ref(ranks.mailbox(rank).abort).store(1, std::memory_order_release);
+  }
+  ranks.synchronize();
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kAborted);
+  expect_untouched(ranks);
+  expect_usable();
+}
+
+TEST_P(DirectFaults, mismatch_is_seen_by_both_sides) {
+  DeviceRanks ranks = this->ranks();
+  const int odd = ranks.size() - 1;
+  for (int rank = 0; rank < ranks.size(); ++rank) all_reduce(ranks, rank, rank == odd ? kElements - 1 : kElements);
+  ranks.synchronize();
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    ASSERT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
+    const FaultReport& report = ranks.mailbox(rank).report;
+    EXPECT_EQ(report.ours.num_bytes, 4 * (rank == odd ? kElements - 1 : kElements));
+    EXPECT_EQ(report.theirs.num_bytes, 4 * (rank == odd ? kElements : kElements - 1));
+  }
+  expect_untouched(ranks);
+  expect_usable();
+}
+
+TEST_P(DirectFaults, mismatch_between_packets_and_direct_kernels) {
+  DeviceRanks ranks = this->ranks();
+  const int odd = ranks.size() - 1;
+  const size_t num_elements = 2000;  // in packets that lie on words, verdicts and exits
+  for (int rank = 0; rank < odd; ++rank) all_reduce(ranks, rank);
+  {
+    DeviceGuard guard(ranks.device(odd));
+    require(all_reduce_one_shot(ranks.team(odd),
+                                {.input = inputs_[odd].data(),
+                                 .output = inputs_[odd].data(),
+                                 .num_elements = num_elements,
+                                 .dtype = DataType::kFloat32,
+                                 .reduction = Reduction::kSum},
+                                ranks.stream(odd)));
+  }
+  ranks.synchronize();
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
+  }
+  expect_untouched(ranks);
+  expect_usable();
+}
+
+INSTANTIATE_TEST_SUITE_P(layouts, DirectFaults, kLayouts, name_of);
+
+// The packets that a peer of rank 0 sends in the first epoch, one after the other as the test wants.
+class Puppet {
+ public:
+  static constexpr uint32_t kNumBlocks = 5;  // more than rank 0 has
+
+  Puppet(const DeviceRanks& ranks, int rank)
+      : team_(ranks.team(0)),
+        rank_(static_cast<uint32_t>(rank)),
+        num_ranks_(static_cast<uint32_t>(ranks.size())),
+        packet_(require(PinnedMemory::allocate(sizeof(Packet)))),
+        stream_(require(Stream::create())) {}
+
+  void announce(const DeviceDescriptor& descriptor, SegmentPlace readable, SegmentPlace writable) const {
+    send(rank_, descriptor);
+    send(num_ranks_ + 2 * rank_, readable);
+    send(num_ranks_ + 2 * rank_ + 1, writable);
+  }
+  void agree() const {
+    const uint32_t verdict[2] = {static_cast<uint32_t>(device::Verdict::kYes), device::kVerdictMark | kNumBlocks};
+    send(3 * num_ranks_ + rank_, verdict);
+  }
+  void tell_progress(uint32_t block, uint32_t count) const {
+    const uint32_t progress[2] = {count, 0};
+    send((4 + kMaxBlocks + block) * num_ranks_ + rank_, progress);
+  }
+  void leave(uint32_t done) const {
+    for (uint32_t block = 0; block < kNumBlocks; ++block) leave_block(block, done);
+  }
+  void leave_block(uint32_t block, uint32_t done) const {
+    const uint32_t exit[2] = {done, kNumBlocks};
+    send((4 + block) * num_ranks_ + rank_, exit);
+  }
+
+ private:
+  template <typename Payload>
+  void send(uint32_t index, const Payload& payload) const {
+    static_assert(sizeof payload == 8);
+    constexpr uint32_t kEpoch = 1;
+    uint32_t words[2];
+    std::memcpy(words, &payload, 8);
+    *reinterpret_cast<Packet*>(packet_.data()) = {words[0], kEpoch, words[1], kEpoch};
+    const size_t begin = team_.layout.packets + (kEpoch * size_t{team_.layout.region_packets} + index) * sizeof(Packet);
+    require(copy_async(team_.blocks[0] + begin, packet_.data(), sizeof(Packet), stream_));
+    require(stream_.view().synchronize());
+  }
+
+  const DeviceTeam& team_;
+  uint32_t rank_, num_ranks_;
+  PinnedMemory packet_;
+  Stream stream_;
+};
+
+// Rank 0 of some, whose peers are puppets.
+class DirectGuards : public ::testing::Test {
+ protected:
+  static constexpr int kNumBlocks = 2;
+  static constexpr size_t kBytes = 100'000;
+
+  void SetUp() override {
+    if (num_devices() == 0) GTEST_SKIP() << "needs a GPU";
+  }
+
+  void set_up_ranks(int num_ranks) {
+    ranks_ = std::make_unique<DeviceRanks>(std::vector<int>(num_ranks, 0), TeamOptions{.timeout_ns = kShortTimeoutNs});
+    DeviceGuard guard(0);
+    require(load_kernels(num_ranks));
+    std::mt19937 random(20261122);
+    contents_ = random_bytes(kBytes, random);
+    source_ = std::make_unique<DeviceBuffer>(kBytes);
+    source_->upload(contents_);
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      targets_.emplace_back(kBytes);
+      places_.push_back(ranks_->publish(rank, targets_[rank].data()));
+      puppets_.push_back(std::make_unique<Puppet>(*ranks_, rank));
+    }
+  }
+
+  void announce(int rank) {
+    const DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(DeviceOperation::kAllGather),
+                                      .dtype = static_cast<uint64_t>(DataType::kByte),
+                                      .reduction = static_cast<uint64_t>(Reduction::kNone),
+                                      .root = kNoRoot,
+                                      .num_bytes = kBytes};
+    puppets_[rank]->announce(descriptor, SegmentPlace{}, places_[rank]);
+  }
+
+  void announce_reduction(int rank) {
+    const DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(DeviceOperation::kAllReduce),
+                                      .dtype = static_cast<uint64_t>(DataType::kFloat32),
+                                      .reduction = static_cast<uint64_t>(Reduction::kSum),
+                                      .root = kNoRoot,
+                                      .num_bytes = kBytes};
+    puppets_[rank]->announce(descriptor, places_[rank], places_[rank]);
+  }
+
+  // From rank 1, to 0 and 2, which pass on a part of one stretch each.
+  void announce_broadcast(int rank) {
+    const DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(DeviceOperation::kBroadcast),
+                                      .dtype = static_cast<uint64_t>(DataType::kByte),
+                                      .reduction = static_cast<uint64_t>(Reduction::kNone),
+                                      .root = 1,
+                                      .num_bytes = kBytes};
+    puppets_[rank]->announce(descriptor, SegmentPlace{}, rank == 1 ? SegmentPlace{} : places_[rank]);
+  }
+
+  void launch_broadcast() {
+    DeviceGuard guard(0);
+    targets_[0].upload(contents_);
+    const BroadcastPlaces places{.data = places_[0], .num_blocks = kNumBlocks};
+    require(broadcast_direct(ranks_->team(0), {.data = targets_[0].data(), .num_bytes = kBytes, .root = 1}, places,
+                             ranks_->stream(0)));
+    began_ = Clock::now();
+  }
+
+  void launch() {
+    DeviceGuard guard(0);
+    LineExchange call{.operation = DeviceOperation::kAllGather};
+    ExchangePlaces places{.num_blocks = kNumBlocks};
+    for (int rank = 0; rank < ranks_->size(); ++rank) {
+      call.sends[rank] = {source_->data(), kBytes};
+      call.receives[rank] = {targets_[0].data(), kBytes};
+      places.receives[rank] = places_[0];
+    }
+    require(exchange_direct(ranks_->team(0), call, places, ranks_->stream(0)));
+    began_ = Clock::now();
+  }
+
+  void launch_reduction() {
+    DeviceGuard guard(0);
+    const LineReduction call{.input = source_->data(),
+                             .output = targets_[0].data(),
+                             .num_elements = kBytes / sizeof(float),
+                             .dtype = DataType::kFloat32,
+                             .reduction = Reduction::kSum};
+    const ReductionPlaces places{.input = {}, .output = places_[0], .num_blocks = kNumBlocks};
+    require(all_reduce_direct(ranks_->team(0), call, places, ranks_->stream(0)));
+    began_ = Clock::now();
+  }
+
+  // The host knows of the failure while the kernel still runs.
+  void await_report() {
+    while (code_of(ranks_->mailbox(0)) == FaultCode::kNone && Clock::now() - began_ < kLongestGuard) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+    EXPECT_EQ(cudaStreamQuery(ranks_->stream(0).get()), cudaErrorNotReady);
+  }
+
+  void expect_end_before_the_guard_gives_up() {
+    require(ranks_->stream(0).synchronize());
+    EXPECT_LT(Clock::now() - began_, kLongestGuard);
+  }
+
+  std::unique_ptr<DeviceRanks> ranks_;
+  Bytes contents_;
+  std::unique_ptr<DeviceBuffer> source_;
+  std::vector<DeviceBuffer> targets_;
+  std::vector<SegmentPlace> places_;
+  std::vector<std::unique_ptr<Puppet>> puppets_;
+  Clock::time_point began_;
+};
+
+TEST_F(DirectGuards, a_puppet_can_play_along) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  puppets_[1]->leave(device::kPartDone);
+  launch();
+  require(ranks_->stream(0).synchronize());
+  ranks_->expect_no_faults();
+  EXPECT_EQ(ranks_->state(0).num_direct, 1u);
+  targets_[1].expect_contents(contents_, "peer");
+}
+
+// It has agreed and failed then: what it owes does not come, and must not be taken for done.
+TEST_F(DirectGuards, a_peer_that_has_not_done_its_part_is_missed) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  puppets_[1]->leave(0);
+  launch();
+  expect_end_before_the_guard_gives_up();
+  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+  EXPECT_EQ(ranks_->mailbox(0).report.peer, 1);
+}
+
+TEST_F(DirectGuards, a_peer_that_is_late_to_end_is_waited_for) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  launch();
+  await_report();
+  puppets_[1]->leave(device::kPartDone);
+  expect_end_before_the_guard_gives_up();
+  targets_[1].expect_contents(contents_, "peer");
+}
+
+// Each of them: the peer may still write from any.
+TEST_F(DirectGuards, all_blocks_of_a_peer_are_waited_for) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  for (uint32_t block = 0; block + 1 < Puppet::kNumBlocks; ++block) puppets_[1]->leave_block(block, device::kPartDone);
+  launch();
+  await_report();
+  puppets_[1]->leave_block(Puppet::kNumBlocks - 1, device::kPartDone);
+  expect_end_before_the_guard_gives_up();
+}
+
+TEST_F(DirectGuards, who_has_agreed_waits_even_without_having_heard_all) {
+  set_up_ranks(3);
+  announce(1);
+  announce(2);
+  puppets_[1]->agree();
+  launch();
+  await_report();
+  EXPECT_EQ(ranks_->mailbox(0).report.peer, 2);
+  puppets_[1]->leave(0);
+  puppets_[2]->leave(0);
+  expect_end_before_the_guard_gives_up();
+  for (int rank = 0; rank < 3; ++rank) targets_[rank].expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
+}
+
+// What it has read of a peer that never agrees goes nowhere.
+TEST_F(DirectGuards, a_reduction_that_has_begun_to_read_gives_up) {
+  set_up_ranks(2);
+  announce_reduction(1);
+  launch_reduction();
+  await_report();
+  puppets_[1]->leave(0);
+  expect_end_before_the_guard_gives_up();
+  for (const DeviceBuffer& target : targets_) target.expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
+}
+
+TEST_F(DirectGuards, a_part_is_passed_on_once_the_root_has_told) {
+  set_up_ranks(3);
+  for (const int rank : {1, 2}) {
+    announce_broadcast(rank);
+    puppets_[rank]->agree();
+    puppets_[rank]->leave(device::kPartDone);
+  }
+  puppets_[1]->tell_progress(0, 1);
+  launch_broadcast();
+  require(ranks_->stream(0).synchronize());
+  ranks_->expect_no_faults();
+  Bytes expected(kBytes, std::byte{0xA5});
+  std::copy_n(contents_.begin(), (kBytes / 2 + 127) / 128 * 128, expected.begin());
+  targets_[2].expect_contents(expected, "peer");
+}
+
+// Its word of the own first stretch does not come; the other peer may still write here.
+TEST_F(DirectGuards, a_root_that_falls_silent_is_missed) {
+  set_up_ranks(3);
+  for (const int rank : {1, 2}) {
+    announce_broadcast(rank);
+    puppets_[rank]->agree();
+  }
+  launch_broadcast();
+  await_report();
+  EXPECT_EQ(ranks_->mailbox(0).report.peer, 1);
+  for (const int rank : {1, 2}) puppets_[rank]->leave(0);
+  expect_end_before_the_guard_gives_up();
+  targets_[2].expect_contents(Bytes(kBytes, std::byte{0xA5}), "peer");
+}
+
+TEST_F(DirectGuards, a_process_that_has_ended_is_not_waited_for) {
+  set_up_ranks(2);
+  std::atomic_ref(ranks_->mailbox(0).gone).store(1u << 1, std::memory_order_release);
+  announce(1);
+  puppets_[1]->agree();
+  launch();
+  expect_end_before_the_guard_gives_up();
+  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kGone);
+}
+
+TEST_F(DirectGuards, the_guard_gives_up) {
+  set_up_ranks(2);
+  announce(1);
+  puppets_[1]->agree();
+  launch();
+  require(ranks_->stream(0).synchronize());
+  EXPECT_GE(Clock::now() - began_, kLongestGuard);
+  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+}
+
+TEST_F(DirectGuards, who_has_not_agreed_does_not_wait) {
+  set_up_ranks(3);
+  announce(1);  // 2 never does
+  launch();
+  expect_end_before_the_guard_gives_up();
+  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+  EXPECT_EQ(ranks_->mailbox(0).report.peer, 2);
+}
+
+}  // namespace
+}  // namespace axon::testing

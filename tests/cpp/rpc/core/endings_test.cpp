@@ -1,0 +1,184 @@
+// What a runtime waits for before it ends, what ends with its engine, and its bounds.
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "comes_true.hpp"
+#include "memory/host_buffer.hpp"
+#include "rpc/core/runtimes.hpp"
+#include "transport/node.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+class EndingsTest : public testing::Test {
+ protected:
+  // Everything beyond 1,000 bytes waits at its sender.
+  LoopbackFabric fabric_{{.largest_eager_num_bytes = 1000, .mailbox_capacity = 1 << 20}};
+};
+
+// Does not say where its answer goes until it is told to.
+class HesitantCall final : public Call {
+ public:
+  HesitantCall() { landing = Landing::kAsked; }
+  std::atomic<bool> announced{false};
+
+ private:
+  void on_announced() noexcept override { announced.store(true); }
+};
+
+TEST_F(EndingsTest, answers_that_callers_have_not_fetched_are_waited_for) {
+  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  ASSERT_TRUE(pair.server->add("echo", echo).ok());
+  const Bytes bytes = pattern(100'000, 1);
+  const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);
+  fill(call->request, "echo", bytes);
+  pair.to_server->start(*call);
+  ASSERT_TRUE(comes_true([&] { return call->announced.load(); }));
+  EXPECT_FALSE(pair.server->is_idle());
+  EXPECT_FALSE(pair.client->is_idle());
+  Bytes memory(bytes.size());
+  const Buffer buffer{memory.data(), memory.size()};
+  pair.to_server->accept(*call, {&buffer, 1});
+  wait_for(*pair.to_server, *call);
+  EXPECT_EQ(memory, bytes);
+  EXPECT_TRUE(comes_true([&] { return pair.server->is_idle() && pair.client->is_idle(); }));
+}
+
+TEST_F(EndingsTest, messages_without_an_answer_are_waited_for) {
+  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  std::atomic<Invocation*> held{nullptr};
+  ASSERT_TRUE(pair.server->add("hold", [&](Invocation& each) { held.store(&each); }).ok());
+  const CallPointer call = CallPointer::adopt(*new Call);
+  fill(call->request, "hold", pattern(8, 1));
+  call->answer = Call::Answer::kNone;
+  pair.to_server->start(*call);
+  wait_for(*pair.to_server, *call);
+  ASSERT_TRUE(comes_true([&] { return held.load() != nullptr; }));
+  EXPECT_FALSE(pair.client->is_idle());
+  held.load()->reply();
+  EXPECT_TRUE(comes_true([&] { return pair.client->is_idle(); }));
+}
+
+TEST_F(EndingsTest, what_moves_between_us_and_the_dead_is_not_waited_for) {
+  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  ASSERT_TRUE(pair.server->add("echo", echo).ok());
+  const Bytes bytes = pattern(100'000, 1);
+  const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);
+  fill(call->request, "echo", bytes);
+  pair.to_server->start(*call);
+  ASSERT_TRUE(comes_true([&] { return call->announced.load(); }));
+  fabric_.kill(1);
+  EXPECT_TRUE(comes_true([&] { return pair.server->is_idle(); }));
+}
+
+TEST_F(EndingsTest, runtimes_are_not_kept_by_an_engine_that_is_shut_down) {
+  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  ASSERT_TRUE(pair.server->add("echo", echo).ok());
+  const Bytes bytes = pattern(100'000, 1);
+  const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);  // nobody fetches its answer
+  fill(call->request, "echo", bytes);
+  pair.to_server->start(*call);
+  ASSERT_TRUE(comes_true([&] { return call->announced.load(); }));
+  EXPECT_GT(pair.server.use_count(), 1);
+  pair.server_engine().shut_down();
+  EXPECT_TRUE(comes_true([&] { return pair.server.use_count() == 1; }));
+  pair.to_server->cancel(*call);
+}
+
+TEST_F(EndingsTest, calls_beyond_those_that_may_run_are_refused) {
+  TwoRuntimes pair(loopback_transports(fabric_, 2), {.name = "server", .max_running_calls = 2});
+  std::mutex mutex;
+  std::vector<Invocation*> held;
+  ASSERT_TRUE(pair.server
+                  ->add("hold",
+                        [&](Invocation& each) {
+                          const std::lock_guard lock(mutex);
+                          held.push_back(&each);
+                        })
+                  .ok());
+  ASSERT_TRUE(pair.server->add("echo", echo).ok());
+  const Bytes bytes = pattern(8, 1);
+  const CallPointer first = start(*pair.to_server, "hold", bytes);
+  const CallPointer second = start(*pair.to_server, "hold", bytes);
+  const CallPointer refused = invoke(*pair.to_server, "hold", bytes);
+  ASSERT_EQ(refused->status().code(), ErrorCode::kRemote);
+  EXPECT_EQ(refused->status().message(), "BufferError");
+  ValueReader reader(refused->reply().values());
+  EXPECT_EQ(reader.next().count, 2u);
+  EXPECT_NE(reader.next().text().find("2 calls that it has not answered"), std::string_view::npos);
+  std::vector<Invocation*> left;
+  ASSERT_TRUE(comes_true([&] {
+    const std::lock_guard lock(mutex);
+    left = held;
+    return left.size() == 2;
+  }));
+  for (Invocation* each : left) echo(*each);
+  wait_for(*pair.to_server, *first);
+  wait_for(*pair.to_server, *second);
+  EXPECT_TRUE(invoke(*pair.to_server, "echo", bytes)->status().ok());
+}
+
+TEST_F(EndingsTest, values_beyond_the_bound_fail_by_name) {
+  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  const auto answer_much = [](Invocation& each) {
+    each.answer.open();
+    each.answer.bytes().resize(each.answer.bytes().size() + kMostValueBytes + 1);
+    each.answer.seal();
+    each.reply();
+  };
+  ASSERT_TRUE(pair.server->add("much", answer_much).ok());
+  const CallPointer call = invoke(*pair.to_server, "much", {}, 10min);  // under a sanitizer a gigabyte takes its time
+  EXPECT_EQ(call->status().message(), "ValueError");
+  ValueReader reader(call->reply().values());
+  EXPECT_EQ(reader.next().count, 2u);
+  EXPECT_NE(reader.next().text().find(": 1073741825; allowed: up to 1073741824"), std::string_view::npos);
+}
+
+TEST_F(EndingsTest, memory_of_a_call_is_given_back_once_it_is_answered) {
+  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  std::atomic<const std::byte*> came{nullptr};
+  const auto look = [&](Invocation& each) {
+    came = each.arguments().tensors()[0].data.data;
+    each.answer.open();
+    each.answer.seal();
+    each.reply();
+  };
+  ASSERT_TRUE(pair.server->add("look", look).ok());
+  const std::vector<std::byte> bytes(3 << 20);
+  EXPECT_TRUE(invoke(*pair.to_server, "look", bytes)->status().ok());
+  EXPECT_TRUE(comes_true([&] {
+    std::vector<Block> blocks;
+    while (blocks.size() < 8 && (blocks.empty() || blocks.back().data() != came)) {
+      blocks.push_back(Block::take(bytes.size()));
+    }
+    return blocks.back().data() == came;
+  }));
+}
+
+TEST_F(EndingsTest, neighbours_that_are_gone_are_not_counted) {
+  Engines engines(loopback_transports(fabric_, 2));
+  Engine& engine = engines[0];
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  PeerCard card = engines[1].make_card().card();
+  card.pid = child;
+  const auto count = [&] { return engine.exclusively([&] { return engine.num_neighbours(); }); };
+  ASSERT_TRUE(engine.exclusively([&] { return engine.meet(card); }).ok());
+  EXPECT_EQ(count(), 1);
+  kill(child, SIGKILL);
+  EXPECT_TRUE(comes_true([&] { return count() == 0; }));
+  waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace axon

@@ -1,0 +1,258 @@
+// Listeners and connectors over sockets of this host.
+#include "rpc/core/handshake/listener.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "rpc/core/handshake/sockets.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = sync::Clock;
+
+Secret secret_of(const std::string& text) {
+  return Secret::from(std::as_bytes(std::span(text))).value();
+}
+
+const Secret kSecret = secret_of("0123456789abcdef");
+
+Introduction named(const std::string& name, uint64_t key = 1) {
+  return {.name = name, .incarnation = 1, .key = key, .card = {std::byte{1}}};
+}
+
+bool is_hung_up(const FileDescriptor& socket) {
+  char byte;
+  return wait_for(socket, POLLIN, Clock::now() + 30s) && recv(socket.get(), &byte, 1, 0) <= 0;
+}
+
+class ListenerTest : public testing::Test {
+ protected:
+  void open(const Listener::Limits& limits = {}) {
+    auto opened = Listener::open({"127.0.0.1", 0}, kSecret, limits, [this](Meeting meeting) { return met(meeting); });
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    listener_ = std::move(opened).value();
+  }
+
+  Result<Introduction> met(Meeting& meeting) {
+    if (meeting.peer.name == "unwanted") return Status(ErrorCode::kResourceExhausted, "no room");
+    const std::lock_guard lock(mutex_);
+    meetings_.push_back(std::move(meeting));
+    return named("server", 100 + meetings_.back().peer.key);
+  }
+
+  Place place() const { return {"127.0.0.1", listener_->port()}; }
+  Result<Meeting> connect(const Introduction& own, const Secret& secret = kSecret) {
+    return introduce(place(), secret, own, Clock::now() + 30s);
+  }
+  // Connected, and silent so far.
+  FileDescriptor knock() {
+    Result<FileDescriptor> socket = connect_to(place(), Clock::now() + 30s);
+    EXPECT_TRUE(socket.ok()) << socket.status().message();
+    return std::move(socket).value();
+  }
+  void expect_count(uint64_t Listener::Counts::* what, uint64_t number) {
+    const Clock::time_point deadline = Clock::now() + 30s;
+    while (listener_->counts().*what < number && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_GE(listener_->counts().*what, number);
+  }
+
+  std::unique_ptr<Listener> listener_;
+  std::mutex mutex_;
+  std::vector<Meeting> meetings_;
+};
+
+TEST_F(ListenerTest, two_meet_and_the_socket_tells_when_the_other_is_gone) {
+  open();
+  Result<Meeting> meeting = connect(named("worker", 7));
+  ASSERT_TRUE(meeting.ok()) << meeting.status().message();
+  EXPECT_EQ(meeting.value().peer, named("server", 107));
+  ASSERT_EQ(meetings_.size(), 1u);
+  EXPECT_EQ(meetings_[0].peer, named("worker", 7));
+  pollfd quiet{.fd = meetings_[0].socket.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&quiet, 1, 0), 0);
+  meeting.value().socket = FileDescriptor();
+  EXPECT_TRUE(is_hung_up(meetings_[0].socket));
+}
+
+TEST_F(ListenerTest, a_hundred_meet_at_once) {
+  open({.num_pending = 16, .patience = 30s, .patience_when_crowded = 30s});  // most wait in the kernel's queue
+  std::vector<std::thread> threads;
+  std::vector<uint64_t> told(100);
+  for (uint64_t i = 0; i < told.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Result<Meeting> meeting = connect(named("worker", i));
+      if (meeting.ok()) told[i] = meeting.value().peer.key;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (uint64_t i = 0; i < told.size(); ++i) EXPECT_EQ(told[i], 100 + i);
+  std::set<uint64_t> keys;
+  for (const Meeting& meeting : meetings_) keys.insert(meeting.peer.key);
+  EXPECT_EQ(keys.size(), told.size());
+  expect_count(&Listener::Counts::num_met, told.size());
+}
+
+TEST_F(ListenerTest, who_may_not_come_hears_why) {
+  open();
+  Status wrong = std::move(connect(named("worker"), secret_of("fedcba9876543210")).status());
+  EXPECT_EQ(wrong.code(), ErrorCode::kUnauthenticated);
+  EXPECT_EQ(wrong.message(), place().text() + " refuses: the secrets of the two ends differ");
+  Status refused = std::move(connect(named("unwanted")).status());
+  EXPECT_EQ(refused.code(), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(refused.message(), place().text() + " refuses: no room");
+  expect_count(&Listener::Counts::num_wrong_secret, 1);
+  expect_count(&Listener::Counts::num_refused, 1);
+  EXPECT_TRUE(connect(named("worker")).ok());
+}
+
+TEST_F(ListenerTest, foreign_bytes_are_dropped_without_an_answer) {
+  open();
+  for (const std::string bytes : {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01 a hello of TLS", "axon in other words"}) {
+    FileDescriptor socket = knock();
+    send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    EXPECT_TRUE(is_hung_up(socket)) << bytes;
+  }
+  FileDescriptor gone = knock();
+  gone = FileDescriptor();
+  expect_count(&Listener::Counts::num_malformed, 3);
+  expect_count(&Listener::Counts::num_hung_up, 1);
+  EXPECT_TRUE(connect(named("worker")).ok());
+}
+
+TEST_F(ListenerTest, who_says_nothing_is_dropped_in_time) {
+  open({.num_pending = 256, .patience = 50ms, .patience_when_crowded = 50ms});
+  FileDescriptor silent = knock();
+  FileDescriptor slow = knock();
+  send(slow.get(), "axhs", 4, MSG_NOSIGNAL);
+  EXPECT_TRUE(is_hung_up(silent));
+  EXPECT_TRUE(is_hung_up(slow));
+  expect_count(&Listener::Counts::num_late, 2);
+}
+
+// Four times as many as there is room for, who never say a word: others still come in.
+TEST_F(ListenerTest, a_silent_crowd_gives_way) {
+  open({.num_pending = 8, .patience = 1h, .patience_when_crowded = 10ms});
+  std::vector<FileDescriptor> crowd;
+  for (int i = 0; i < 32; ++i) crowd.push_back(knock());
+  Result<Meeting> meeting = connect(named("worker"));
+  EXPECT_TRUE(meeting.ok()) << meeting.status().message();
+  EXPECT_GE(listener_->counts().num_late, 24u);
+}
+
+TEST_F(ListenerTest, nobody_listens_or_nobody_answers) {
+  open();
+  const Place closed = place();
+  listener_->close();
+  listener_->close();
+  const auto attempt = [](const Place& place, Clock::duration time) {
+    return std::move(introduce(place, kSecret, named("worker"), Clock::now() + time).status());
+  };
+  Status refused = attempt(closed, 30s);
+  EXPECT_EQ(refused.code(), ErrorCode::kTransport);
+  EXPECT_EQ(refused.message(), closed.text() + " cannot be reached: Connection refused");
+
+  FileDescriptor deaf = listen_at({"127.0.0.1", 0}, 8).value();
+  const Place silent{"127.0.0.1", port_of(deaf)};
+  Status late = attempt(silent, 20ms);
+  EXPECT_EQ(late.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(late.message(), silent.text() + " has not ended the handshake by the deadline");
+  EXPECT_EQ(attempt({"host.invalid", 1}, 30s).code(), ErrorCode::kUnknownHost);
+  EXPECT_EQ(attempt({"", 1}, 30s).message(), "host '' is not known: Name or service not known");
+}
+
+TEST_F(ListenerTest, the_key_of_an_address_opens_this_listener_alone_and_says_nothing_of_the_secret) {
+  open();
+  const Secret key = listener_->address_key();
+  EXPECT_FALSE(std::ranges::equal(key.bytes(), kSecret.bytes()));
+  EXPECT_TRUE(connect(named("worker", 1), key).ok());
+  EXPECT_TRUE(connect(named("worker", 2)).ok());
+  const Place here = place();
+  auto elsewhere = Listener::open({"127.0.0.1", 0}, kSecret, {}, [](Meeting) { return named("other"); });
+  ASSERT_TRUE(elsewhere.ok());
+  const Place other{"127.0.0.1", elsewhere.value()->port()};
+  EXPECT_EQ(introduce(other, key, named("worker"), Clock::now() + 30s).status().code(), ErrorCode::kUnauthenticated);
+  listener_.reset();
+  meetings_.clear();
+  auto again = Listener::open(here, kSecret, {}, [](Meeting) { return named("again"); });  // after a restart
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_TRUE(introduce(here, key, named("worker"), Clock::now() + 30s).ok());
+}
+
+TEST_F(ListenerTest, a_listener_that_closes_hangs_up_on_who_has_not_met_it) {
+  open();
+  FileDescriptor waiting = knock();
+  listener_->close();
+  EXPECT_TRUE(is_hung_up(waiting));
+}
+
+TEST_F(ListenerTest, a_port_is_taken_once_and_free_again_at_once) {
+  open();
+  const Place taken = place();
+  Result<Meeting> meeting = connect(named("worker"));
+  auto second = Listener::open(taken, kSecret, {}, [](Meeting) { return named("second"); });
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().message(), "cannot listen at " + taken.text() + ": Address already in use");
+  listener_.reset();
+  meetings_.clear();  // this end closes first, so its port lingers
+  auto third = Listener::open(taken, kSecret, {}, [](Meeting) { return named("third"); });
+  EXPECT_TRUE(third.ok()) << third.status().message();
+}
+
+TEST_F(ListenerTest, runs_out_of_descriptors_says_so_and_recovers) {
+  open();
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(knock().get());  // the first that is free, once it is closed on both sides
+  expect_count(&Listener::Counts::num_hung_up, 1);
+  setrlimit(RLIMIT_NOFILE, &few);
+  EXPECT_FALSE(connect_to(place(), Clock::now() + 30s).ok());
+  ++few.rlim_cur;
+  setrlimit(RLIMIT_NOFILE, &few);
+  const Result<Meeting> refused = connect(named("worker"));  // through the descriptor that the listener has spared
+  EXPECT_EQ(refused.status().code(), ErrorCode::kResourceExhausted);
+  EXPECT_NE(refused.status().message().find("refuses: it cannot serve another connection: Too many open files"),
+            std::string::npos)
+      << refused.status().message();
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(connect(named("worker")).ok());
+}
+
+TEST_F(ListenerTest, a_fork_closes_its_copy_and_the_listener_goes_on) {
+  open();
+  const pid_t child = fork();
+  if (child == 0) {
+    listener_.reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(connect(named("worker")).ok());
+}
+
+TEST(Place, loopback_and_text) {
+  EXPECT_TRUE(is_loopback("127.0.0.1").value());
+  EXPECT_TRUE(is_loopback("127.8.9.10").value());
+  EXPECT_TRUE(is_loopback("localhost").value());
+  EXPECT_TRUE(is_loopback("::1").value());
+  EXPECT_FALSE(is_loopback("0.0.0.0").value());
+  EXPECT_FALSE(is_loopback("::").value());
+  EXPECT_FALSE(is_loopback("192.0.2.1").value());
+  EXPECT_FALSE(is_loopback("host.invalid").ok());
+  EXPECT_EQ((Place{"::1", 80}.text()), "[::1]:80");
+  EXPECT_EQ((Place{"localhost", 80}.text()), "localhost:80");
+}
+
+}  // namespace
+}  // namespace axon

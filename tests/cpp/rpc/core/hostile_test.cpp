@@ -1,0 +1,354 @@
+// A peer that has been met, and sends what it likes: calls of its own making fail, what others call goes on, and
+// nothing is kept that it did not announce.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "rpc/core/envelope_reader.hpp"
+#include "rpc/core/runtimes.hpp"
+#include "transport/node.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Nobody final : Outbound::Listener {
+  void on_sent() noexcept override {}
+};
+
+// The bytes of an envelope: those that a transport is given for it.
+class Recorder final : public Transport {
+ public:
+  void set_receiver(Receiver&) noexcept override {}
+  std::span<const std::byte> address() const noexcept override { return {}; }
+  Result<PeerId> add_peer(std::span<const std::byte>, bool) override { return PeerId{0}; }
+  Result<std::vector<Lane>> lanes(PeerId) override { return std::vector<Lane>(); }
+  std::optional<Status> send(PeerId, const MessageHeader&, ConstBuffer payload, Completion&) noexcept override {
+    sent.emplace_back(payload.data, payload.data + payload.num_bytes);
+    return Status();
+  }
+  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                              Completion& completion) noexcept override {
+    return send(peer, header, payload, completion);
+  }
+  std::optional<Status> fetch(void*, Buffer, Completion&) noexcept override { return Status(); }
+  void refuse(void*, const Status&) noexcept override {}
+  void drop_peer(PeerId) noexcept override {}
+  unsigned progress() noexcept override { return 0; }
+  int event_fd() const noexcept override { return -1; }
+  bool arm() noexcept override { return true; }
+  void flush(int) noexcept override {}
+
+  std::vector<Bytes> sent;
+};
+
+struct NoControl final : ControlHandler {
+  void on_control(const MessageHeader&, const Payload&) noexcept override {}
+  void on_peer_lost(PeerId, Status) noexcept override {}
+};
+
+Bytes first_of(Outbound& outbound) {
+  Recorder recorder;
+  NoControl control;
+  Messenger messenger(recorder, control);
+  EXPECT_TRUE(outbound.send(messenger, 0, {}, OperationKind::kInvokePart).ok());
+  return recorder.sent.front();
+}
+
+Bytes envelope(std::string_view function, size_t num_bytes) {
+  Nobody nobody;
+  Outbound outbound(nobody);
+  const Bytes content = pattern(num_bytes, 1);
+  fill(outbound, function, content);
+  return first_of(outbound);
+}
+
+// Of a call with a tensor that is lent.
+Bytes lending_envelope(std::string_view function) {
+  static const int64_t kShape[] = {1'000'000};
+  Nobody nobody;
+  Outbound outbound(nobody);
+  outbound.open(function);
+  outbound.lend({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, 1'000'000}}, {},
+                Owner());
+  outbound.seal();
+  return first_of(outbound);
+}
+
+TEST(Envelope, is_read_as_it_was_written) {
+  for (const size_t num_bytes : {0u, 5u, 4096u, 100'000u}) {
+    Bytes bytes = envelope("function", num_bytes);
+    Envelope read;
+    std::vector<Inbound::Tensor> tensors;
+    ASSERT_EQ(read_envelope(bytes, 1 << 20, read, tensors), nullptr);
+    EXPECT_EQ(read.name, "function");
+    EXPECT_EQ(ValueReader(read.values).next().integer, static_cast<int64_t>(num_bytes));
+    ASSERT_EQ(tensors.size(), 1u);
+    EXPECT_EQ(tensors[0].data.num_bytes, num_bytes);
+    EXPECT_EQ(read.num_parts, num_bytes > 4096 ? 1u : 0u);
+  }
+}
+
+TEST(Envelope, cut_anywhere_is_refused) {
+  const Bytes whole = envelope("function", 100);
+  for (size_t length = 0; length < whole.size(); ++length) {
+    Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length));
+    Envelope read;
+    std::vector<Inbound::Tensor> tensors;
+    EXPECT_NE(read_envelope(cut, 1 << 20, read, tensors), nullptr) << length << " bytes";
+  }
+}
+
+TEST(Envelope, more_than_a_message_may_have_is_refused) {
+  Bytes bytes = envelope("function", 100'000);
+  Envelope read;
+  std::vector<Inbound::Tensor> tensors;
+  EXPECT_STREQ(read_envelope(bytes, 99'999, read, tensors), "more bytes than a message may have here");
+}
+
+// Of one tensor without a byte: whatever its descriptor and sizes say.
+const char* fault_of(TensorDescriptor descriptor, const std::vector<int64_t>& sizes) {
+  const EnvelopePrefix prefix{.num_tensors = 1};
+  descriptor.num_dimensions = static_cast<uint8_t>(sizes.size());
+  Bytes bytes(sizeof prefix + sizeof descriptor + sizes.size() * sizeof(int64_t));
+  std::memcpy(bytes.data(), &prefix, sizeof prefix);
+  std::memcpy(bytes.data() + sizeof prefix, &descriptor, sizeof descriptor);
+  std::memcpy(bytes.data() + sizeof prefix + sizeof descriptor, sizes.data(), sizes.size() * sizeof(int64_t));
+  Envelope read;
+  std::vector<Inbound::Tensor> tensors;
+  return read_envelope(bytes, uint64_t{1} << 60, read, tensors);
+}
+
+TEST(Envelope, tensors_are_as_long_as_their_sizes_say) {
+  constexpr uint8_t kFloat = static_cast<uint8_t>(DataType::kFloat32), kOfTheDoors = 200;
+  constexpr int64_t kHuge = int64_t{1} << 32;
+  const auto fault = [](uint8_t dtype, uint16_t element_num_bytes, const std::vector<int64_t>& sizes) {
+    return fault_of({.dtype = dtype, .place = TensorPlace::kPart, .element_num_bytes = element_num_bytes}, sizes);
+  };
+  EXPECT_EQ(fault(kFloat, 4, {1000}), nullptr);
+  EXPECT_EQ(fault(kOfTheDoors, 3, {1000}), nullptr);
+  EXPECT_EQ(fault(kOfTheDoors, 0, {0, 5}), nullptr);
+  EXPECT_STREQ(fault(kFloat, 8, {1000}), "a tensor whose elements are not as long as its type's");
+  for (const uint16_t element_num_bytes : {0, 2}) {
+    EXPECT_STREQ(fault(kOfTheDoors, element_num_bytes, {kHuge, kHuge}), "a tensor of an impossible shape");
+  }
+  EXPECT_STREQ(fault(kOfTheDoors, 0, {5}), "a tensor of an impossible shape");
+  EXPECT_STREQ(fault(kFloat, 4, {-1}), "a tensor of an impossible shape");
+}
+
+TEST(Envelope, a_tensor_of_another_length_than_its_shape_is_not_sent) {
+  static const int64_t kShape[] = {3};
+  Nobody nobody;
+  Outbound outbound(nobody);
+  outbound.open("function");
+  const Bytes bytes(13);
+  outbound.add({.dtype = static_cast<uint8_t>(DataType::kFloat32), .shape = kShape, .data = {bytes.data(), 13}});
+  outbound.seal();
+  ASSERT_FALSE(outbound.fits().ok());
+  EXPECT_EQ(outbound.fits().message(), "a tensor of 3 elements is 13 bytes long; allowed: 12");
+}
+
+static std::string refusal_of(const std::vector<int64_t>& shape, ConstBuffer data) {
+  Nobody nobody;
+  Outbound outbound(nobody);
+  outbound.open("function");
+  outbound.add({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = shape, .data = data});
+  outbound.seal();
+  return outbound.fits().ok() ? "" : outbound.fits().message();
+}
+
+TEST(Envelope, a_tensor_of_an_impossible_shape_or_without_memory_is_not_sent) {
+  constexpr int64_t kHuge = int64_t{1} << 32;
+  const std::byte one{};
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{-1, -1}, {kHuge, kHuge}}) {
+    EXPECT_TRUE(refusal_of(shape, {&one, 1}).starts_with("a tensor's shape has a negative size"));
+  }
+  for (const size_t num_bytes : {size_t{8}, size_t{100'000}}) {
+    EXPECT_TRUE(refusal_of({static_cast<int64_t>(num_bytes)}, {nullptr, num_bytes}).ends_with("its data is null"));
+  }
+  EXPECT_EQ(refusal_of({0}, {}), "");
+}
+
+TEST(Envelope, changed_bytes_are_refused_or_stay_within_bounds) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const Bytes whole = envelope("function", 100);
+  for (int i = 0; i < 100'000; ++i) {
+    Bytes bytes = whole;
+    for (size_t k = 0; k < 1 + random() % 3; ++k) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    Envelope read;
+    std::vector<Inbound::Tensor> tensors;
+    if (read_envelope(bytes, 1 << 20, read, tensors) != nullptr) continue;
+    for (const Inbound::Tensor& tensor : tensors) {
+      ASSERT_LE(tensor.data.num_bytes, size_t{1} << 20);
+      if (tensor.place == TensorPlace::kPart || tensor.data.num_bytes == 0) continue;
+      ASSERT_GE(tensor.data.data, bytes.data());
+      ASSERT_LE(tensor.data.data + tensor.data.num_bytes, bytes.data() + bytes.size());
+    }
+    ValueReader values(read.values);
+    while (values.next().kind != Value::Kind::kBroken) {
+    }
+  }
+}
+
+// Speaks for the client, whose keys it has.
+class HostileTest : public testing::Test, private Receiver {
+ protected:
+  HostileTest() : HostileTest(RuntimeOptions()) {}
+  explicit HostileTest(const RuntimeOptions& servers) : pair_(loopback_transports(fabric_, 2), servers) {
+    transport_->set_receiver(*this);
+    peer_ = transport_->add_peer(pair_.server_engine().card().address, true).value();
+    EXPECT_TRUE(pair_.server->add("echo", echo).ok());
+  }
+
+  void send(OperationKind kind, uint32_t number, uint32_t slot, const Bytes& payload) {
+    MessageHeader header;
+    header.key = pair_.to_server->identity().peer_key;
+    header.sequence = number;
+    header.slot = slot;
+    header.fingerprint.operation = kind;
+    Completion completion{.done = [](Completion&, Status) noexcept {}};
+    EXPECT_TRUE(transport_->send(peer_, header, {payload.data(), payload.size()}, completion).has_value());
+  }
+
+  void expect_service() {
+    const Bytes bytes = pattern(100'000, 3);
+    const CallPointer call = invoke(*pair_.to_server, "echo", bytes);
+    ASSERT_TRUE(call->status().ok()) << call->status().message();
+    EXPECT_EQ(content(call->reply()), bytes);
+  }
+
+  static constexpr uint32_t kWindow = Connection::kWindow;
+  LoopbackFabric fabric_{{.largest_eager_num_bytes = 1 << 20, .mailbox_capacity = 1 << 20}};
+  TwoRuntimes pair_;
+  std::unique_ptr<Transport> transport_ = fabric_.make_transport();
+  PeerId peer_ = 0;
+
+ private:
+  void on_message(const MessageHeader&, const Payload&) noexcept override {}
+  void on_peer_lost(PeerId, Status) noexcept override {}
+};
+
+// Says that it lends, to a server that borrows.
+class HostileLender : public HostileTest {
+ protected:
+  HostileLender() : HostileTest({.name = "", .borrows = true}) {
+    const auto take = [this](Invocation& invocation) {
+      num_taken_.fetch_add(static_cast<int>(invocation.arguments().tensors().size()));
+      invocation.answer.open();
+      invocation.answer.seal();
+      invocation.reply();
+    };
+    EXPECT_TRUE(pair_.server->add("take", take).ok());
+  }
+
+  // What stands for the tensor, and waits for whoever has read it: so many bytes.
+  void offer(uint32_t number, uint32_t slot, size_t num_bytes) {
+    MessageHeader header;
+    header.key = pair_.to_server->identity().peer_key;
+    header.sequence = number;
+    header.slot = slot;
+    header.fingerprint.operation = OperationKind::kInvokePart;
+    const bool is_over = transport_->offer(peer_, header, {bytes_.data(), num_bytes}, ended_).has_value();
+    num_offered_ += is_over ? 0 : 1;
+  }
+
+  bool comes_true(const std::function<bool()>& condition) {
+    const Clock::time_point deadline = Clock::now() + 30s;
+    while (!condition() && Clock::now() < deadline) transport_->progress();
+    return condition();
+  }
+
+  struct Ended : Completion {
+    int count = 0;
+  };
+
+  const Bytes bytes_ = pattern(100, 1);
+  std::atomic<int> num_taken_{0};
+  Ended ended_{{.done = [](Completion& self, Status) noexcept { ++static_cast<Ended&>(self).count; }}};
+  int num_offered_ = 0;
+};
+
+TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const Bytes whole = envelope("echo", 200);
+  for (int i = 0; i < 20'000; ++i) {
+    Bytes payload = random() % 4 == 0 ? pattern(random() % 300, random()) : whole;
+    if (!payload.empty()) payload[random() % payload.size()] = static_cast<std::byte>(random());
+    const auto kind = static_cast<OperationKind>(16 + random() % 7);  // all but close
+    // Places that the client does not come to here, in any order.
+    send(kind, static_cast<uint32_t>(500 + random() % 500 + kWindow * (random() % 50)),
+         static_cast<uint32_t>(random() % 5), payload);
+  }
+  expect_service();
+}
+
+TEST_F(HostileTest, parts_without_envelopes_are_bounded_and_fail_their_call) {
+  for (uint32_t slot = 0; slot < kMostTensors + 10; ++slot) {
+    send(OperationKind::kInvokePart, 700 + kWindow, slot, pattern(8, slot));
+  }
+  expect_service();
+}
+
+TEST_F(HostileTest, repeated_calls_run_once) {
+  std::atomic<int> num_run{0};
+  ASSERT_TRUE(pair_.server
+                  ->add("count",
+                        [&](Invocation& invocation) {
+                          num_run.fetch_add(1);
+                          echo(invocation);
+                        })
+                  .ok());
+  const Bytes call = envelope("count", 10);
+  for (int i = 0; i < 5; ++i) send(OperationKind::kInvoke, 800 + kWindow, 0, call);
+  const Clock::time_point deadline = Clock::now() + 30s;
+  while ((num_run.load() == 0 || !pair_.server->is_idle()) && Clock::now() < deadline) std::this_thread::yield();
+  send(OperationKind::kInvoke, 800 + 2 * kWindow, 0, call);
+  send(OperationKind::kInvoke, 800 + kWindow, 0, call);
+  expect_service();
+  EXPECT_EQ(num_run.load(), 2);
+}
+
+TEST_F(HostileLender, what_stands_for_a_tensor_that_is_lent_is_as_it_is_said_to_be) {
+  const Bytes call = lending_envelope("take");
+  send(OperationKind::kInvoke, 800 + kWindow, 0, call);
+  offer(800 + kWindow, 0, kLentPartNumBytes);  // as it ought to be
+  ASSERT_TRUE(comes_true([&] { return num_taken_.load() == 1; }));
+  send(OperationKind::kInvoke, 801 + kWindow, 0, call);
+  offer(801 + kWindow, 0, kLentPartNumBytes + 1);  // too long
+  send(OperationKind::kInvoke, 802 + kWindow, 0, call);
+  send(OperationKind::kInvokePart, 802 + kWindow, 0,
+       pattern(kLentPartNumBytes, 1));  // comes by itself: nobody could end it
+  send(OperationKind::kInvoke, 803 + kWindow, 0, call);
+  offer(803 + kWindow, 1, kLentPartNumBytes);  // of another tensor
+  offer(804 + kWindow, 0, kLentPartNumBytes);  // before its call, twice
+  offer(804 + kWindow, 0, kLentPartNumBytes);
+  send(OperationKind::kInvoke, 804 + kWindow, 0, call);
+  send(OperationKind::kInvoke, 805 + kWindow, 0, call);  // never comes
+  send(OperationKind::kCancel, 805 + kWindow, 0, {});
+  expect_service();
+  EXPECT_TRUE(comes_true([&] { return ended_.count == num_offered_; })) << ended_.count << " of " << num_offered_;
+  EXPECT_TRUE(comes_true([&] { return pair_.server->is_idle(); }));
+}
+
+TEST_F(HostileTest, messages_of_other_keys_are_refused) {
+  const uint64_t before = pair_.server_engine().num_refused();
+  testing::internal::CaptureStderr();
+  MessageHeader header;
+  header.key = 12345;
+  header.fingerprint.operation = OperationKind::kInvoke;
+  Completion completion{.done = [](Completion&, Status) noexcept {}};
+  const PeerId peer = transport_->add_peer(pair_.server_engine().card().address, true).value();
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(transport_->send(peer, header, {}, completion).has_value());
+  expect_service();
+  EXPECT_EQ(pair_.server_engine().num_refused(), before + 10);
+  testing::internal::GetCapturedStderr();
+}
+
+}  // namespace
+}  // namespace axon

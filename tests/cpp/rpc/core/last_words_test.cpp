@@ -1,0 +1,100 @@
+// What a peer has said before its end counts, although the word of that end goes another way, and is quicker.
+#include <gtest/gtest.h>
+
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "comes_true.hpp"
+#include "rpc/core/runtimes.hpp"
+#include "transport/node.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A server that answers once it is told to.
+struct LastWords {
+  explicit LastWords(FaultPlan plan = {}) : fabric(std::move(plan)) {
+    EXPECT_TRUE(pair.server->add("hold", [this](Invocation& each) { held.store(&each); }).ok());
+  }
+
+  CallPointer call(std::span<const std::byte> bytes) {
+    CallPointer call = start(*pair.to_server, "hold", bytes, 24h);
+    EXPECT_TRUE(comes_true([&] { return held.load() != nullptr; }));
+    return call;
+  }
+  void answer() { echo(*held.load()); }
+
+  void expect_answered(Call& call, std::span<const std::byte> bytes) {
+    wait_for(*pair.to_server, call);
+    ASSERT_TRUE(call.status().ok()) << call.status().message();
+    EXPECT_EQ(content(call.reply()), Bytes(bytes.begin(), bytes.end()));
+  }
+
+  // As the client's engine does, at another time.
+  void tick(Clock::time_point now) {
+    pair.client_engine().exclusively([&] { EXPECT_TRUE(static_cast<Door&>(*pair.client).tick(now)); });
+  }
+
+  std::atomic<Invocation*> held{nullptr};
+  LoopbackFabric fabric;
+  TwoRuntimes pair{loopback_transports(fabric, 2)};
+};
+
+TEST(LastWordsTest, an_answer_may_come_after_its_sender_s_socket_has_hung_up) {
+  LastWords last;
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  FileDescriptor servers(ends[1]);
+  last.pair.meet(FileDescriptor(ends[0]));
+  const Bytes bytes = pattern(100, 1);
+  const CallPointer call = last.call(bytes);
+  servers = FileDescriptor();
+  // Later than the engine's own looks, of which there are none any more then.
+  const Clock::time_point later = Clock::now() + 1h;
+  last.tick(later);
+  EXPECT_TRUE(last.pair.to_server->failure().ok());
+  last.answer();
+  last.expect_answered(*call, bytes);
+  last.tick(later + 1s);
+  EXPECT_EQ(last.pair.to_server->failure().message(), "'server' is gone: its socket has hung up");
+}
+
+// So many bytes, and which message of all is held back: calls and answers are one, or two if more than 4 KiB.
+struct Overtaken {
+  size_t num_bytes;
+  uint64_t send;
+};
+
+class OvertakenTest : public testing::TestWithParam<Overtaken> {};
+
+INSTANTIATE_TEST_SUITE_P(Answers, OvertakenTest,
+                         testing::Values(Overtaken{100, 2}, Overtaken{5'000, 3}, Overtaken{5'000, 4},
+                                         Overtaken{100'000, 3}, Overtaken{100'000, 4}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.num_bytes) + "_bytes_" + std::to_string(info.param.send);
+                         });
+
+TEST_P(OvertakenTest, an_answer_may_come_behind_the_word_that_the_connection_ends) {
+  LastWords last({.largest_eager_num_bytes = 10'000, .holds = {{.send = GetParam().send, .num_rounds = 100'000}}});
+  const Bytes bytes = pattern(GetParam().num_bytes, 1);
+  const CallPointer call = last.call(bytes);
+  last.pair.to_client->close(Clock::now() + 60s);
+  std::thread looks([&] {  // without a pause: the word leaves right behind the answer
+    EXPECT_TRUE(comes_true([&] { return last.pair.to_client->await_end(Clock::now()); }));
+  });
+  last.answer();
+  last.expect_answered(*call, bytes);
+  looks.join();
+  EXPECT_TRUE(last.pair.to_client->has_drained());
+  EXPECT_TRUE(last.pair.to_server->await_end(Clock::now() + 30s));
+  EXPECT_EQ(last.pair.to_server->failure().message(), "'server' has closed the connection");
+}
+
+}  // namespace
+}  // namespace axon

@@ -1,0 +1,278 @@
+// Tensors that stay with their sender: the receiver hears where they lie, and the sender when they have been read.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "rpc/core/runtimes.hpp"
+#include "transport/node.hpp"
+#include "transport/rings/rings.hpp"
+
+namespace axon {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kNumBytes = 1'000'000;
+
+// "take" keeps the loan of what it is called with and answers at once, "lend" answers with a tensor that is lent.
+class LendingTest : public testing::TestWithParam<std::string> {
+ protected:
+  LendingTest() {
+    EXPECT_TRUE(pair_.server
+                    ->add("take",
+                          [this](Invocation& invocation) {
+                            {
+                              const std::lock_guard lock(mutex_);
+                              took_.push_back(take(invocation.arguments()));
+                            }
+                            echo_nothing(invocation);
+                          })
+                    .ok());
+    EXPECT_TRUE(pair_.server
+                    ->add("lend",
+                          [this](Invocation& invocation) {
+                            invocation.answer.open();
+                            lend(invocation.answer);
+                            invocation.reply();
+                          })
+                    .ok());
+  }
+
+  static std::vector<std::unique_ptr<Transport>> transports(LoopbackFabric& fabric) {
+    if (GetParam() == "loopback") return loopback_transports(fabric, 2);
+    std::vector<std::unique_ptr<Transport>> transports = ucx_transports(2);
+    if (GetParam() == "ucx") return transports;
+    for (std::unique_ptr<Transport>& transport : transports) transport = with_rings(std::move(transport));
+    return transports;
+  }
+
+  static void echo_nothing(Invocation& invocation) {
+    invocation.answer.open();
+    ValueWriter(invocation.answer.bytes()).nothing();
+    invocation.answer.seal();
+    invocation.reply();
+  }
+
+  // Its elements, and how long it would be.
+  void lend(Outbound& outbound) {
+    static const int64_t kShape[] = {kNumBytes};
+    Owner owner(this, [](void* self) { static_cast<LendingTest*>(self)->num_released_.fetch_add(1); });
+    const size_t index =
+        outbound.lend({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, kNumBytes}},
+                      whereabouts(), std::move(owner));
+    ValueWriter(outbound.bytes()).tensor(index);
+    outbound.seal();
+  }
+
+  static Whereabouts whereabouts() {
+    Whereabouts place;
+    std::memcpy(place.data(), "somewhere on a GPU of the sender", place.size());
+    return place;
+  }
+
+  static Loan take(Inbound& inbound) {
+    Inbound::Tensor& tensor = inbound.tensors()[0];
+    EXPECT_EQ(tensor.place, TensorPlace::kLent);
+    EXPECT_EQ(tensor.data.num_bytes, kNumBytes);
+    EXPECT_EQ(tensor.whereabouts, whereabouts());
+    return std::move(tensor.loan);
+  }
+
+  CallPointer start(const char* function) {
+    CallPointer call = CallPointer::adopt(*new Call);
+    call->request.open(function);
+    if (std::string_view(function) == "take") {
+      lend(call->request);
+    } else {
+      call->request.seal();
+    }
+    pair_.to_server->start(*call);
+    return call;
+  }
+
+  void wait_until_taken(Call& call) {
+    ASSERT_TRUE(pair_.to_server->wait(call, Clock::now() + 30s));
+    ASSERT_TRUE(call.status().ok()) << call.status().message();
+  }
+
+  // It has met one.
+  static void lose_the_other(Engine& engine) {
+    engine.exclusively([&] { engine.messenger().on_peer_lost(0, Status(ErrorCode::kPeerLost, "as the test has it")); });
+    engine.wake();
+  }
+
+  void give_back() {
+    const std::lock_guard lock(mutex_);
+    took_.clear();
+  }
+
+  bool is_released_within(Clock::duration patience) {
+    const Clock::time_point deadline = Clock::now() + patience;
+    while (num_released_.load() == 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+    return num_released_.load() != 0;
+  }
+
+  LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
+  std::atomic<int> num_released_{0};
+  std::mutex mutex_;
+  std::vector<Loan> took_;      // guarded by it
+  Invocation* held_ = nullptr;  // likewise
+  TwoRuntimes pair_{transports(fabric_), {.name = "server", .borrows = true}, {.name = "client", .borrows = true}};
+};
+
+TEST_P(LendingTest, a_call_that_awaits_its_loans_is_finished_once_they_are_back) {
+  const CallPointer call = CallPointer::adopt(*new Call);
+  call->awaits_loans = true;
+  call->request.open("take");
+  lend(call->request);
+  pair_.to_server->start(*call);
+  const CallPointer next = start("take");
+  wait_until_taken(*next);  // the answer of the first one has come before
+  EXPECT_FALSE(call->finished());
+  give_back();
+  wait_until_taken(*call);
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, arguments_are_their_senders_again_once_they_have_been_read) {
+  const CallPointer call = start("take");
+  ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
+  ASSERT_TRUE(call->status().ok()) << call->status().message();
+  EXPECT_FALSE(is_released_within(50ms));
+  EXPECT_FALSE(call->released());
+  give_back();
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, so_are_answers) {
+  const CallPointer call = start("lend");
+  wait_for(*pair_.to_server, *call);
+  ASSERT_TRUE(call->status().ok()) << call->status().message();
+  EXPECT_FALSE(is_released_within(50ms));
+  {
+    const Loan loan = take(call->reply());
+  }
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, an_answer_that_nobody_reads_is_given_back_with_its_call) {
+  {
+    const CallPointer call = start("lend");
+    wait_for(*pair_.to_server, *call);
+  }
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, arguments_that_nobody_takes_are_given_back) {
+  ASSERT_TRUE(pair_.server->add("ignore", echo_nothing).ok());
+  const CallPointer call = CallPointer::adopt(*new Call);
+  call->request.open("ignore");
+  lend(call->request);
+  pair_.to_server->start(*call);
+  wait_for(*pair_.to_server, *call);
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, so_are_those_of_a_function_that_is_not_there) {
+  const CallPointer call = CallPointer::adopt(*new Call);
+  call->request.open("nothing");
+  lend(call->request);
+  pair_.to_server->start(*call);
+  wait_for(*pair_.to_server, *call);
+  EXPECT_EQ(call->status().code(), ErrorCode::kRemote);
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, a_loan_outlives_its_runtime) {
+  const CallPointer call = start("take");
+  ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
+  pair_.server->close();
+  EXPECT_FALSE(is_released_within(50ms));
+  give_back();
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, and_its_connection) {
+  const CallPointer call = start("take");
+  wait_until_taken(*call);
+  for (Connection* connection : {pair_.to_client.get(), pair_.to_server.get()}) {
+    connection->close(Clock::now());
+    EXPECT_TRUE(connection->await_end(Clock::now() + 30s));
+  }
+  EXPECT_FALSE(is_released_within(50ms));
+  give_back();
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+TEST_P(LendingTest, and_a_call_that_is_given_up) {
+  ASSERT_TRUE(pair_.server
+                  ->add("keep",
+                        [this](Invocation& invocation) {
+                          const std::lock_guard lock(mutex_);
+                          took_.push_back(take(invocation.arguments()));
+                          held_ = &invocation;
+                        })
+                  .ok());
+  const CallPointer call = CallPointer::adopt(*new Call);
+  call->request.open("keep");
+  lend(call->request);
+  pair_.to_server->start(*call);
+  const auto is_held = [&] {
+    const std::lock_guard lock(mutex_);
+    return held_ != nullptr;
+  };
+  while (!is_held()) std::this_thread::yield();
+  pair_.to_server->cancel(*call);
+  ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
+  EXPECT_EQ(call->status().code(), ErrorCode::kCancelled);
+  EXPECT_FALSE(is_released_within(50ms));
+  echo_nothing(*held_);
+  EXPECT_FALSE(is_released_within(50ms));
+  give_back();
+  EXPECT_TRUE(is_released_within(30s));
+}
+
+// A borrower that is gone reads nothing any more. Who only seems to be gone, and gives the loan back, hurts nobody.
+TEST_P(LendingTest, what_is_lent_is_revoked_when_the_borrower_dies) {
+  if (GetParam() == "loopback") GTEST_SKIP() << "transfers with its dead are never told done";
+  const CallPointer call = start("take");
+  wait_until_taken(*call);
+  lose_the_other(pair_.client_engine());
+  EXPECT_TRUE(is_released_within(30s));
+  wait_for(*pair_.to_server, *call);
+  give_back();
+}
+
+TEST_P(LendingTest, a_loan_of_the_dead_may_be_given_back) {
+  const CallPointer call = start("take");
+  wait_until_taken(*call);
+  lose_the_other(pair_.server_engine());
+  give_back();
+  EXPECT_EQ(pair_.to_client->failure().code(), ErrorCode::kPeerLost);
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, LendingTest, testing::Values("loopback", "ucx", "rings"),
+                         [](const auto& info) { return info.param; });
+
+TEST(Lending, is_refused_by_who_does_not_borrow) {
+  LoopbackFabric fabric{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
+  TwoRuntimes pair(loopback_transports(fabric, 2));
+  ASSERT_TRUE(pair.server->add("echo", echo).ok());
+  std::atomic<int> num_released = 0;
+  const CallPointer call = CallPointer::adopt(*new Call);
+  call->request.open("echo");
+  static const int64_t kShape[] = {8};
+  call->request.lend({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, 8}}, {},
+                     Owner(&num_released, [](void* count) { ++*static_cast<std::atomic<int>*>(count); }));
+  call->request.seal();
+  pair.to_server->start(*call);
+  wait_for(*pair.to_server, *call);
+  EXPECT_EQ(call->status().code(), ErrorCode::kRemote);
+  EXPECT_EQ(num_released.load(), 1);
+}
+
+}  // namespace
+}  // namespace axon

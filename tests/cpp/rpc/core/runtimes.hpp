@@ -1,0 +1,53 @@
+// Runtimes in this process, each on an engine of its own, that have met: what runtime tests run on.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engines.hpp"
+#include "rpc/core/runtime_core.hpp"
+#include "rpc/core/values.hpp"
+
+namespace axon {
+
+// The cores of two runtimes, and what they have of each other.
+class TwoRuntimes {
+ public:
+  explicit TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, RuntimeOptions server_options = {},
+                       RuntimeOptions client_options = {});
+  ~TwoRuntimes();
+
+  // Once more: what they have of each other is another connection then. With the client's end of a socket they are of
+  // two hosts to it.
+  void meet(FileDescriptor socket = FileDescriptor());
+
+  std::shared_ptr<RuntimeCore> server;
+  std::shared_ptr<RuntimeCore> client;
+  std::shared_ptr<Connection> to_server;  // the client's
+  std::shared_ptr<Connection> to_client;  // the server's
+
+  Engine& server_engine() { return *engines_[0]; }
+  Engine& client_engine() { return *engines_[1]; }
+
+ private:
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+// A call of a function with bytes as its one tensor; waits for it and until it is released.
+CallPointer invoke(Connection& connection, std::string_view function, std::span<const std::byte> bytes,
+                   std::chrono::milliseconds timeout = std::chrono::seconds(30));
+CallPointer start(Connection& connection, std::string_view function, std::span<const std::byte> bytes,
+                  std::chrono::milliseconds timeout = std::chrono::seconds(30));
+void fill(Outbound& outbound, std::string_view function, std::span<const std::byte> bytes);
+// Until it is finished and released.
+void wait_for(Connection& connection, Call& call);
+// Of the one tensor of an answer, or of an invocation.
+std::vector<std::byte> content(Inbound& inbound);
+// Sends its arguments back.
+void echo(Invocation& invocation);
+
+}  // namespace axon

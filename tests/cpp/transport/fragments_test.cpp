@@ -1,0 +1,397 @@
+// Long messages in pieces, and what is said about them by those who are not our transports.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/loopback/loopback.hpp"
+#include "transport/node.hpp"
+#include "transport/rings/rings.hpp"
+#include "transport/tcp_fragments/fragment_transport.hpp"
+
+namespace axon {
+namespace {
+
+constexpr size_t kPiece = PieceTransport::kPiece;
+constexpr size_t kNumPieces = 20;
+constexpr size_t kLong = kNumPieces * kPiece - 100;
+
+// One with pieces, and one without that says what it likes.
+class Pieces : public testing::Test {
+ protected:
+  static constexpr uint64_t kRawName = 0x7261777261770001;
+  static constexpr uint64_t kNumber = 5;
+  static constexpr uint32_t kOneProcess = 0;
+  static constexpr uint32_t kRawProcess = 1;
+
+  static Bytes bytes_of(const auto& value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    return {bytes.begin(), bytes.end()};
+  }
+  uint64_t name_of_one() {
+    uint64_t name = 0;
+    std::memcpy(&name, one.transport().address().last(sizeof name).data(), sizeof name);
+    return name;
+  }
+  PeerId meet_one() {
+    const auto address = one.transport().address();
+    return raw.transport().add_peer(address.first(address.size() - sizeof(uint64_t)), false).value();
+  }
+  PeerId meet_raw() {
+    const auto below = raw.transport().address();
+    Bytes address(below.begin(), below.end());
+    const Bytes name = bytes_of(kRawName);
+    address.insert(address.end(), name.begin(), name.end());
+    return one.transport().add_peer(address, false).value();
+  }
+
+  MessageHeader header(OperationKind kind, uint64_t number = 0, uint64_t value = 0) {
+    return {.key = name_of_one(),
+            .source = static_cast<uint32_t>(number),
+            .destination = static_cast<uint32_t>(number >> 32),
+            .fingerprint = {.operation = kind, .num_elements = value}};
+  }
+  static uint64_t number_of(const MessageHeader& header) { return uint64_t{header.destination} << 32 | header.source; }
+  void say(const MessageHeader& header, Bytes bytes = {}) {
+    Transfer& transfer = said.emplace_back();
+    transfer.bytes = std::move(bytes);
+    const ConstBuffer payload{transfer.bytes.data(), transfer.bytes.size()};
+    if (auto sent = raw.transport().send(to_one, header, payload, transfer)) transfer.tell(std::move(*sent));
+    settle();
+  }
+  void announce(uint64_t num_bytes = kLong) {
+    const MessageHeader inner{.key = 7, .sequence = 3, .fingerprint = {}};
+    say(header(OperationKind::kAnnouncement),
+        bytes_of(LongMessage{.header = inner, .sender = kRawName, .number = kNumber, .num_bytes = num_bytes}));
+  }
+  void say_piece(uint64_t ticket, size_t index) {
+    const size_t length = std::min(kPiece, kLong - index * kPiece);
+    const auto begin = content.begin() + static_cast<ptrdiff_t>(index * kPiece);
+    say(header(OperationKind::kPiece, ticket, index * kPiece), {begin, begin + static_cast<ptrdiff_t>(length)});
+  }
+  // What the raw one has last been told.
+  const MessageHeader& heard() const { return raw.arrivals.back().header; }
+  LongMessage announced(size_t index = 0) const {
+    LongMessage message;
+    EXPECT_EQ(raw.arrivals.at(index).bytes().size(), sizeof message);
+    std::memcpy(&message, raw.arrivals.at(index).bytes().data(), sizeof message);
+    return message;
+  }
+  size_t num_heard(OperationKind kind) const {
+    return static_cast<size_t>(std::ranges::count_if(
+        raw.arrivals, [&](const Arrival& arrival) { return arrival.header.fingerprint.operation == kind; }));
+  }
+
+  bool run(const std::function<bool()>& condition) { return drive({&one, &raw}, condition); }
+  void settle() {
+    while (one.transport().progress() + raw.transport().progress() != 0) {
+    }
+  }
+
+  LoopbackFabric fabric{FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}}};
+  Node one{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
+  Node raw{fabric.make_transport()};
+  const PeerId to_one = meet_one();
+  const PeerId to_raw = meet_raw();
+  const Bytes content = pattern(kLong, 1);
+  std::deque<Transfer> said;
+};
+
+TEST_F(Pieces, come_in_any_order) {
+  announce();
+  ASSERT_EQ(one.arrivals.size(), 1U);
+  EXPECT_EQ(one.arrivals.front().header.sequence, 3U);
+  EXPECT_EQ(one.arrivals.front().num_bytes, kLong);
+  ASSERT_EQ(heard().fingerprint.operation, OperationKind::kGrant);
+  EXPECT_EQ(heard().key, kRawName);
+  EXPECT_EQ(number_of(heard()), kNumber);
+  const uint64_t ticket = heard().fingerprint.num_elements;
+  for (size_t i = 0; i < kNumPieces; ++i) {
+    EXPECT_EQ(one.num_complete(), 0U);
+    say_piece(ticket, (i * 7 + 3) % kNumPieces);
+  }
+  ASSERT_EQ(one.num_complete(), 1U);
+  EXPECT_TRUE(one.arrivals.front().fetch.status.ok());
+  EXPECT_EQ(one.arrivals.front().bytes(), content);
+  EXPECT_EQ(one.num_refused, 0U);
+}
+
+TEST_F(Pieces, that_make_no_sense_are_refused_and_change_nothing) {
+  announce();
+  const uint64_t ticket = heard().fingerprint.num_elements;
+  say_piece(ticket, 2);
+  size_t num_refused = 0;
+  const auto expect_refused = [&](const MessageHeader& header, size_t num_bytes) {
+    say(header, pattern(num_bytes, 9));
+    EXPECT_EQ(one.num_refused, ++num_refused) << num_refused;
+  };
+  const auto piece = [&](uint64_t number, uint64_t offset) { return header(OperationKind::kPiece, number, offset); };
+  expect_refused(piece(ticket, 2 * kPiece), kPiece);  // once more
+  expect_refused(piece(ticket, 1), kPiece);
+  expect_refused(piece(ticket, kNumPieces * kPiece), kPiece);
+  expect_refused(piece(ticket, UINT64_MAX - kPiece + 1), kPiece);
+  expect_refused(piece(ticket, 3 * kPiece), kPiece - 1);
+  expect_refused(piece(ticket, 3 * kPiece), kPiece + 1);
+  expect_refused(piece(ticket, 3 * kPiece), 0);
+  expect_refused(piece(ticket, (kNumPieces - 1) * kPiece), kPiece);   // longer than what is left
+  expect_refused(piece(ticket, 3 * kPiece), (size_t{64} << 10) + 1);  // which waits at its sender
+  expect_refused(piece(ticket + 1, 3 * kPiece), kPiece);
+  expect_refused(piece(ticket + (uint64_t{1} << 32), 3 * kPiece), kPiece);
+  expect_refused(piece(0, 3 * kPiece), kPiece);
+  MessageHeader foreign = piece(ticket, 3 * kPiece);
+  ++foreign.key;
+  expect_refused(foreign, kPiece);
+  for (size_t i = 0; i < kNumPieces; ++i) {
+    if (i != 2) say_piece(ticket, i);
+  }
+  ASSERT_EQ(one.num_complete(), 1U);
+  EXPECT_EQ(one.arrivals.front().bytes(), content);
+  say_piece(ticket, 3);
+  EXPECT_EQ(one.num_refused, num_refused) << "who is late is nobody's fault";
+}
+
+TEST_F(Pieces, announcements_that_make_no_sense_are_refused) {
+  const MessageHeader of_pieces{.fingerprint = {.operation = OperationKind::kPiece}};
+  say(header(OperationKind::kAnnouncement),
+      bytes_of(LongMessage{.header = of_pieces, .sender = kRawName, .number = kNumber, .num_bytes = kLong}));
+  EXPECT_EQ(one.num_refused, 1U);
+  one.num_refused = 0;
+  announce(0);
+  EXPECT_EQ(one.num_refused, 1U);
+  const LongMessage message{.header = {}, .sender = kRawName, .number = kNumber, .num_bytes = kLong};
+  Bytes longer = bytes_of(message);
+  longer.push_back({});
+  say(header(OperationKind::kAnnouncement), longer);
+  EXPECT_EQ(one.num_refused, 2U);
+  say(header(OperationKind::kAnnouncement), pattern(size_t{65} << 10, 1));
+  EXPECT_EQ(one.num_refused, 3U);
+  MessageHeader foreign = header(OperationKind::kAnnouncement);
+  ++foreign.key;
+  say(foreign, bytes_of(message));
+  EXPECT_EQ(one.num_refused, 4U);
+  EXPECT_TRUE(one.arrivals.empty());
+}
+
+TEST_F(Pieces, answers_that_make_no_sense_are_refused_and_change_nothing) {
+  const Transfer& send = one.send(to_raw, content);
+  settle();
+  ASSERT_EQ(heard().fingerprint.operation, OperationKind::kAnnouncement);
+  EXPECT_EQ(heard().key, kRawName);
+  const LongMessage message = announced();
+  EXPECT_EQ(message.sender, name_of_one());
+  EXPECT_EQ(message.num_bytes, kLong);
+  say(header(OperationKind::kGrant, message.number + 1, 1));
+  say(header(OperationKind::kGrant, message.number + (uint64_t{1} << 32), 1));
+  say(header(OperationKind::kGrant, message.number, 1), pattern(8, 1));
+  say(header(OperationKind::kRefusal, message.number + 1));
+  say(header(OperationKind::kRefusal, message.number), pattern(513, 1));  // longer than a reason may be
+  EXPECT_EQ(one.num_refused, 5U);
+  EXPECT_EQ(raw.arrivals.size(), 1U);
+  say(header(OperationKind::kGrant, message.number, 77));
+  ASSERT_TRUE(run([&] { return send.finished() && raw.arrivals.size() == 1 + kNumPieces; }));
+  EXPECT_TRUE(send.status.ok()) << send.status.message();
+  for (size_t i = 0; i < kNumPieces; ++i) {
+    const Arrival& arrival = raw.arrivals[i + 1];
+    EXPECT_EQ(number_of(arrival.header), 77U);
+    const size_t offset = arrival.header.fingerprint.num_elements;
+    ASSERT_LE(offset + arrival.num_bytes, kLong);
+    EXPECT_EQ(std::memcmp(arrival.bytes().data(), content.data() + offset, arrival.num_bytes), 0) << i;
+  }
+  say(header(OperationKind::kGrant, message.number, 78));
+  EXPECT_EQ(one.num_refused, 5U) << "who is late is nobody's fault";
+}
+
+TEST_F(Pieces, are_granted_once) {
+  one.send(to_raw, content);
+  settle();
+  const uint64_t number = announced().number;
+  // Both before the first piece goes: by driving.
+  for (const uint64_t ticket : {1, 2}) {
+    Transfer& transfer = said.emplace_back();
+    raw.transport().send(to_one, header(OperationKind::kGrant, number, ticket), {}, transfer);
+  }
+  raw.transport().send(to_one, header(OperationKind::kRefusal, number), {}, said.emplace_back());
+  settle();
+  EXPECT_EQ(one.num_refused, 2U);
+  EXPECT_EQ(num_heard(OperationKind::kPiece), kNumPieces);
+  EXPECT_EQ(number_of(heard()), 1U);
+}
+
+TEST_F(Pieces, of_two_messages_take_turns) {
+  one.send(to_raw, content);
+  one.send(to_raw, content);
+  settle();
+  for (const size_t index : {0, 1}) {
+    Transfer& transfer = said.emplace_back();
+    const MessageHeader grant = header(OperationKind::kGrant, announced(index).number, index + 1);
+    raw.transport().send(to_one, grant, {}, transfer);
+  }
+  ASSERT_TRUE(run([&] { return num_heard(OperationKind::kPiece) == 2 * kNumPieces; }));
+  for (size_t i = 0; i < 2 * kNumPieces; ++i) EXPECT_EQ(number_of(raw.arrivals[2 + i].header), 1 + i % 2) << i;
+}
+
+TEST_F(Pieces, keep_whoever_sends_them_awake) {
+  one.send(to_raw, content);
+  settle();
+  while (!one.transport().arm()) one.transport().progress();
+  EXPECT_FALSE(one.transport().holds_back());
+  raw.transport().send(to_one, header(OperationKind::kGrant, announced().number, 1), {}, said.emplace_back());
+  while (num_heard(OperationKind::kPiece) == 0) {
+    one.transport().progress();
+    if (num_heard(OperationKind::kPiece) == 0 && one.transport().holds_back()) {
+      EXPECT_FALSE(one.transport().arm());
+    }
+    raw.transport().progress();
+  }
+  settle();
+  EXPECT_FALSE(one.transport().holds_back());
+}
+
+TEST_F(Pieces, end_with_their_receiver) {
+  const Transfer& waiting = one.send(to_raw, content);
+  const Transfer& granted = one.send(to_raw, content);
+  settle();
+  raw.transport().send(to_one, header(OperationKind::kGrant, announced(1).number, 1), {}, said.emplace_back());
+  fabric.kill(kRawProcess);
+  ASSERT_TRUE(drive({&one}, [&] { return waiting.finished() && !one.lost.empty(); }));
+  EXPECT_EQ(waiting.status.code(), ErrorCode::kPeerLost);
+  EXPECT_TRUE(drive({&one}, [&] { return granted.finished(); }));
+  EXPECT_EQ(one.lost.size(), 1U);
+  const Transfer& later = one.send(to_raw, content);
+  EXPECT_TRUE(later.finished());
+  EXPECT_EQ(later.status.code(), ErrorCode::kPeerLost);
+}
+
+TEST_F(Pieces, end_with_their_sender) {
+  announce();
+  say_piece(heard().fingerprint.num_elements, 0);
+  one.policy = Node::Policy::kHold;
+  announce();
+  fabric.kill(kRawProcess);
+  ASSERT_TRUE(drive({&one}, [&] { return one.num_complete() == 1; }));
+  EXPECT_EQ(one.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
+  one.fetch(one.arrivals.back());
+  EXPECT_EQ(one.arrivals.back().fetch.status.code(), ErrorCode::kPeerLost);
+}
+
+TEST_F(Pieces, end_with_a_peer_that_is_dropped) {
+  const Transfer& sent = one.send(to_raw, content);
+  settle();
+  announce();
+  const uint64_t ticket = heard().fingerprint.num_elements;
+  one.policy = Node::Policy::kHold;
+  announce();
+  one.transport().drop_peer(to_raw);
+  EXPECT_FALSE(sent.finished()) << "not from within drop_peer()";
+  EXPECT_FALSE(one.transport().arm());
+  one.transport().progress();
+  EXPECT_EQ(sent.status.code(), ErrorCode::kPeerLost);
+  ASSERT_EQ(one.num_complete(), 1U);
+  EXPECT_EQ(one.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
+  one.transport().refuse(one.arrivals.back().rendezvous, Status());
+  say_piece(ticket, 0);
+  EXPECT_EQ(one.arrivals.front().bytes(), Bytes(kLong)) << "it was written to after its end";
+  EXPECT_EQ(one.num_refused, 0U);
+  EXPECT_TRUE(one.lost.empty());
+}
+
+TEST_F(Pieces, of_who_was_never_met_are_not_fetched) {
+  const LongMessage message{.header = {}, .sender = kRawName + 1, .number = kNumber, .num_bytes = kLong};
+  say(header(OperationKind::kAnnouncement), bytes_of(message));
+  ASSERT_EQ(one.num_complete(), 1U);
+  EXPECT_EQ(one.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
+  one.policy = Node::Policy::kRefuse;
+  say(header(OperationKind::kAnnouncement), bytes_of(message));
+  EXPECT_EQ(one.arrivals.size(), 2U);
+}
+
+TEST_F(Pieces, fetched_into_memory_of_another_length_are_refused) {
+  one.policy = Node::Policy::kHold;
+  announce();
+  Arrival& arrival = one.arrivals.front();
+  arrival.num_bytes -= 1;
+  one.fetch(arrival);
+  EXPECT_EQ(arrival.fetch.status.code(), ErrorCode::kInternal);
+  settle();
+  EXPECT_EQ(heard().fingerprint.operation, OperationKind::kRefusal);
+  EXPECT_EQ(number_of(heard()), kNumber);
+}
+
+// Each send of an exchange, at once or told so later: the announcement, the grant, each piece.
+TEST(PartOfALongMessage, that_cannot_be_sent_ends_the_connection) {
+  for (uint64_t failing = 1; failing <= 2 + kNumPieces; ++failing) {
+    for (const bool fails_late : {false, true}) {
+      LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10,
+                                      .failing_send = failing,
+                                      .fails_late = fails_late,
+                                      .holds = {},
+                                      .kills = {}});
+      Node first{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
+      Node second{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
+      const PeerId forth = first.meet(second, false);
+      second.meet(first, false);
+      const Transfer& send = first.send(forth, pattern(kLong, 1));
+      const auto is_lost = [&] { return first.lost.size() + second.lost.size() == 1; };
+      ASSERT_TRUE(drive({&first, &second}, is_lost)) << failing << (fails_late ? " late" : " at once");
+      fabric.kill(first.lost.empty() ? 1 : 0);  // as whoever is dropped finds its connection closed
+      Node& other = first.lost.empty() ? first : second;
+      ASSERT_TRUE(drive({&other}, [&] { return other.lost.size() == 1; }));
+      EXPECT_TRUE(send.finished()) << failing;
+      for (const Arrival& arrival : second.arrivals) EXPECT_TRUE(arrival.fetch.finished()) << failing;
+    }
+  }
+}
+
+// Where rings stand above, as in a process's engine, whoever drives hears of what is left to be done.
+TEST(PiecesBelowRings, hold_back) {
+  LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}});
+  const auto make = [&] { return with_rings(with_pieces(fabric.make_transport(), PieceUse::kToAll), RingUse::kNever); };
+  Node first{make()};
+  Node second{make()};
+  const PeerId forth = first.meet(second, false);
+  second.meet(first, false);
+  const Transfer& send = first.send(forth, pattern(100 * kPiece, 1));
+  size_t num_held_back = 0;
+  while (!send.finished()) {
+    first.transport().progress();
+    if (first.transport().holds_back()) {
+      ++num_held_back;
+      EXPECT_FALSE(first.transport().arm());
+    }
+    second.transport().progress();
+  }
+  EXPECT_GE(num_held_back, 2U);
+}
+
+class UseOfPieces : public testing::TestWithParam<PieceUse> {};
+
+INSTANTIATE_TEST_SUITE_P(All, UseOfPieces,
+                         testing::Values(PieceUse::kNever, PieceUse::kToOtherHosts, PieceUse::kToAll));
+
+// The loopback is no TCP.
+TEST_P(UseOfPieces, is_the_sender_s_choice) {
+  LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}});
+  Node first{with_pieces(fabric.make_transport(), GetParam())};
+  Node second{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
+  const PeerId forth = first.meet(second, false);
+  const PeerId back = second.meet(first, false);
+  first.send(forth, pattern(kLong, 1));
+  second.send(back, pattern(kLong, 2));
+  const auto is_over = [&] { return first.num_complete() == 1 && second.num_complete() == 1; };
+  ASSERT_TRUE(drive({&first, &second}, is_over));
+  EXPECT_EQ(second.arrivals.front().bytes(), pattern(kLong, 1));
+  EXPECT_EQ(first.arrivals.front().bytes(), pattern(kLong, 2));
+  const uint64_t num_sends_in_pieces = 2 + kNumPieces;
+  EXPECT_EQ(fabric.num_sends(), num_sends_in_pieces + (GetParam() == PieceUse::kToAll ? num_sends_in_pieces : 1));
+}
+
+TEST(PieceAddress, without_a_name_is_none) {
+  LoopbackFabric fabric;
+  const auto transport = with_pieces(fabric.make_transport(), PieceUse::kToAll);
+  auto added = transport->add_peer(transport->address().first(7), false);
+  ASSERT_FALSE(added.ok());
+  EXPECT_EQ(added.status().code(), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace axon

@@ -1,0 +1,57 @@
+// In place of csrc/engine/doorbell.hpp: what threads that drive sleep on, without a kernel.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "scheduler.hpp"
+
+namespace axon {
+
+using PeerId = uint32_t;
+
+enum class Sleep : uint8_t { kLight, kDeep };
+
+class Doorbell {
+ public:
+  void ring() noexcept {
+    model::point();
+    rung_ = true;
+  }
+
+  void ring_waiter() noexcept {
+    model::point();
+    waiter_rung_ = true;
+  }
+
+  // The transport has something, and has been armed: its event descriptor is readable, until it is armed anew.
+  void signal() noexcept { signalled_ = true; }
+  void hush() noexcept { signalled_ = false; }
+
+  std::span<const PeerId> sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
+    model::point();
+    const auto deadline = model::now() + at_most;
+    model::block_until([&] { return rung_ || (depth == Sleep::kDeep && signalled_); }, deadline);
+    rung_ = false;
+    return {};
+  }
+
+  bool listen(std::chrono::microseconds at_most) noexcept {
+    model::check(!std::exchange(waiter_listens_, true), "one waiter listens at a time");
+    model::point();
+    model::block_until([this] { return waiter_rung_ || signalled_; }, model::now() + at_most);
+    waiter_rung_ = false;
+    waiter_listens_ = false;
+    return signalled_;
+  }
+
+ private:
+  bool rung_ = false;
+  bool waiter_rung_ = false;
+  bool waiter_listens_ = false;
+  bool signalled_ = false;
+};
+
+}  // namespace axon

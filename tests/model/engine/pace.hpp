@@ -1,0 +1,28 @@
+// In place of csrc/engine/pace.hpp: as few rounds as tell the cases apart, for a clock that ticks when it is read.
+#pragma once
+
+#include <chrono>
+
+namespace axon::pace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+inline constexpr microseconds kPatience{3};
+inline constexpr unsigned kRoundsBeforeYield = 2;
+inline constexpr unsigned kRoundsBeforePause = 0;
+inline constexpr unsigned kRoundsBetweenClockReads = 1;
+inline constexpr microseconds kContended{2};
+inline constexpr microseconds kLeastCrowded{10};
+inline constexpr microseconds kMostCrowded{40};
+
+inline constexpr microseconds kHot{2};
+inline constexpr microseconds kWarm{4};
+inline constexpr microseconds kShortNap{10};
+inline constexpr microseconds kLongNap{20};
+inline constexpr std::chrono::seconds kDeepSleepRunning{10};
+inline constexpr std::chrono::seconds kStandBy{10};
+inline constexpr std::chrono::seconds kDeepSleepIdle{1000};
+inline constexpr unsigned kRoundsBetweenLooks = 3;
+
+}  // namespace axon::pace
