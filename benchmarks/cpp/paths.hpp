@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/host_id.hpp"
 #include "engine/engine.hpp"
 #include "transport/rings/rings.hpp"
 #include "transport/ucx/ucx.hpp"

@@ -18,6 +18,7 @@
 
 #include "kernels/device_ranks.hpp"
 #include "kernels/ll/collectives.hpp"
+#include "kernels/load.hpp"
 #include "kernels/zero_copy/launch.hpp"
 #include "kernels/zero_copy/point_to_point.hpp"
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/config.hpp"
+#include "base/host_id.hpp"
 #include "base/inheritance.hpp"
 #include "base/trace.hpp"
 #include "engine/engine.hpp"

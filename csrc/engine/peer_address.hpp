@@ -23,7 +23,4 @@ struct PeerCard {
   static Result<PeerCard> decode(std::span<const uint8_t> blob);
 };
 
-// Equal in two processes that share kernel and pid, network and ipc namespace; also on machines that are clones of one.
-uint64_t this_host();
-
 }  // namespace axon

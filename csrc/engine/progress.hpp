@@ -16,6 +16,7 @@
 #include <chrono>
 #include <span>
 
+#include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "engine/doorbell.hpp"
 #include "engine/pace.hpp"
@@ -23,8 +24,6 @@
 #include "engine/submissions.hpp"
 
 namespace axon {
-
-using Clock = sync::Clock;
 
 // What the holder of the token does. All but deliver() are called with the token held.
 class Driver {

@@ -6,6 +6,7 @@
 
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/collectives.hpp"
+#include "kernels/load.hpp"
 
 namespace axon {
 

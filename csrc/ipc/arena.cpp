@@ -10,14 +10,14 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/config.hpp"
+#include "base/host_id.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/error.hpp"
-#include "engine/peer_address.hpp"
-#include "engine/progress.hpp"
-#include "kernels/ll128/collectives.hpp"
+#include "kernels/load.hpp"
 
 namespace axon {
 

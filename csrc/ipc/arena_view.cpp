@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/peer_address.hpp"
+#include "base/host_id.hpp"
 
 namespace axon {
 

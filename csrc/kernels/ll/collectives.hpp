@@ -38,7 +38,7 @@ Status all_gather_packets(const DeviceTeam& team, const PacketCollective& call, 
 size_t one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
 size_t two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
 
-// Puts all packet kernels for a team of that size on the current device; load_kernels (line_collectives.hpp) does it,
+// Puts all packet kernels for a team of that size on the current device; load_kernels (kernels/load.hpp) does it,
 // too.
 Status load_packet_kernels(int num_ranks);
 

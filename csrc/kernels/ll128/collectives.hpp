@@ -100,10 +100,4 @@ struct LineBroadcast {
 // flights, so exchange_lines is ahead for small ones.
 Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, StreamView stream);
 
-// Whether all_reduce and reduce_scatter, over lines and over packets, serve this type and reduction: as the host does.
-bool has_kernel(DataType dtype, Reduction reduction) noexcept;
-
-// Puts every kernel that a team of that size may launch, of packets too, on the current device.
-Status load_kernels(int num_ranks);
-
 }  // namespace axon

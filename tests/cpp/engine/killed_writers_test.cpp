@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "base/host_id.hpp"
 #include "engine/engines.hpp"
 
 namespace axon {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "engine/peer_address.hpp"
+#include "base/host_id.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon::testing {

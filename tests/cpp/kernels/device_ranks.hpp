@@ -16,6 +16,7 @@
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "kernels/ll128/collectives.hpp"
+#include "kernels/load.hpp"
 #include "kernels/team_layout.hpp"
 
 namespace axon::testing {

@@ -5,6 +5,7 @@
 #include "kernels/device_buffer.hpp"
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/collectives.hpp"
+#include "kernels/load.hpp"
 
 namespace axon::testing {
 namespace {

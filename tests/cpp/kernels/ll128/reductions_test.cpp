@@ -3,6 +3,7 @@
 
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/collectives.hpp"
+#include "kernels/load.hpp"
 #include "kernels/reference.hpp"
 
 namespace axon::testing {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "kernels/ll/collectives.hpp"
+#include "kernels/load.hpp"
 #include "kernels/zero_copy/launch.hpp"
 #include "kernels/zero_copy/zero_copy_test.hpp"
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "kernels/load.hpp"
 #include "kernels/zero_copy/point_to_point.hpp"
 #include "kernels/zero_copy/zero_copy_test.hpp"
 

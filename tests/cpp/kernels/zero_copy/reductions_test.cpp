@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "kernels/ll/collectives.hpp"
+#include "kernels/load.hpp"
 #include "kernels/zero_copy/zero_copy_test.hpp"
 
 namespace axon::testing {

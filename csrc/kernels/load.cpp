@@ -1,0 +1,55 @@
+#include "kernels/load.hpp"
+
+#include <string>
+#include <vector>
+
+#include "cuda/launch.hpp"
+#include "kernels/ll/collectives.hpp"
+#include "kernels/ll128/launch.hpp"
+#include "kernels/reduce_slots.hpp"
+#include "kernels/reduce_types.hpp"
+#include "kernels/zero_copy/launch.hpp"
+
+namespace axon::device {
+
+std::vector<FoldType> all_folds() {
+  std::vector<FoldType> folds;
+  for (int dtype = 0; dtype <= static_cast<int>(DataType::kComplex128); ++dtype) {
+    for (int reduction = 0; reduction <= static_cast<int>(Reduction::kPremulSum); ++reduction) {
+      const FoldType fold{static_cast<DataType>(dtype), static_cast<Reduction>(reduction)};
+      if (has_kernel(fold.dtype, fold.reduction)) folds.push_back(fold);
+    }
+  }
+  return folds;
+}
+
+Status no_kernel(DataType dtype, Reduction reduction) {
+  return Status(ErrorCode::kInvalidArgument,
+                std::string("no kernel for ") + name_of(dtype) + " with " + name_of(reduction));
+}
+
+}  // namespace axon::device
+
+namespace axon {
+
+bool has_kernel(DataType dtype, Reduction reduction) noexcept {
+  return device::fold_kernels_for(dtype, reduction).for_short != nullptr;
+}
+
+Status load_kernels(int num_ranks) {
+  std::vector<device::FoldKernels> kernels{device::relay_kernels()};
+  for (const auto& [dtype, reduction] : device::all_folds()) {
+    kernels.push_back(device::fold_kernels_for(dtype, reduction));
+  }
+  for (const device::FoldKernels& pair : kernels) {
+    AXON_TRY(load(pair.for_short));
+    AXON_TRY(load(pair.for_long));
+  }
+  AXON_TRY(load(device::exchange_kernel_address()));
+  AXON_TRY(load(device::message_kernel_address()));
+  AXON_TRY(device::load_direct_kernels());
+  AXON_TRY(load_slot_folds());
+  return load_packet_kernels(num_ranks);
+}
+
+}  // namespace axon

@@ -1,0 +1,16 @@
+// Which reductions the kernels support, and loading all kernels before the first launch.
+#pragma once
+
+#include "base/data_type.hpp"
+#include "base/status.hpp"
+
+namespace axon {
+
+// Returns whether the LL and LL128 kernels of all_reduce and reduce_scatter support this type and reduction. They
+// support what the host supports.
+bool has_kernel(DataType dtype, Reduction reduction) noexcept;
+
+// Loads every kernel that a team of `num_ranks` ranks may launch onto the current device, whatever its protocol.
+Status load_kernels(int num_ranks);
+
+}  // namespace axon
