@@ -90,6 +90,9 @@ TEST_P(RingsShortOfDescriptors, wait_until_some_come_back) {
 }
 
 TEST_P(RingsShortOfDescriptors, lose_the_peer_where_none_come_back) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer itself needs descriptors: it reads through a pipe whether an object is accessible";
+#endif
   on_both([](Rank at) {
     if (at.rank != 0) return;
     Transfer& sent = at.node.send(at.peer, pattern(300, 7));
