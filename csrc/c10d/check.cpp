@@ -4,11 +4,11 @@
 #include <c10/util/Exception.h>
 
 #include <limits>
-#include <sstream>
 #include <string>
 
 #include "c10d/errors.hpp"
 #include "collectives/arithmetic/arithmetic.hpp"
+#include "python/shape_text.hpp"
 #include "python/tensor_memory.hpp"
 
 namespace axon {
@@ -57,9 +57,9 @@ const TensorList& single(Argument argument, const std::vector<TensorList>& lists
 
 void check_num_elements(Argument argument, const at::Tensor& tensor, int64_t expected) {
   if (C10_LIKELY(tensor.numel() == expected)) return;
-  std::ostringstream sizes;
-  sizes << "has shape " << tensor.sizes() << ", " << tensor.numel() << " elements";
-  throw_value_error(complaint(argument, sizes.str(), std::to_string(expected) + " elements"));
+  throw_value_error(
+      complaint(argument, "has shape " + text_of(tensor.sizes()) + ", " + std::to_string(tensor.numel()) + " elements",
+                std::to_string(expected) + " elements"));
 }
 
 void check_num_bytes(Argument argument, size_t received, size_t sent) {

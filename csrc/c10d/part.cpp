@@ -4,12 +4,12 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "c10d/convert.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/shelf.hpp"
 #include "c10d/work.hpp"
+#include "python/shape_text.hpp"
 #include "python/tensor_memory.hpp"
 
 namespace axon {
@@ -21,10 +21,9 @@ static bool needs_staging(const at::Tensor& tensor) {
 // Elements that lie in one place would overwrite each other; torch refuses such outputs, too, but at the copy back.
 static void check_apart(const char* operation, const at::Tensor& tensor) {
   if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
-  std::ostringstream text;
-  text << operation << ": an output of shape " << tensor.sizes() << " has strides " << tensor.strides()
-       << ", so that several of its elements share their memory; allowed: a contiguous() copy";
-  throw_value_error(text.str());
+  throw_value_error(std::string(operation) + ": an output of shape " + text_of(tensor.sizes()) + " has strides " +
+                    text_of(tensor.strides()) +
+                    ", so that several of its elements share their memory; allowed: a contiguous() copy");
 }
 
 // Where the engine finds the tensor's elements in order.

@@ -3,13 +3,13 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
-#include <sstream>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "c10d/errors.hpp"
 #include "fused/below_autograd.hpp"
 #include "fused/schedules.hpp"
+#include "python/shape_text.hpp"
 
 namespace axon {
 
@@ -28,9 +28,7 @@ void check_device(Argument argument, const at::Tensor& tensor, const at::Tensor&
 }
 
 std::string shape_of(const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << "has shape " << tensor.sizes();
-  return text.str();
+  return "has shape " + text_of(tensor.sizes());
 }
 
 c10::intrusive_ptr<AxonBackend> backend_of(const char* operation, const std::string& group, const at::Tensor& x) {

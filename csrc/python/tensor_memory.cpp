@@ -1,8 +1,7 @@
 #include "python/tensor_memory.hpp"
+#include "python/shape_text.hpp"
 
 #include <ATen/EmptyTensor.h>
-
-#include <sstream>
 
 namespace axon {
 
@@ -40,17 +39,10 @@ bool has_memory(const at::Tensor& tensor) {
 }
 
 static std::string what_is_not_strided(const at::Tensor& tensor) {
-  std::ostringstream text;
-  if (tensor.is_nested()) {
-    text << "is a nested tensor";
-  } else if (tensor.layout() != at::kStrided) {
-    text << "has layout " << tensor.layout();
-  } else if (tensor.is_quantized()) {
-    text << "is quantized";
-  } else {
-    text << "is on " << tensor.device();
-  }
-  return text.str();
+  if (tensor.is_nested()) return "is a nested tensor";
+  if (tensor.layout() != at::kStrided) return "has layout " + text_of(tensor.layout());
+  if (tensor.is_quantized()) return "is quantized";
+  return "is on " + tensor.device().str();
 }
 
 std::optional<std::string> lack_of_memory(const at::Tensor& tensor) {
