@@ -28,7 +28,7 @@ Communicator::~Communicator() {
 
 void Communicator::leave() noexcept {
   if (!inbox_) return;
-  inbox_->flow().dismiss();
+  if (!engine_.shut_down_) inbox_->flow().dismiss();
   engine_.messenger_.detach(*inbox_);
   inbox_.reset();
   std::erase(engine_.communicators_, this);
