@@ -33,13 +33,13 @@ TEST(Forks, are_counted_in_the_child) {
 }
 
 TEST(OnePerProcess, is_the_same_object_for_as_long_as_nobody_forks) {
-  OnePerProcess<Guarded> one;
+  static OnePerProcess<Guarded> one;
   one.get().value = 7;
   EXPECT_EQ(one.get().value, 7);
 }
 
 TEST(OnePerProcess, is_a_new_object_in_a_child_whose_parent_had_locked_it) {
-  OnePerProcess<Guarded> one;
+  static OnePerProcess<Guarded> one;
   one.get().value = 7;
   {
     const std::lock_guard lock(one.get().mutex);
