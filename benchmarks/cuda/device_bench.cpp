@@ -60,7 +60,7 @@ struct Call {
   LineShape line_shape() const { return {.num_lanes = shape.first, .warps_per_block = shape.second}; }
 };
 
-PacketCollective packets(const Call& call, size_t num_bytes) {
+LlCollective packets(const Call& call, size_t num_bytes) {
   return {.input = call.input,
           .output = call.output,
           .num_elements = num_bytes / 2,
@@ -70,13 +70,13 @@ PacketCollective packets(const Call& call, size_t num_bytes) {
 }
 
 Status one_shot(const Call& call) {
-  return all_reduce_one_shot(call.team, packets(call, call.num_bytes), call.stream);
+  return ll_all_reduce_one_shot(call.team, packets(call, call.num_bytes), call.stream);
 }
 Status two_shot(const Call& call) {
-  return all_reduce_two_shot(call.team, packets(call, call.num_bytes), call.stream);
+  return ll_all_reduce_two_shot(call.team, packets(call, call.num_bytes), call.stream);
 }
-Status gather_packets(const Call& call) {
-  return all_gather_packets(call.team, packets(call, call.shard()), call.stream);
+Status gather_by_ll(const Call& call) {
+  return ll_all_gather(call.team, packets(call, call.shard()), call.stream);
 }
 
 LineReduction reduction(const Call& call) {
@@ -229,16 +229,16 @@ struct Work {
     const size_t packets = team.layout.region_packets - team.num_ranks;
     if (enqueue == one_shot) return packets / team.num_ranks * 8;
     if (enqueue == two_shot) return packets / 2 * 8 - 8 * team.num_ranks;
-    if (enqueue == gather_packets) return packets * 8;
+    if (enqueue == gather_by_ll) return packets * 8;
     return SIZE_MAX;
   }
 };
 
-constexpr Work kWorks[] = {{"all_reduce_one_shot", one_shot, Result16::kSum},
-                           {"all_reduce_two_shot", two_shot, Result16::kSum},
+constexpr Work kWorks[] = {{"ll_all_reduce_one_shot", one_shot, Result16::kSum},
+                           {"ll_all_reduce_two_shot", two_shot, Result16::kSum},
                            {"all_reduce_lines", reduce_lines, Result16::kSum},
                            {"all_reduce_direct", reduce_directly, Result16::kSum},
-                           {"all_gather_packets", gather_packets, Result16::kGathered},
+                           {"ll_all_gather", gather_by_ll, Result16::kGathered},
                            {"all_gather_lines", by_lines<all_gather>, Result16::kGathered},
                            {"all_gather_direct", directly<all_gather>, Result16::kGathered},
                            {"reduce_scatter_lines", scatter_sums, Result16::kSumOfShard},

@@ -36,7 +36,7 @@ inline constexpr int kNoRoot = 31;
 inline constexpr size_t kFrameBytes = 1024;        // in a ring
 inline constexpr size_t kFramePayloadBytes = 960;  // of a message
 
-struct alignas(16) Packet {
+struct alignas(16) LlPacket {
   uint32_t low;
   uint32_t low_epoch;
   uint32_t high;
@@ -150,11 +150,11 @@ struct MessageCount {
 // number as epoch. What the peer writes is in sectors apart from what only this rank does.
 struct alignas(128) Rendezvous {
   // Of a message to the peer:
-  Packet offer[3];             // by the peer: where its tensor is, the descriptor and the tag that it expects
-  alignas(32) uint64_t claim;  // by whoever decides first whether the offer holds: the number, and how
-  alignas(32) Packet target;   // by this rank's leading warp to its others: where to write
+  LlPacket offer[3];            // by the peer: where its tensor is, the descriptor and the tag that it expects
+  alignas(32) uint64_t claim;   // by whoever decides first whether the offer holds: the number, and how
+  alignas(32) LlPacket target;  // by this rank's leading warp to its others: where to write
   // Of a message from the peer:
-  alignas(32) Packet outcome;  // by the peer, once it has written all, or has found that it cannot
+  alignas(32) LlPacket outcome;  // by the peer, once it has written all, or has found that it cannot
   alignas(32) MessageCount sent;
   MessageCount received;
 };

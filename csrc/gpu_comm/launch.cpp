@@ -129,15 +129,15 @@ Status launch_broadcast(const LaunchSite& site, Kernel kernel, const CollectiveA
   return broadcast_lines(site.team, call, site.stream);
 }
 
-Status launch_packets(const LaunchSite& site, Kernel kernel, const LineReduction& call) {
-  const PacketCollective packets{.input = call.input,
-                                 .output = call.output,
-                                 .num_elements = call.num_elements,
-                                 .dtype = call.dtype,
-                                 .reduction = call.reduction,
-                                 .premul_factor = call.premul_factor};
-  return kernel == Kernel::kOneShotPackets ? all_reduce_one_shot(site.team, packets, site.stream)
-                                           : all_reduce_two_shot(site.team, packets, site.stream);
+Status launch_ll_all_reduce(const LaunchSite& site, Kernel kernel, const LineReduction& call) {
+  const LlCollective packets{.input = call.input,
+                             .output = call.output,
+                             .num_elements = call.num_elements,
+                             .dtype = call.dtype,
+                             .reduction = call.reduction,
+                             .premul_factor = call.premul_factor};
+  return kernel == Kernel::kLlOneShot ? ll_all_reduce_one_shot(site.team, packets, site.stream)
+                                      : ll_all_reduce_two_shot(site.team, packets, site.stream);
 }
 
 Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& operation) {
@@ -150,8 +150,8 @@ Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& 
                      .reduction = arguments.reduction,
                      .premul_factor = arguments.premul_factor,
                      .root = arguments.root >= 0 ? arguments.root : kNoRoot};
-  if (kernel == Kernel::kOneShotPackets || kernel == Kernel::kTwoShotPackets) {
-    return launch_packets(site, kernel, call);
+  if (kernel == Kernel::kLlOneShot || kernel == Kernel::kLlTwoShot) {
+    return launch_ll_all_reduce(site, kernel, call);
   }
   if (kernel == Kernel::kDirect) {
     const size_t num_bytes = call.num_elements * size_of(call.dtype);
@@ -188,7 +188,7 @@ Status launch_reduce_scatter(const LaunchSite& site, Kernel kernel, const Collec
 }
 
 // The kernel writes one array; tensors that do not lie one behind the other are filled from a scratch.
-Status launch_all_gather_packets(const LaunchSite& site, const CollectiveArguments& arguments) {
+Status launch_ll_all_gather(const LaunchSite& site, const CollectiveArguments& arguments) {
   const std::span<const Buffer> outputs = arguments.outputs;
   const size_t num_bytes = outputs.front().num_bytes;
   bool is_array = true;
@@ -202,12 +202,12 @@ Status launch_all_gather_packets(const LaunchSite& site, const CollectiveArgumen
     scratch.emplace(std::move(taken).value());
   }
   std::byte* const gathered = is_array ? outputs.front().data : scratch->data();
-  AXON_TRY(all_gather_packets(site.team,
-                              {.input = arguments.inputs[0].data,
-                               .output = gathered,
-                               .num_elements = num_bytes / size_of(arguments.dtype),
-                               .dtype = arguments.dtype},
-                              site.stream));
+  AXON_TRY(ll_all_gather(site.team,
+                         {.input = arguments.inputs[0].data,
+                          .output = gathered,
+                          .num_elements = num_bytes / size_of(arguments.dtype),
+                          .dtype = arguments.dtype},
+                         site.stream));
   for (size_t rank = 0; !is_array && rank < outputs.size(); ++rank) {
     AXON_TRY(copy_async(outputs[rank].data, gathered + rank * num_bytes, num_bytes, site.stream));
   }
@@ -254,7 +254,7 @@ class MessageBatch {
 
 Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation& operation) {
   const CollectiveArguments& arguments = operation.arguments;
-  if (kernel == Kernel::kPackets) return launch_all_gather_packets(site, arguments);
+  if (kernel == Kernel::kLl) return launch_ll_all_gather(site, arguments);
   switch (arguments.kind) {
     case OperationKind::kBroadcast:
       // Between two, or over lines in one flight, it is a message.

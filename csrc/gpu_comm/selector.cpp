@@ -28,16 +28,16 @@ struct TuningRow {
 // Measured with 2 and 4 GPUs: packets in benchmarks/results/packets_4xh200.jsonl, lines and direct kernels in
 // lines_2xh200.jsonl, direct_2xh200.jsonl, direct_4xh200.jsonl and direct_4xh100.jsonl.
 constexpr TuningRow kTuning[] = {
-    {OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kOneShotPackets},
-    {OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kOneShotPackets},
-    {OperationKind::kAllReduce, 4, 256 * kKiB, Kernel::kTwoShotPackets},
-    {OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kOneShotPackets},
-    {OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kOneShotPackets},
-    {OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kTwoShotPackets},
+    {OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kLlOneShot},
+    {OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kLlOneShot},
+    {OperationKind::kAllReduce, 4, 256 * kKiB, Kernel::kLlTwoShot},
+    {OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kLlOneShot},
+    {OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kLlOneShot},
+    {OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kLlTwoShot},
     {OperationKind::kAllReduce, 2, 4 * kMiB, Kernel::kLines},
     {OperationKind::kAllReduce, kAnyRanks, kMiB, Kernel::kLines},
     {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kPackets},
+    {OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kLl},
     {OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLines},
     {OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLines},
@@ -69,14 +69,14 @@ bool is_able(Kernel kernel, const KernelQuery& query, const TeamLayout& layout) 
   if (reduces(query.kind) && !has_kernel(query.dtype, query.reduction)) return false;
   const bool has_data = query.num_bytes != 0;  // packets are for data
   switch (kernel) {
-    case Kernel::kOneShotPackets:
-      return has_data && one_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
-    case Kernel::kTwoShotPackets:
-      return has_data && two_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
-    case Kernel::kPackets: {
+    case Kernel::kLlOneShot:
+      return has_data && ll_one_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
+    case Kernel::kLlTwoShot:
+      return has_data && ll_two_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
+    case Kernel::kLl: {
       const size_t input_bytes = query.num_bytes / static_cast<size_t>(query.num_ranks);
       return has_data && query.is_even &&
-             one_shot_region_packets(query.num_ranks, input_bytes) <= layout.region_packets;
+             ll_one_shot_region_packets(query.num_ranks, input_bytes) <= layout.region_packets;
     }
     default:
       return true;
@@ -91,8 +91,7 @@ std::string padded(std::string text, size_t width) {
 }  // namespace
 
 const char* name_of(Kernel kernel) noexcept {
-  static constexpr std::array kNames{
-      "none", "one_shot_packets", "two_shot_packets", "packets", "lines", "scattered_lines", "direct"};
+  static constexpr std::array kNames{"none", "ll_one_shot", "ll_two_shot", "ll", "lines", "scattered_lines", "direct"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

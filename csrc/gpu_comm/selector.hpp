@@ -16,9 +16,9 @@ namespace axon {
 
 enum class Kernel : uint8_t {
   kNone,            // through the host
-  kOneShotPackets,  // all_reduce
-  kTwoShotPackets,  // all_reduce
-  kPackets,         // all_gather
+  kLlOneShot,       // all_reduce
+  kLlTwoShot,       // all_reduce
+  kLl,              // all_gather
   kLines,           // everything; a broadcast in one flight
   kScatteredLines,  // broadcast in two flights
   kDirect,          // on the peers' tensors themselves, or lines where they cannot be reached

@@ -51,7 +51,7 @@ __device__ __forceinline__ void verify(const Turn& turn) {
 // Waits for a packet that tells that a peer does not write into our tensors any more, though this rank may have failed.
 // A peer whose process has ended does not either, nor, we have to suppose, one that does not come for so long: then
 // false.
-__device__ __noinline__ inline bool guard(const Turn& turn, const Packet* packet, int peer) {
+__device__ __noinline__ inline bool guard(const Turn& turn, const LlPacket* packet, int peer) {
   constexpr uint64_t kLongestNs = 10'000'000'000;
   constexpr uint32_t kPollsPerLook = 4096;
   const uint64_t begin = global_timer();
@@ -76,7 +76,7 @@ __device__ __forceinline__ bool is_wipe_due(uint32_t epoch) {
 __device__ __noinline__ inline void wipe_idle_region(const Turn& turn, uint32_t thread, uint32_t num_threads) {
   const DeviceTeam& team = turn.team;
   const Turn idle(team, turn.ours, turn.epoch + 1);
-  Packet* packets = idle.descriptors(team.rank);
+  LlPacket* packets = idle.descriptors(team.rank);
   for (uint32_t index = thread; index < team.layout.region_packets; index += num_threads) {
     store_packet(packets + index, packet_of({}, turn.epoch));
   }

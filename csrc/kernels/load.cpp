@@ -49,7 +49,7 @@ Status load_kernels(int num_ranks) {
   AXON_TRY(load(device::message_kernel_address()));
   AXON_TRY(device::load_direct_kernels());
   AXON_TRY(load_slot_folds());
-  return load_packet_kernels(num_ranks);
+  return ll_load_kernels(num_ranks);
 }
 
 }  // namespace axon

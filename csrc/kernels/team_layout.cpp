@@ -60,10 +60,10 @@ Result<TeamLayout> lay_out(int num_ranks, size_t block_bytes) {
   TeamLayout layout{.block_bytes = block_bytes,
                     .rendezvous = 0,
                     .packets = 0,
-                    .region_packets = static_cast<uint32_t>(block_bytes / 4 / sizeof(Packet)) + kMaxTeamRanks,
+                    .region_packets = static_cast<uint32_t>(block_bytes / 4 / sizeof(LlPacket)) + kMaxTeamRanks,
                     .channels = {}};
   layout.rendezvous = space.take(static_cast<uint64_t>(num_ranks) * sizeof(Rendezvous));
-  layout.packets = space.take(uint64_t{2} * layout.region_packets * sizeof(Packet));
+  layout.packets = space.take(uint64_t{2} * layout.region_packets * sizeof(LlPacket));
   layout.channels[0] = place_channel(space, num_peers, block_bytes / 4, kMostLanes / num_peers);
   layout.channels[1] = place_channel(space, num_peers, block_bytes / 4 - block_bytes / kWordsShare,
                                      std::min(kMostPointToPointLanes, kMostLanes / num_peers));

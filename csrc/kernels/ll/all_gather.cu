@@ -12,7 +12,7 @@ namespace device {
 template <int kGroup>
 class AllGather {
  public:
-  __device__ __forceinline__ AllGather(const DeviceTeam&, Workers workers, const PacketArguments& call)
+  __device__ __forceinline__ AllGather(const DeviceTeam&, Workers workers, const LlArguments& call)
       : workers_(workers), call_(call), input_(call.input, call.num_bytes) {
     if (workers.first < input_.count()) first_ = input_.load(workers.first);
   }
@@ -36,27 +36,27 @@ class AllGather {
   }
 
   Workers workers_;
-  const PacketArguments& call_;
+  const LlArguments& call_;
   InputSpan input_;
   Payload first_{};
 };
 
-const void* all_gather_kernel(int num_ranks) {
+const void* ll_all_gather_kernel(int num_ranks) {
   return with_group(num_ranks, [](auto group) {
-    return reinterpret_cast<const void*>(&packet_kernel<AllGather<decltype(group)::value>>);
+    return reinterpret_cast<const void*>(&ll_kernel<AllGather<decltype(group)::value>>);
   });
 }
 
 }  // namespace device
 
-Status all_gather_packets(const DeviceTeam& team, const PacketCollective& call, StreamView stream) {
+Status ll_all_gather(const DeviceTeam& team, const LlCollective& call, StreamView stream) {
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
-  return device::launch_packets(team, call,
-                                {.operation = DeviceOperation::kAllGather,
-                                 .kernel = device::all_gather_kernel(team.num_ranks),
-                                 .region_packets = one_shot_region_packets(team.num_ranks, num_bytes),
-                                 .num_packets = device::packets_for(num_bytes)},
-                                stream);
+  return device::ll_launch(team, call,
+                           {.operation = DeviceOperation::kAllGather,
+                            .kernel = device::ll_all_gather_kernel(team.num_ranks),
+                            .region_packets = ll_one_shot_region_packets(team.num_ranks, num_bytes),
+                            .num_packets = device::packets_for(num_bytes)},
+                           stream);
 }
 
 }  // namespace axon

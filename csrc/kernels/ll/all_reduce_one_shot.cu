@@ -12,7 +12,7 @@ namespace device {
 template <typename Arithmetic, int kGroup>
 class OneShot {
  public:
-  __device__ __forceinline__ OneShot(const DeviceTeam&, Workers workers, const PacketArguments& call)
+  __device__ __forceinline__ OneShot(const DeviceTeam&, Workers workers, const LlArguments& call)
       : workers_(workers), plan_(call.plan), input_(call.input, call.num_bytes), output_(call.output, call.num_bytes) {
     if (workers.first < input_.count()) first_ = input_.load(workers.first);
   }
@@ -34,28 +34,28 @@ class OneShot {
   Payload first_{};
 };
 
-const void* one_shot_kernel(DataType dtype, Reduction reduction, int num_ranks) {
+const void* ll_one_shot_kernel(DataType dtype, Reduction reduction, int num_ranks) {
   return with_arithmetic(dtype, reduction, [num_ranks]<typename Arithmetic>(Arithmetic) {
     return with_group(num_ranks, [](auto group) {
-      return reinterpret_cast<const void*>(&packet_kernel<OneShot<Arithmetic, decltype(group)::value>>);
+      return reinterpret_cast<const void*>(&ll_kernel<OneShot<Arithmetic, decltype(group)::value>>);
     });
   });
 }
 
 }  // namespace device
 
-size_t one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept {
+size_t ll_one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept {
   return num_ranks * (1 + device::packets_for(num_bytes));
 }
 
-Status all_reduce_one_shot(const DeviceTeam& team, const PacketCollective& call, StreamView stream) {
+Status ll_all_reduce_one_shot(const DeviceTeam& team, const LlCollective& call, StreamView stream) {
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
-  return device::launch_packets(team, call,
-                                {.operation = DeviceOperation::kAllReduceOneShot,
-                                 .kernel = device::one_shot_kernel(call.dtype, call.reduction, team.num_ranks),
-                                 .region_packets = one_shot_region_packets(team.num_ranks, num_bytes),
-                                 .num_packets = device::packets_for(num_bytes)},
-                                stream);
+  return device::ll_launch(team, call,
+                           {.operation = DeviceOperation::kAllReduceOneShot,
+                            .kernel = device::ll_one_shot_kernel(call.dtype, call.reduction, team.num_ranks),
+                            .region_packets = ll_one_shot_region_packets(team.num_ranks, num_bytes),
+                            .num_packets = device::packets_for(num_bytes)},
+                           stream);
 }
 
 }  // namespace axon

@@ -12,7 +12,7 @@ namespace device {
 template <typename Arithmetic, int kGroup>
 class TwoShot {
  public:
-  __device__ __forceinline__ TwoShot(const DeviceTeam& team, Workers workers, const PacketArguments& call)
+  __device__ __forceinline__ TwoShot(const DeviceTeam& team, Workers workers, const LlArguments& call)
       : workers_(workers), call_(call), shards_{call.num_packets * kPayloadBytes, call.num_bytes} {
     load_parts(team, workers.first, 0);
     for (int k = 0; k < kGroup; ++k) {
@@ -66,16 +66,16 @@ class TwoShot {
   }
 
   Workers workers_;
-  const PacketArguments& call_;
+  const LlArguments& call_;
   Shards shards_;
   Payload parts_[kGroup]{};
   Payload own_{};
 };
 
-const void* two_shot_kernel(DataType dtype, Reduction reduction, int num_ranks) {
+const void* ll_two_shot_kernel(DataType dtype, Reduction reduction, int num_ranks) {
   return with_arithmetic(dtype, reduction, [num_ranks]<typename Arithmetic>(Arithmetic) {
     return with_group(num_ranks, [](auto group) {
-      return reinterpret_cast<const void*>(&packet_kernel<TwoShot<Arithmetic, decltype(group)::value>>);
+      return reinterpret_cast<const void*>(&ll_kernel<TwoShot<Arithmetic, decltype(group)::value>>);
     });
   });
 }
@@ -86,18 +86,18 @@ size_t shard_packets(int num_ranks, size_t num_bytes) {
 
 }  // namespace device
 
-size_t two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept {
+size_t ll_two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept {
   return num_ranks * (1 + 2 * device::shard_packets(num_ranks, num_bytes));
 }
 
-Status all_reduce_two_shot(const DeviceTeam& team, const PacketCollective& call, StreamView stream) {
+Status ll_all_reduce_two_shot(const DeviceTeam& team, const LlCollective& call, StreamView stream) {
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
-  return device::launch_packets(team, call,
-                                {.operation = DeviceOperation::kAllReduceTwoShot,
-                                 .kernel = device::two_shot_kernel(call.dtype, call.reduction, team.num_ranks),
-                                 .region_packets = two_shot_region_packets(team.num_ranks, num_bytes),
-                                 .num_packets = device::shard_packets(team.num_ranks, num_bytes)},
-                                stream);
+  return device::ll_launch(team, call,
+                           {.operation = DeviceOperation::kAllReduceTwoShot,
+                            .kernel = device::ll_two_shot_kernel(call.dtype, call.reduction, team.num_ranks),
+                            .region_packets = ll_two_shot_region_packets(team.num_ranks, num_bytes),
+                            .num_packets = device::shard_packets(team.num_ranks, num_bytes)},
+                           stream);
 }
 
 }  // namespace axon

@@ -2,7 +2,7 @@
 // in a CUDA graph; every rank of the team launches the same one. Tensors of any alignment, in place or not.
 //
 //   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
-//   AXON_TRY(all_reduce_one_shot(team, {.input = in, .output = out, .num_elements = n, …}, stream));
+//   AXON_TRY(ll_all_reduce_one_shot(team, {.input = in, .output = out, .num_elements = n, …}, stream));
 //
 // They fail without launching when an argument is unsupported or needs more packets than the team has (the *_packets
 // functions tell). What goes wrong on the device stands in the team's mailbox; the output is then undefined.
@@ -15,7 +15,7 @@
 
 namespace axon {
 
-struct PacketCollective {
+struct LlCollective {
   const void* input = nullptr;
   void* output = nullptr;   // all_gather: num_ranks times the input, in rank order
   size_t num_elements = 0;  // of the input
@@ -26,20 +26,20 @@ struct PacketCollective {
 };
 
 // Every rank sends its whole input to every other and reduces all of them itself: one flight, (n−1)·S bytes out.
-Status all_reduce_one_shot(const DeviceTeam& team, const PacketCollective& call, StreamView stream);
+Status ll_all_reduce_one_shot(const DeviceTeam& team, const LlCollective& call, StreamView stream);
 
 // Every rank reduces one shard and sends it to all: two flights, 2(n−1)/n·S bytes out. Ahead at 4 ranks from 256 KB.
-Status all_reduce_two_shot(const DeviceTeam& team, const PacketCollective& call, StreamView stream);
+Status ll_all_reduce_two_shot(const DeviceTeam& team, const LlCollective& call, StreamView stream);
 
 // Every rank sends its input to every other: one flight, (n−1)·S bytes out.
-Status all_gather_packets(const DeviceTeam& team, const PacketCollective& call, StreamView stream);
+Status ll_all_gather(const DeviceTeam& team, const LlCollective& call, StreamView stream);
 
 // Packets of a region that an operation on `num_bytes` of input takes.
-size_t one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
-size_t two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
+size_t ll_one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
+size_t ll_two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
 
-// Puts all packet kernels for a team of that size on the current device; load_kernels (kernels/load.hpp) does it,
+// Puts all LL kernels for a team of that size on the current device; load_kernels (kernels/load.hpp) does it,
 // too.
-Status load_packet_kernels(int num_ranks);
+Status ll_load_kernels(int num_ranks);
 
 }  // namespace axon

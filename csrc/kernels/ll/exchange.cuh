@@ -1,4 +1,4 @@
-// What the packet algorithms are made of: send a run to all peers, reduce a run over all ranks, gather all shards.
+// What the LL algorithms are made of: send a run to all peers, reduce a run over all ranks, gather all shards.
 //
 // Mostly a worker has one packet, its own payload is in a register before the epoch is known, and what counts is the
 // instructions between arrival and result. With more packets than workers, a worker keeps kInFlight accesses under way:
@@ -75,7 +75,7 @@ template <typename Arithmetic, int kGroup, int kBatch, typename Own, typename Si
 __device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& workers, const Run& run, Own own,
                                                Sink sink) {
   const DeviceTeam& team = turn.team;
-  const Packet* inbox = turn.slots(team.rank);
+  const LlPacket* inbox = turn.slots(team.rank);
   for (uint32_t start = workers.first; start < run.count; start += kBatch * workers.count) {
     Payload mine[kBatch];
 #pragma unroll
@@ -129,7 +129,7 @@ __device__ __forceinline__ void reduce_run(const Turn& turn, const Workers& work
 
 template <int kGroup, int kBatch>
 __device__ __forceinline__ void gather_batches(const Turn& turn, const Workers& workers, const Shards& shards,
-                                               const Packet* inbox, std::byte* output) {
+                                               const LlPacket* inbox, std::byte* output) {
   const DeviceTeam& team = turn.team;
   const uint32_t slot_stride = shards.of(0, output).count();
   for (uint32_t start = workers.first; start < slot_stride; start += kBatch * workers.count) {
@@ -157,7 +157,7 @@ __device__ __forceinline__ void gather_batches(const Turn& turn, const Workers& 
 // Receives every peer's shard of `output`: rank r's packets at inbox[r * c], …, with c packets in the first shard.
 template <int kGroup>
 __device__ __forceinline__ void gather_shards(const Turn& turn, const Workers& workers, const Shards& shards,
-                                              const Packet* inbox, std::byte* output) {
+                                              const LlPacket* inbox, std::byte* output) {
   if (shards.of(0, output).count() <= workers.count) {
     gather_batches<kGroup, 1>(turn, workers, shards, inbox, output);
   } else {

@@ -1,8 +1,8 @@
-// The frame of every packet kernel: read the epoch, send, advance the epoch, receive.
+// The structure of every LL kernel: read the epoch, send, advance the epoch, receive.
 //
 // Each block ends in one control warp, which does what is not data: advances the epoch and, in block 0, exchanges the
 // descriptors. The other threads, the workers, run the algorithm, a class with
-//   Algorithm(const DeviceTeam&, Workers, const PacketArguments&)   loads what it can while the epoch is on its way
+//   Algorithm(const DeviceTeam&, Workers, const LlArguments&)   loads what it can while the epoch is on its way
 //   void send(const Turn&)                                          everything that needs no peer
 //   void receive(const Turn&)                                       the rest
 #pragma once
@@ -15,7 +15,7 @@ namespace axon::device {
 inline constexpr int kControlThreads = 32;
 inline constexpr int kMaxWorkers = 512;  // in a block
 
-struct PacketArguments {
+struct LlArguments {
   DeviceDescriptor descriptor;
   FoldPlan plan;
   uint32_t num_packets;  // of the run, or of a rank's shard, that the algorithm deals in
@@ -32,7 +32,7 @@ struct Workers {
 
 template <typename Algorithm>
 __global__ void __launch_bounds__(kMaxWorkers + kControlThreads)
-    packet_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ PacketArguments arguments) {
+    ll_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ LlArguments arguments) {
   await_stream();
   const uint32_t epoch = current_epoch(team, blockIdx.x);
   const bool has_failed = load_relaxed(&team.state->fault) != 0;

@@ -23,9 +23,9 @@ LaunchShape choose_shape(size_t num_packets) {
           .num_threads = static_cast<int>(std::clamp<size_t>(num_warps * 32, 32, kMaxWorkers))};
 }
 
-Status check(const DeviceTeam& team, const PacketCollective& call, const PacketPlan& plan) {
+Status check(const DeviceTeam& team, const LlCollective& call, const LlPlan& plan) {
   if (plan.kernel == nullptr) {
-    return Status(ErrorCode::kInvalidArgument, "no packet kernel for data type " +
+    return Status(ErrorCode::kInvalidArgument, "no LL kernel for data type " +
                                                    std::to_string(static_cast<int>(call.dtype)) + " with reduction " +
                                                    std::to_string(static_cast<int>(call.reduction)));
   }
@@ -47,10 +47,10 @@ Status check(const DeviceTeam& team, const PacketCollective& call, const PacketP
 
 }  // namespace
 
-Status launch_packets(const DeviceTeam& team, const PacketCollective& call, const PacketPlan& plan, StreamView stream) {
+Status ll_launch(const DeviceTeam& team, const LlCollective& call, const LlPlan& plan, StreamView stream) {
   AXON_TRY(check(team, call, plan));
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
-  PacketArguments arguments{
+  LlArguments arguments{
       .descriptor = {.operation = static_cast<uint64_t>(plan.operation),
                      .dtype = static_cast<uint64_t>(call.dtype),
                      .reduction = static_cast<uint64_t>(call.reduction),
@@ -74,12 +74,12 @@ Status launch_packets(const DeviceTeam& team, const PacketCollective& call, cons
 
 namespace axon {
 
-Status load_packet_kernels(int num_ranks) {
+Status ll_load_kernels(int num_ranks) {
   for (const auto& [dtype, reduction] : device::all_folds()) {
-    AXON_TRY(load(device::one_shot_kernel(dtype, reduction, num_ranks)));
-    AXON_TRY(load(device::two_shot_kernel(dtype, reduction, num_ranks)));
+    AXON_TRY(load(device::ll_one_shot_kernel(dtype, reduction, num_ranks)));
+    AXON_TRY(load(device::ll_two_shot_kernel(dtype, reduction, num_ranks)));
   }
-  return load(device::all_gather_kernel(num_ranks));
+  return load(device::ll_all_gather_kernel(num_ranks));
 }
 
 }  // namespace axon

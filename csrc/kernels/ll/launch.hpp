@@ -1,11 +1,11 @@
-// The host side that all packet algorithms share: checks, grid, launch.
+// The host side that all LL algorithms share: checks, grid, launch.
 #pragma once
 
 #include "kernels/ll/collectives.hpp"
 
 namespace axon::device {
 
-struct PacketPlan {
+struct LlPlan {
   DeviceOperation operation{};
   const void* kernel = nullptr;  // null: no such type or reduction
   size_t region_packets = 0;     // descriptors included
@@ -17,10 +17,10 @@ inline constexpr size_t packets_for(size_t num_bytes) {
 }
 
 // The kernel for a team of that size; null where the type has no such reduction.
-const void* one_shot_kernel(DataType dtype, Reduction reduction, int num_ranks);
-const void* two_shot_kernel(DataType dtype, Reduction reduction, int num_ranks);
-const void* all_gather_kernel(int num_ranks);
+const void* ll_one_shot_kernel(DataType dtype, Reduction reduction, int num_ranks);
+const void* ll_two_shot_kernel(DataType dtype, Reduction reduction, int num_ranks);
+const void* ll_all_gather_kernel(int num_ranks);
 
-Status launch_packets(const DeviceTeam& team, const PacketCollective& call, const PacketPlan& plan, StreamView stream);
+Status ll_launch(const DeviceTeam& team, const LlCollective& call, const LlPlan& plan, StreamView stream);
 
 }  // namespace axon::device

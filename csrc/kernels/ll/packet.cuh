@@ -95,12 +95,12 @@ class PayloadSpan {
 using InputSpan = PayloadSpan<const std::byte>;
 using OutputSpan = PayloadSpan<std::byte>;
 
-__device__ __forceinline__ Packet packet_of(Payload payload, uint32_t epoch) {
+__device__ __forceinline__ LlPacket packet_of(Payload payload, uint32_t epoch) {
   return {payload.low, epoch, payload.high, epoch};
 }
 
 // Whether both halves are there.
-__device__ __forceinline__ bool is_of(const Packet& packet, uint32_t epoch) {
+__device__ __forceinline__ bool is_of(const LlPacket& packet, uint32_t epoch) {
   return packet.low_epoch == epoch && packet.high_epoch == epoch;
 }
 
@@ -115,18 +115,18 @@ struct Turn {
       : team(team),
         ours(ours),
         epoch(epoch),
-        region_begin(team.layout.packets + (epoch & 1) * (team.layout.region_packets * sizeof(Packet))) {}
+        region_begin(team.layout.packets + (epoch & 1) * (team.layout.region_packets * sizeof(LlPacket))) {}
 
   // The region that `owner` polls in this epoch.
-  __device__ __forceinline__ Packet* descriptors(int owner) const {
-    return reinterpret_cast<Packet*>(team.blocks[owner] + region_begin);
+  __device__ __forceinline__ LlPacket* descriptors(int owner) const {
+    return reinterpret_cast<LlPacket*>(team.blocks[owner] + region_begin);
   }
   // … behind its descriptors.
-  __device__ __forceinline__ Packet* slots(int owner) const { return descriptors(owner) + team.num_ranks; }
+  __device__ __forceinline__ LlPacket* slots(int owner) const { return descriptors(owner) + team.num_ranks; }
 
   // To slot `index` of every peer, starting with the next rank so that no peer is everybody's first.
   __device__ __forceinline__ void send_to_peers(uint32_t index, Payload payload) const {
-    const Packet packet = packet_of(payload, epoch);
+    const LlPacket packet = packet_of(payload, epoch);
     int peer = team.rank;
     for (int step = 1; step < team.num_ranks; ++step) {
       if (++peer == team.num_ranks) peer = 0;
@@ -138,7 +138,7 @@ struct Turn {
 // kCount packets to wait for at once, all their loads in flight together; a null source is ready as it stands.
 template <int kCount>
 struct Receipt {
-  const Packet* sources[kCount];
+  const LlPacket* sources[kCount];
   Payload payloads[kCount];
   uint32_t arrived = 0;  // a bit a packet, as last polled
 
@@ -167,7 +167,7 @@ struct Receipt {
   static constexpr uint32_t kAll = (1u << kCount) - 1;
 
   __device__ __forceinline__ void poll(uint32_t epoch) {
-    Packet packets[kCount];
+    LlPacket packets[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       packets[k] = packet_of({}, epoch);

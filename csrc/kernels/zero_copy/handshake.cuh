@@ -52,14 +52,14 @@ class DirectTurn : public Turn {
  public:
   using Turn::Turn;
 
-  __device__ __forceinline__ Packet* words(int owner, int from) const { return slots(owner) + 2 * from; }
-  __device__ __forceinline__ Packet* verdict(int owner, int from) const {
+  __device__ __forceinline__ LlPacket* words(int owner, int from) const { return slots(owner) + 2 * from; }
+  __device__ __forceinline__ LlPacket* verdict(int owner, int from) const {
     return owner == from ? descriptors(owner) + owner : slots(owner) + 2 * team.num_ranks + from;
   }
-  __device__ __forceinline__ Packet* exit(int owner, int from, uint32_t block) const {
+  __device__ __forceinline__ LlPacket* exit(int owner, int from, uint32_t block) const {
     return slots(owner) + (3 + block) * team.num_ranks + from;
   }
-  __device__ __forceinline__ Packet* progress(int owner, int from, uint32_t block) const {
+  __device__ __forceinline__ LlPacket* progress(int owner, int from, uint32_t block) const {
     return exit(owner, from, kMaxBlocks + block);
   }
 };
@@ -117,9 +117,9 @@ struct Told {
 };
 
 __device__ __forceinline__ Told look_at(const DirectTurn& turn, int peer) {
-  const Packet* words = turn.words(turn.team.rank, peer);
-  const Packet descriptor = load_packet(turn.descriptors(turn.team.rank) + peer);
-  const Packet first = load_packet(words), second = load_acquire(words + 1);
+  const LlPacket* words = turn.words(turn.team.rank, peer);
+  const LlPacket descriptor = load_packet(turn.descriptors(turn.team.rank) + peer);
+  const LlPacket first = load_packet(words), second = load_acquire(words + 1);
   const bool has_come = is_of(descriptor, turn.epoch);
   return {.has_come = has_come,
           .is_all = has_come && is_of(first, turn.epoch) && is_of(second, turn.epoch),
@@ -153,7 +153,7 @@ __device__ __forceinline__ Verdict judge(const DeviceTeam& team, const DirectMee
     const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, edge.bytes_from);
     const DirectTurn outgoing(team, to_peer, epoch);
     announce(outgoing);
-    Packet* words = outgoing.words(peer, team.rank);
+    LlPacket* words = outgoing.words(peer, team.rank);
     store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&edge.readable), epoch));
     store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&edge.writable), epoch));
     is_met = hear(DirectTurn(team, from_peer, epoch), peer, told);
@@ -173,7 +173,7 @@ __device__ __forceinline__ bool find_meanwhile(const DirectTurn& turn, const Dir
   bool is_told = !needs, is_judged = false;
   Told told{};
   while (!is_told && !is_judged) {
-    const Packet own = load_packet(turn.verdict(team.rank, team.rank));
+    const LlPacket own = load_packet(turn.verdict(team.rank, team.rank));
     told = look_at(turn, peer);
     is_judged = is_of(own, turn.epoch);
     const bool is_refused = is_judged && own.low != static_cast<uint32_t>(Verdict::kYes);
@@ -229,7 +229,7 @@ __device__ __forceinline__ void decline(const DirectTurn& turn) {
   const DeviceTeam& team = turn.team;
   const int peer = static_cast<int>(thread_of_warp());
   if (peer >= team.num_ranks || peer == team.rank) return;
-  const Packet nowhere = packet_of({}, turn.epoch);
+  const LlPacket nowhere = packet_of({}, turn.epoch);
   store_packet(turn.words(peer, team.rank), nowhere);
   store_packet(turn.words(peer, team.rank) + 1, nowhere);
   store_packet(turn.verdict(peer, team.rank),
@@ -320,11 +320,11 @@ __device__ __forceinline__ void tell_progress(const DirectTurn& turn, int peer, 
 // By one thread, for all of its block behind a barrier. False, reported: the peer's block does not come so far.
 __device__ __forceinline__ bool await_progress(const DirectTurn& turn, int peer, uint32_t block, uint32_t count) {
   const DeviceTeam& team = turn.team;
-  const Packet* told = turn.progress(team.rank, peer, block);
+  const LlPacket* told = turn.progress(team.rank, peer, block);
   Patience patience(team);
   FaultCode fault;
   do {
-    const Packet packet = load_acquire(told);
+    const LlPacket packet = load_acquire(told);
     if (is_of(packet, turn.epoch) && packet.low >= count) return true;
     fault = patience.after_poll([peer] { return peer; });
   } while (fault == FaultCode::kNone);
@@ -341,7 +341,7 @@ __device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team, int pee
 }
 
 // Waits for an exit, though this rank may have failed. False: it does not come.
-__device__ __forceinline__ bool await_exit(const DirectTurn& turn, const Packet* exit, int peer) {
+__device__ __forceinline__ bool await_exit(const DirectTurn& turn, const LlPacket* exit, int peer) {
   const DeviceTeam& team = turn.team;
   Receipt<1> receipt{{exit}, {}};
   FaultCode fault = receipt.await(turn, peer);
@@ -355,7 +355,7 @@ __device__ __forceinline__ bool await_exit(const DirectTurn& turn, const Packet*
 // This block's share of the peer's exits. A rank that has failed may not know how many there are: the first tells.
 __device__ __noinline__ inline void await_exits(const DirectTurn& turn, int peer, uint32_t num_blocks) {
   if (num_blocks == 0) {
-    const Packet* first = turn.exit(turn.team.rank, peer, 0);
+    const LlPacket* first = turn.exit(turn.team.rank, peer, 0);
     if (!guard(turn, first, peer)) return;
     num_blocks = load_packet(first).high;
   }

@@ -156,7 +156,7 @@ __device__ __forceinline__ bool goes_by_lines(const Site& site, const ExchangeBl
 
 // By one thread: what the sender's leading warp waits for.
 __device__ __forceinline__ void offer(const Turn& turn, int sender, SegmentPlace place, uint32_t tag) {
-  Packet* packets = rendezvous(turn.team, sender, turn.team.rank).offer;
+  LlPacket* packets = rendezvous(turn.team, sender, turn.team.rank).offer;
   store_packet(packets, packet_of(*reinterpret_cast<const Payload*>(&place), turn.epoch));
   store_packet(packets + 1, packet_of(*reinterpret_cast<const Payload*>(&turn.ours), turn.epoch));
   store_packet(packets + 2, packet_of({tag, 0}, turn.epoch));

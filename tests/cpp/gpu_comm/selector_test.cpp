@@ -30,12 +30,12 @@ KernelQuery all_gather(int num_ranks, size_t num_bytes) {
 
 TEST(KernelSelector, all_reduce_goes_by_size) {
   const TeamLayout layout = layout_of(4, 15 * kMiB);
-  EXPECT_EQ(select_kernel(all_reduce(4, 8), layout), Kernel::kOneShotPackets);
-  EXPECT_EQ(select_kernel(all_reduce(4, 128 * kKiB), layout), Kernel::kOneShotPackets);
-  EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout), Kernel::kTwoShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(4, 8), layout), Kernel::kLlOneShot);
+  EXPECT_EQ(select_kernel(all_reduce(4, 128 * kKiB), layout), Kernel::kLlOneShot);
+  EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout), Kernel::kLlTwoShot);
   EXPECT_EQ(select_kernel(all_reduce(4, kMiB), layout), Kernel::kLines);
   EXPECT_EQ(select_kernel(all_reduce(4, 4 * kMiB), layout), Kernel::kDirect);
-  EXPECT_EQ(select_kernel(all_reduce(2, 512 * kKiB), layout), Kernel::kOneShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(2, 512 * kKiB), layout), Kernel::kLlOneShot);
   EXPECT_EQ(select_kernel(all_reduce(2, 4 * kMiB), layout), Kernel::kLines);
   EXPECT_EQ(select_kernel(all_reduce(2, 8 * kMiB), layout), Kernel::kDirect);
 }
@@ -55,15 +55,15 @@ TEST(KernelSelector, few_ranks_are_no_reason_for_lines) {
 
 TEST(KernelSelector, what_does_not_fit_into_a_small_block_goes_by_lines) {
   const TeamLayout layout = layout_of(16, kMiB);
-  EXPECT_EQ(select_kernel(all_reduce(16, 8), layout), Kernel::kOneShotPackets);
+  EXPECT_EQ(select_kernel(all_reduce(16, 8), layout), Kernel::kLlOneShot);
   EXPECT_EQ(select_kernel(all_reduce(16, 256 * kKiB), layout), Kernel::kLines);
   EXPECT_EQ(select_kernel(all_gather(16, 512 * kKiB), layout), Kernel::kLines);
 }
 
-TEST(KernelSelector, only_even_blocks_are_gathered_by_packets) {
+TEST(KernelSelector, only_equal_counts_are_gathered_by_ll) {
   const TeamLayout layout = layout_of(2, 15 * kMiB);
   KernelQuery query = all_gather(2, 64 * kKiB);
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kPackets);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLl);
   query.is_even = false;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
 }
@@ -87,7 +87,7 @@ TEST(KernelSelector, large_broadcasts_are_handed_on) {
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
 }
 
-TEST(KernelSelector, nothing_is_not_sent_in_packets) {
+TEST(KernelSelector, nothing_is_not_sent_by_ll) {
   const TeamLayout layout = layout_of(2, 15 * kMiB);
   EXPECT_EQ(select_kernel(all_reduce(2, 0), layout), Kernel::kLines);
   EXPECT_EQ(select_kernel(all_gather(2, 0), layout), Kernel::kLines);

@@ -172,7 +172,8 @@ class DeviceRanks {
                       0});
     if (options.first_epoch == 1) return;
     std::byte* block = ranks_.back().block.data();
-    const std::vector<uint32_t> words(size_t{2} * layout.region_packets * sizeof(Packet) / 4, options.first_epoch - 1);
+    const std::vector<uint32_t> words(size_t{2} * layout.region_packets * sizeof(LlPacket) / 4,
+                                      options.first_epoch - 1);
     require(cudaMemcpy(block + layout.packets, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
     TeamState state{};
     for (uint32_t& epoch : state.epochs) epoch = options.first_epoch - 1;

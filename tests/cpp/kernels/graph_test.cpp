@@ -30,8 +30,8 @@ int32_t expected_total(int num_ranks, int replay, size_t index) {
 
 using AllReduce = Status (*)(const DeviceTeam&, const RankTables&, StreamView);
 
-template <Status (*kAlgorithm)(const DeviceTeam&, const PacketCollective&, StreamView)>
-Status by_packets(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+template <Status (*kAlgorithm)(const DeviceTeam&, const LlCollective&, StreamView)>
+Status by_ll(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
   return kAlgorithm(team,
                     {.input = tables.slot.data(),
                      .output = tables.slot.data(),
@@ -118,7 +118,7 @@ class DeviceGraphs : public RanksTest {
 };
 
 TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
-  for (const AllReduce algorithm : {by_packets<all_reduce_one_shot>, by_lines, directly}) {
+  for (const AllReduce algorithm : {by_ll<ll_all_reduce_one_shot>, by_lines, directly}) {
     const auto graphs = capture(algorithm);
     for (int number = 0; number < kReplays; ++number) {
       replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
@@ -128,13 +128,13 @@ TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
 }
 
 TEST_P(DeviceGraphs, two_graphs_and_eager_calls_take_turns) {
-  const auto packets = capture(by_packets<all_reduce_two_shot>), lines = capture(by_lines);
+  const auto packets = capture(by_ll<ll_all_reduce_two_shot>), lines = capture(by_lines);
   for (int number = 0; number < kReplays; ++number) {
     replay(number, [&](int rank) {
       const StreamView stream = ranks_->stream(rank);
       if (number % 4 == 0) return packets[rank]->launch(stream);
       if (number % 4 == 1) return lines[rank]->launch(stream);
-      enqueue(rank, number % 4 == 2 ? by_lines : by_packets<all_reduce_one_shot>);
+      enqueue(rank, number % 4 == 2 ? by_lines : by_ll<ll_all_reduce_one_shot>);
     });
   }
   expect_all_right();

@@ -16,7 +16,7 @@ struct Piece {
 std::vector<Piece> pieces_of(const TeamLayout& layout, int num_ranks) {
   std::vector<Piece> pieces{{0, sizeof(TeamState)},
                             {layout.rendezvous, num_ranks * sizeof(Rendezvous)},
-                            {layout.packets, uint64_t{2} * layout.region_packets * sizeof(Packet)}};
+                            {layout.packets, uint64_t{2} * layout.region_packets * sizeof(LlPacket)}};
   for (const ChannelLayout& channel : layout.channels) {
     const uint64_t lanes = uint64_t{channel.num_lanes} * (num_ranks - 1);
     pieces.push_back({channel.rings, lanes * channel.ring_frames * kFrameBytes});
@@ -51,8 +51,8 @@ TEST(TeamLayout, pieces_are_apart_and_within_the_block) {
 TEST(TeamLayout, sixteen_mebibytes_serve_four_ranks_well) {
   Result<TeamLayout> layout = lay_out(4, size_t{16} << 20);
   ASSERT_TRUE(layout.ok());
-  EXPECT_GE(layout.value().region_packets, one_shot_region_packets(4, size_t{512} << 10));
-  EXPECT_GE(layout.value().region_packets, two_shot_region_packets(4, size_t{1} << 20));
+  EXPECT_GE(layout.value().region_packets, ll_one_shot_region_packets(4, size_t{512} << 10));
+  EXPECT_GE(layout.value().region_packets, ll_two_shot_region_packets(4, size_t{1} << 20));
   for (const ChannelLayout& channel : layout.value().channels) {
     EXPECT_GE(uint64_t{3} * channel.num_lanes * channel.ring_frames * kFrameBytes, uint64_t{2} << 20);
   }

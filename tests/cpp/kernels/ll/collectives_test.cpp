@@ -7,7 +7,7 @@
 namespace axon::testing {
 namespace {
 
-using Algorithm = Status (*)(const DeviceTeam&, const PacketCollective&, StreamView);
+using Algorithm = Status (*)(const DeviceTeam&, const LlCollective&, StreamView);
 
 struct Case {
   Algorithm algorithm;
@@ -18,7 +18,7 @@ struct Case {
 
   size_t num_bytes() const { return num_elements * size_of(dtype); }
   Bytes expected(const std::vector<Bytes>& inputs) const {
-    return algorithm == all_gather_packets ? concatenated(inputs) : reduced(dtype, reduction, inputs);
+    return algorithm == ll_all_gather ? concatenated(inputs) : reduced(dtype, reduction, inputs);
   }
 };
 
@@ -45,19 +45,19 @@ class Tensors {
   }
 
   void run_in_place() const {
-    const bool gathers = what_.algorithm == all_gather_packets;
+    const bool gathers = what_.algorithm == ll_all_gather;
     ranks_.for_each([&](int rank) { upload(own_place(rank, gathers), inputs_[rank]); });
     ranks_.for_each([&](int rank) { enqueue(rank, own_place(rank, gathers)); });
   }
 
   void enqueue(int rank, const std::byte* input) const {
-    const PacketCollective call{.input = input,
-                                .output = output(rank),
-                                .num_elements = what_.num_elements,
-                                .dtype = what_.dtype,
-                                .reduction = what_.reduction,
-                                .premul_factor = kPremulFactor,
-                                .shape = what_.shape};
+    const LlCollective call{.input = input,
+                            .output = output(rank),
+                            .num_elements = what_.num_elements,
+                            .dtype = what_.dtype,
+                            .reduction = what_.reduction,
+                            .premul_factor = kPremulFactor,
+                            .shape = what_.shape};
     require(what_.algorithm(ranks_.team(rank), call, ranks_.stream(rank)));
   }
 
@@ -80,9 +80,7 @@ class Tensors {
  private:
   static constexpr size_t kBand = 64;
 
-  size_t output_bytes() const {
-    return what_.num_bytes() * (what_.algorithm == all_gather_packets ? ranks_.size() : 1);
-  }
+  size_t output_bytes() const { return what_.num_bytes() * (what_.algorithm == ll_all_gather ? ranks_.size() : 1); }
   std::byte* own_place(int rank, bool gathers) const { return output(rank) + (gathers ? rank * what_.num_bytes() : 0); }
 
   static void upload(std::byte* to, const Bytes& bytes) {
@@ -102,9 +100,9 @@ class Tensors {
   std::vector<DeviceMemory> input_, output_;
 };
 
-constexpr Algorithm kAlgorithms[] = {all_reduce_one_shot, all_reduce_two_shot, all_gather_packets};
+constexpr Algorithm kAlgorithms[] = {ll_all_reduce_one_shot, ll_all_reduce_two_shot, ll_all_gather};
 
-class PacketCollectives : public LayoutTest {
+class LlCollectives : public LayoutTest {
  protected:
   void SetUp() override {
     LayoutTest::SetUp();
@@ -114,7 +112,7 @@ class PacketCollectives : public LayoutTest {
 
   void start(TeamOptions options) {
     ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), options);
-    ranks_->for_each([this](int) { require(load_packet_kernels(ranks_->size())); });
+    ranks_->for_each([this](int) { require(ll_load_kernels(ranks_->size())); });
   }
 
   void check(const Case& what) {
@@ -127,7 +125,7 @@ class PacketCollectives : public LayoutTest {
   std::mt19937 random_{20261121};
 };
 
-TEST_P(PacketCollectives, all_sizes_and_alignments) {
+TEST_P(LlCollectives, all_sizes_and_alignments) {
   for (const Algorithm algorithm : kAlgorithms) {
     for (const size_t num_elements : {0, 1, 2, 3, 5, 31, 64, 257, 1000, 4099}) {
       for (const DataType dtype : {DataType::kFloat32, DataType::kBFloat16}) check({algorithm, num_elements, dtype});
@@ -135,19 +133,19 @@ TEST_P(PacketCollectives, all_sizes_and_alignments) {
   }
 }
 
-TEST_P(PacketCollectives, all_types_and_reductions) {
+TEST_P(LlCollectives, all_types_and_reductions) {
   for (const auto& [dtype, reduction] : device::all_folds()) {
-    for (const Algorithm algorithm : {all_reduce_one_shot, all_reduce_two_shot}) {
+    for (const Algorithm algorithm : {ll_all_reduce_one_shot, ll_all_reduce_two_shot}) {
       check({algorithm, 517, dtype, reduction});
     }
   }
 }
 
-TEST_P(PacketCollectives, bytes_are_gathered) {
-  check({all_gather_packets, 1237, DataType::kUint8, Reduction::kNone});
+TEST_P(LlCollectives, bytes_are_gathered) {
+  check({ll_all_gather, 1237, DataType::kUint8, Reduction::kNone});
 }
 
-TEST_P(PacketCollectives, in_place) {
+TEST_P(LlCollectives, in_place) {
   for (const Algorithm algorithm : kAlgorithms) {
     Tensors tensors(*ranks_, {algorithm, 2050, DataType::kFloat16}, random_);
     tensors.run_in_place();
@@ -156,14 +154,14 @@ TEST_P(PacketCollectives, in_place) {
 }
 
 // Workers that take several packets each, and grids that change from one launch to the next.
-TEST_P(PacketCollectives, any_grid) {
+TEST_P(LlCollectives, any_grid) {
   for (const LaunchShape shape : {LaunchShape{1, 32}, {2, 64}, {7, 32}, {4, 512}, {12, 128}}) {
     for (const Algorithm algorithm : kAlgorithms) check({algorithm, 3001, DataType::kFloat32, Reduction::kSum, shape});
   }
 }
 
 // Starts just before the epoch wraps; some packets are last written long before they are read again.
-TEST_P(PacketCollectives, epoch_wraps) {
+TEST_P(LlCollectives, epoch_wraps) {
   start({.block_bytes = kMinBlockBytes, .first_epoch = 0xFFFF'FFF0});
   for (int round = 0; round < 48; ++round) {
     const Algorithm algorithm = kAlgorithms[round % 3];
@@ -172,22 +170,22 @@ TEST_P(PacketCollectives, epoch_wraps) {
 }
 
 // What lies unread in the arena is stamped once in 2²⁰ epochs, so that nothing survives 2³² of them.
-TEST_P(PacketCollectives, stale_packets_are_wiped) {
+TEST_P(LlCollectives, stale_packets_are_wiped) {
   constexpr uint32_t kFirst = (1u << 20) - 4;
   start({.block_bytes = kMinBlockBytes, .first_epoch = kFirst});
-  for (int operation = 0; operation < 10; ++operation) check({all_reduce_one_shot, 1});
+  for (int operation = 0; operation < 10; ++operation) check({ll_all_reduce_one_shot, 1});
   ranks_->for_each([&](int rank) {
     const DeviceTeam& team = ranks_->team(rank);
-    std::vector<Packet> packets(2 * team.layout.region_packets);
-    require(cudaMemcpy(packets.data(), team.blocks[rank] + team.layout.packets, packets.size() * sizeof(Packet),
+    std::vector<LlPacket> packets(2 * team.layout.region_packets);
+    require(cudaMemcpy(packets.data(), team.blocks[rank] + team.layout.packets, packets.size() * sizeof(LlPacket),
                        cudaMemcpyDeviceToHost));
-    for (const Packet& packet : packets) EXPECT_GE(packet.low_epoch, kFirst);
+    for (const LlPacket& packet : packets) EXPECT_GE(packet.low_epoch, kFirst);
   });
 }
 
 // One rank's host runs far ahead: no launch waits for a peer's.
-TEST_P(PacketCollectives, one_rank_enqueues_far_ahead) {
-  Tensors tensors(*ranks_, {all_reduce_one_shot, 100}, random_);
+TEST_P(LlCollectives, one_rank_enqueues_far_ahead) {
+  Tensors tensors(*ranks_, {ll_all_reduce_one_shot, 100}, random_);
   constexpr int kAhead = 200;
   ranks_->for_each([&](int rank) {
     for (int operation = 0; operation < kAhead; ++operation) tensors.enqueue(rank, tensors.input(rank));
@@ -195,7 +193,7 @@ TEST_P(PacketCollectives, one_rank_enqueues_far_ahead) {
   tensors.expect_right();
 }
 
-TEST_P(PacketCollectives, random_sequence) {
+TEST_P(LlCollectives, random_sequence) {
   constexpr size_t kMany = 300;
   std::vector<std::unique_ptr<Tensors>> all;
   for (size_t operation = 0; operation < kMany; ++operation) {
@@ -208,13 +206,13 @@ TEST_P(PacketCollectives, random_sequence) {
   for (const auto& tensors : all) tensors->expect_right();
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, PacketCollectives, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, LlCollectives, kLayouts, name_of);
 
-TEST(PacketCollectivesArguments, refused_before_any_launch) {
+TEST(LlCollectivesArguments, refused_before_any_launch) {
   DeviceTeam team = team_without_memory();
   team.layout.region_packets = 64;
   const StreamView none(nullptr);
-  const auto code_of = [&](const PacketCollective& call) { return all_reduce_one_shot(team, call, none).code(); };
+  const auto code_of = [&](const LlCollective& call) { return ll_all_reduce_one_shot(team, call, none).code(); };
   EXPECT_EQ(code_of({.num_elements = 1000, .dtype = DataType::kFloat32, .reduction = Reduction::kSum}),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of({.num_elements = 4, .dtype = DataType::kBool, .reduction = Reduction::kAverage}),
@@ -227,10 +225,10 @@ TEST(PacketCollectivesArguments, refused_before_any_launch) {
             ErrorCode::kInvalidArgument);
 }
 
-TEST(PacketCollectivesArguments, region_sizes) {
-  EXPECT_EQ(one_shot_region_packets(4, 1024), 4u + 4 * 128);
-  EXPECT_EQ(two_shot_region_packets(4, 1024), 4u + 2 * 128);
-  EXPECT_EQ(two_shot_region_packets(3, 9), 3u + 2 * 3);
+TEST(LlCollectivesArguments, region_sizes) {
+  EXPECT_EQ(ll_one_shot_region_packets(4, 1024), 4u + 4 * 128);
+  EXPECT_EQ(ll_two_shot_region_packets(4, 1024), 4u + 2 * 128);
+  EXPECT_EQ(ll_two_shot_region_packets(3, 9), 3u + 2 * 3);
 }
 
 }  // namespace

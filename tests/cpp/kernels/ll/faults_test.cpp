@@ -11,19 +11,19 @@ namespace {
 
 constexpr uint64_t kShortTimeoutNs = 50'000'000;
 
-class PacketFaults : public LayoutTest {
+class LlFaults : public LayoutTest {
  protected:
   // `num_elements` on the ranks below `num_present`.
   void enqueue(DeviceRanks& ranks, int num_present, size_t num_elements = 1000) {
     ranks.for_each([&](int rank) {
       if (rank >= num_present) return;
       if (buffers_.size() <= static_cast<size_t>(rank)) buffers_.push_back(require(DeviceMemory::allocate(8192)));
-      require(load_packet_kernels(ranks.size()));
-      require(all_reduce_one_shot(ranks.team(rank), call(rank, num_elements), ranks.stream(rank)));
+      require(ll_load_kernels(ranks.size()));
+      require(ll_all_reduce_one_shot(ranks.team(rank), call(rank, num_elements), ranks.stream(rank)));
     });
   }
 
-  PacketCollective call(int rank, size_t num_elements) const {
+  LlCollective call(int rank, size_t num_elements) const {
     return {.input = buffers_[rank].data(),
             .output = buffers_[rank].data(),
             .num_elements = num_elements,
@@ -42,7 +42,7 @@ class PacketFaults : public LayoutTest {
   std::vector<DeviceMemory> buffers_;
 };
 
-TEST_P(PacketFaults, missing_rank_times_out_and_is_named) {
+TEST_P(LlFaults, missing_rank_times_out_and_is_named) {
   DeviceRanks ranks(GetParam().devices(), {.timeout_ns = kShortTimeoutNs});
   enqueue(ranks, ranks.size() - 1);
   ranks.synchronize();
@@ -54,7 +54,7 @@ TEST_P(PacketFaults, missing_rank_times_out_and_is_named) {
   expect_usable();
 }
 
-TEST_P(PacketFaults, abort_ends_the_wait_and_all_later_launches) {
+TEST_P(LlFaults, abort_ends_the_wait_and_all_later_launches) {
   DeviceRanks ranks(GetParam().devices(), {.timeout_ns = 60'000'000'000});
   for (int operation = 0; operation < 100; ++operation) enqueue(ranks, ranks.size() - 1);
   for (int rank = 0; rank < ranks.size(); ++rank) {
@@ -72,7 +72,7 @@ void say_that_last_has_ended(DeviceRanks& ranks) {
   }
 }
 
-TEST_P(PacketFaults, a_rank_whose_process_has_ended_is_named) {
+TEST_P(LlFaults, a_rank_whose_process_has_ended_is_named) {
   DeviceRanks ranks(GetParam().devices(), {.timeout_ns = 60'000'000'000});
   enqueue(ranks, ranks.size() - 1);
   say_that_last_has_ended(ranks);
@@ -84,14 +84,14 @@ TEST_P(PacketFaults, a_rank_whose_process_has_ended_is_named) {
   expect_usable();
 }
 
-TEST_P(PacketFaults, what_it_had_sent_before_is_taken) {
+TEST_P(LlFaults, what_it_had_sent_before_is_taken) {
   DeviceRanks ranks(GetParam().devices(), {.timeout_ns = 60'000'000'000});
   const int last = ranks.size() - 1;
   for (int rank = 0; rank <= last; ++rank) buffers_.push_back(require(DeviceMemory::allocate(8192)));
-  require(load_packet_kernels(ranks.size()));
+  require(ll_load_kernels(ranks.size()));
   const auto launch = [&](int rank) {
     const DeviceGuard guard(ranks.device(rank));
-    require(all_reduce_one_shot(ranks.team(rank), call(rank, 1000), ranks.stream(rank)));
+    require(ll_all_reduce_one_shot(ranks.team(rank), call(rank, 1000), ranks.stream(rank)));
   };
   launch(last);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -101,14 +101,14 @@ TEST_P(PacketFaults, what_it_had_sent_before_is_taken) {
   for (int rank = 0; rank <= last; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kNone);
 }
 
-TEST_P(PacketFaults, mismatch_is_seen_by_both_sides) {
+TEST_P(LlFaults, mismatch_is_seen_by_both_sides) {
   DeviceRanks ranks(GetParam().devices());
   const int odd = ranks.size() - 1;
   enqueue(ranks, odd, 1000);
   ranks.for_each([&](int rank) {
     if (rank != odd) return;
     buffers_.push_back(require(DeviceMemory::allocate(8192)));
-    require(all_reduce_one_shot(ranks.team(rank), call(rank, 1001), ranks.stream(rank)));
+    require(ll_all_reduce_one_shot(ranks.team(rank), call(rank, 1001), ranks.stream(rank)));
   });
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
@@ -123,7 +123,7 @@ TEST_P(PacketFaults, mismatch_is_seen_by_both_sides) {
   expect_usable();
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, PacketFaults, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, LlFaults, kLayouts, name_of);
 
 }  // namespace
 }  // namespace axon::testing

@@ -116,19 +116,19 @@ TEST_P(LineFaults, mismatch_is_seen_by_both_sides) {
 }
 
 // The two protocols meet in one epoch.
-TEST_P(LineFaults, mismatch_between_packets_and_lines) {
+TEST_P(LineFaults, mismatch_between_ll_and_lines) {
   DeviceRanks ranks = this->ranks();
   const int odd = ranks.size() - 1;
   for (int rank = 0; rank < odd; ++rank) all_reduce(ranks, rank);
   {
     DeviceGuard guard(ranks.device(odd));
-    require(all_reduce_one_shot(ranks.team(odd),
-                                {.input = tensors_[odd].data(),
-                                 .output = tensors_[odd].data(),
-                                 .num_elements = 10,
-                                 .dtype = DataType::kFloat32,
-                                 .reduction = Reduction::kSum},
-                                ranks.stream(odd)));
+    require(ll_all_reduce_one_shot(ranks.team(odd),
+                                   {.input = tensors_[odd].data(),
+                                    .output = tensors_[odd].data(),
+                                    .num_elements = 10,
+                                    .dtype = DataType::kFloat32,
+                                    .reduction = Reduction::kSum},
+                                   ranks.stream(odd)));
   }
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {

@@ -195,7 +195,7 @@ TEST_P(LineReductions, broadcast_from_each_root) {
 }
 
 // Lines and packets take turns over one epoch and one block.
-TEST_P(LineReductions, random_sequence_with_packets) {
+TEST_P(LineReductions, random_sequence_with_ll) {
   struct Operation {
     Case what;
     std::vector<Bytes> contents;
@@ -213,12 +213,12 @@ TEST_P(LineReductions, random_sequence_with_packets) {
     ranks_->for_each([&](int rank) {
       std::byte* tensor = operation.tensors[rank].data();
       if (!is_small || number % 2 == 0) return enqueue(rank, operation.what, tensor, tensor);
-      const PacketCollective call{.input = tensor,
-                                  .output = tensor,
-                                  .num_elements = operation.what.num_elements,
-                                  .dtype = operation.what.dtype,
-                                  .reduction = operation.what.reduction};
-      require(all_reduce_one_shot(ranks_->team(rank), call, ranks_->stream(rank)));
+      const LlCollective call{.input = tensor,
+                              .output = tensor,
+                              .num_elements = operation.what.num_elements,
+                              .dtype = operation.what.dtype,
+                              .reduction = operation.what.reduction};
+      require(ll_all_reduce_one_shot(ranks_->team(rank), call, ranks_->stream(rank)));
     });
   }
   for (const Operation& operation : operations) {

@@ -115,20 +115,20 @@ TEST_P(DirectFaults, mismatch_is_seen_by_both_sides) {
   expect_usable();
 }
 
-TEST_P(DirectFaults, mismatch_between_packets_and_direct_kernels) {
+TEST_P(DirectFaults, mismatch_between_ll_and_direct_kernels) {
   DeviceRanks ranks = this->ranks();
   const int odd = ranks.size() - 1;
   const size_t num_elements = 2000;  // in packets that lie on words, verdicts and exits
   for (int rank = 0; rank < odd; ++rank) all_reduce(ranks, rank);
   {
     DeviceGuard guard(ranks.device(odd));
-    require(all_reduce_one_shot(ranks.team(odd),
-                                {.input = inputs_[odd].data(),
-                                 .output = inputs_[odd].data(),
-                                 .num_elements = num_elements,
-                                 .dtype = DataType::kFloat32,
-                                 .reduction = Reduction::kSum},
-                                ranks.stream(odd)));
+    require(ll_all_reduce_one_shot(ranks.team(odd),
+                                   {.input = inputs_[odd].data(),
+                                    .output = inputs_[odd].data(),
+                                    .num_elements = num_elements,
+                                    .dtype = DataType::kFloat32,
+                                    .reduction = Reduction::kSum},
+                                   ranks.stream(odd)));
   }
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
@@ -149,7 +149,7 @@ class Puppet {
       : team_(ranks.team(0)),
         rank_(static_cast<uint32_t>(rank)),
         num_ranks_(static_cast<uint32_t>(ranks.size())),
-        packet_(require(PinnedMemory::allocate(sizeof(Packet)))),
+        packet_(require(PinnedMemory::allocate(sizeof(LlPacket)))),
         stream_(require(Stream::create())) {}
 
   void announce(const DeviceDescriptor& descriptor, SegmentPlace readable, SegmentPlace writable) const {
@@ -180,9 +180,10 @@ class Puppet {
     constexpr uint32_t kEpoch = 1;
     uint32_t words[2];
     std::memcpy(words, &payload, 8);
-    *reinterpret_cast<Packet*>(packet_.data()) = {words[0], kEpoch, words[1], kEpoch};
-    const size_t begin = team_.layout.packets + (kEpoch * size_t{team_.layout.region_packets} + index) * sizeof(Packet);
-    require(copy_async(team_.blocks[0] + begin, packet_.data(), sizeof(Packet), stream_));
+    *reinterpret_cast<LlPacket*>(packet_.data()) = {words[0], kEpoch, words[1], kEpoch};
+    const size_t begin =
+        team_.layout.packets + (kEpoch * size_t{team_.layout.region_packets} + index) * sizeof(LlPacket);
+    require(copy_async(team_.blocks[0] + begin, packet_.data(), sizeof(LlPacket), stream_));
     require(stream_.view().synchronize());
   }
 

@@ -40,7 +40,7 @@ class MessageFaults : public LayoutTest {
       tensors_.emplace_back(kBytes);
     }
     tensors_[0].upload(contents_);
-    words_ = std::make_unique<PinnedMemory>(require(PinnedMemory::allocate(sizeof(Packet))));
+    words_ = std::make_unique<PinnedMemory>(require(PinnedMemory::allocate(sizeof(LlPacket))));
     set_up_ranks(5'000'000'000);
   }
 
@@ -105,7 +105,7 @@ class MessageFaults : public LayoutTest {
   void write(int owner, Member member, const Value& value) {
     const DeviceTeam& team = ranks_->team(owner);
     auto* rendezvous = reinterpret_cast<Rendezvous*>(team.blocks[owner] + team.layout.rendezvous) + (1 - owner);
-    static_assert(sizeof(Value) <= sizeof(Packet));
+    static_assert(sizeof(Value) <= sizeof(LlPacket));
     std::memcpy(words_->data(), &value, sizeof value);
     DeviceGuard guard(ranks_->device(1));
     require(copy_async(&(rendezvous->*member), words_->data(), sizeof value, *beside_));
@@ -114,7 +114,7 @@ class MessageFaults : public LayoutTest {
 
   // As if the sender had claimed the first offer, and were writing.
   void claim() { write(0, &Rendezvous::claim, uint64_t{1} << 32 | static_cast<uint32_t>(device::Claim::kClaimed)); }
-  void finish() { write(1, &Rendezvous::outcome, Packet{static_cast<uint32_t>(device::Outcome::kWritten), 1, 0, 1}); }
+  void finish() { write(1, &Rendezvous::outcome, LlPacket{static_cast<uint32_t>(device::Outcome::kWritten), 1, 0, 1}); }
 
   void await_report_of_receiver() {
     while (code(1) == FaultCode::kNone && Clock::now() - began_ < kLongestGuard) std::this_thread::yield();

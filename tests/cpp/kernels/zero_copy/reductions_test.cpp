@@ -263,7 +263,7 @@ TEST_P(DirectReductions, a_misaligned_tensor_makes_all_decline) {
 }
 
 // Direct kernels, declined ones, and packets take turns over one epoch.
-TEST_P(DirectReductions, random_sequence_with_lines_and_packets) {
+TEST_P(DirectReductions, random_sequence_with_lines_and_ll) {
   std::vector<std::unique_ptr<Reduced>> operations;
   for (int number = 0; number < 100; ++number) {
     const Case what{random_() % 60'000, DataType::kBFloat16, Reduction::kSum, kNoRoot,
@@ -282,12 +282,12 @@ TEST_P(DirectReductions, random_sequence_with_lines_and_packets) {
     ranks_->for_each([&](int rank) {
       require(operations[number]->enqueue(rank));
       if (number % 5 != 0) return;
-      const PacketCollective call{.input = small[rank].data(),
-                                  .output = small[rank].data(),
-                                  .num_elements = 16,
-                                  .dtype = DataType::kFloat32,
-                                  .reduction = Reduction::kSum};
-      require(all_reduce_one_shot(ranks_->team(rank), call, ranks_->stream(rank)));
+      const LlCollective call{.input = small[rank].data(),
+                              .output = small[rank].data(),
+                              .num_elements = 16,
+                              .dtype = DataType::kFloat32,
+                              .reduction = Reduction::kSum};
+      require(ll_all_reduce_one_shot(ranks_->team(rank), call, ranks_->stream(rank)));
     });
   }
   for (const auto& operation : operations) operation->expect_right();
