@@ -12,13 +12,13 @@ __device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
   return static_cast<int>(peer) + (static_cast<int>(peer) >= own_rank ? 1 : 0);
 }
 
-// By one warp, a thread a peer; turn.ours may differ from peer to peer.
-__device__ __forceinline__ void announce(const Turn& turn) {
-  const DeviceTeam& team = turn.team;
+// By one warp, a thread a peer; context.ours may differ from peer to peer.
+__device__ __forceinline__ void announce(const EpochContext& context) {
+  const DeviceTeam& team = context.team;
   const int peer = threadIdx.x % 32;
   if (peer >= team.num_ranks || peer == team.rank) return;
-  const Payload payload = *reinterpret_cast<const Payload*>(&turn.ours);
-  store_packet(turn.descriptors(peer) + team.rank, packet_of(payload, turn.epoch));
+  const Payload payload = *reinterpret_cast<const Payload*>(&context.ours);
+  store_packet(context.descriptors(peer) + team.rank, packet_of(payload, context.epoch));
 }
 
 __device__ __forceinline__ bool is_same(const DeviceDescriptor& ours, Payload theirs) {
@@ -26,38 +26,38 @@ __device__ __forceinline__ bool is_same(const DeviceDescriptor& ours, Payload th
   return theirs.low == payload.low && theirs.high == payload.high;
 }
 
-// Whether the peer's word, if it has come, is turn.ours; reports it if not.
-__device__ __forceinline__ bool agrees(const Turn& turn, int peer, FaultCode fault, Payload theirs) {
-  if (fault == FaultCode::kNone && !is_same(turn.ours, theirs)) fault = FaultCode::kMismatch;
+// Whether the peer's word, if it has come, is context.ours; reports it if not.
+__device__ __forceinline__ bool agrees(const EpochContext& context, int peer, FaultCode fault, Payload theirs) {
+  if (fault == FaultCode::kNone && !is_same(context.ours, theirs)) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) return true;
-  report_fault(turn.team, {.code = fault,
-                           .peer = peer,
-                           .sequence = turn.epoch,
-                           .ours = turn.ours,
-                           .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs)});
+  report_fault(context.team, {.code = fault,
+                              .peer = peer,
+                              .sequence = context.epoch,
+                              .ours = context.ours,
+                              .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs)});
   return false;
 }
 
-// By one warp, a thread a peer: waits for the peer's word, which is to be turn.ours.
-__device__ __forceinline__ void verify(const Turn& turn) {
-  const DeviceTeam& team = turn.team;
+// By one warp, a thread a peer: waits for the peer's word, which is to be context.ours.
+__device__ __forceinline__ void verify(const EpochContext& context) {
+  const DeviceTeam& team = context.team;
   const int peer = threadIdx.x % 32;
   if (peer >= team.num_ranks || peer == team.rank) return;
-  Receipt<1> receipt{{turn.descriptors(team.rank) + peer}, {}};
-  const FaultCode fault = receipt.await(turn, peer, 0);
-  (void)agrees(turn, peer, fault, receipt.payloads[0]);
+  Receipt<1> receipt{{context.descriptors(team.rank) + peer}, {}};
+  const FaultCode fault = receipt.await(context, peer, 0);
+  (void)agrees(context, peer, fault, receipt.payloads[0]);
 }
 
 // Waits for a packet that tells that a peer does not write into our tensors any more, though this rank may have failed.
 // A peer whose process has ended does not either, nor, we have to suppose, one that does not come for so long: then
 // false.
-__device__ __noinline__ inline bool guard(const Turn& turn, const LlPacket* packet, int peer) {
+__device__ __noinline__ inline bool guard(const EpochContext& context, const LlPacket* packet, int peer) {
   constexpr uint64_t kLongestNs = 10'000'000'000;
   constexpr uint32_t kPollsPerLook = 4096;
   const uint64_t begin = global_timer();
-  for (uint32_t num_polls = 1; !is_of(load_packet(packet), turn.epoch); ++num_polls) {
+  for (uint32_t num_polls = 1; !is_of(load_packet(packet), context.epoch); ++num_polls) {
     if (num_polls % kPollsPerLook != 0) continue;
-    const bool is_gone = (load_relaxed(&turn.team.mailbox->gone) >> peer & 1) != 0;
+    const bool is_gone = (load_relaxed(&context.team.mailbox->gone) >> peer & 1) != 0;
     if (is_gone || global_timer() - begin > kLongestNs) return false;
   }
   return true;
@@ -73,12 +73,13 @@ __device__ __forceinline__ bool is_wipe_due(uint32_t epoch) {
   return epoch % kEpochsPerWipe <= 1;
 }
 
-__device__ __noinline__ inline void wipe_idle_region(const Turn& turn, uint32_t thread, uint32_t num_threads) {
-  const DeviceTeam& team = turn.team;
-  const Turn idle(team, turn.ours, turn.epoch + 1);
+__device__ __noinline__ inline void wipe_idle_region(const EpochContext& context, uint32_t thread,
+                                                     uint32_t num_threads) {
+  const DeviceTeam& team = context.team;
+  const EpochContext idle(team, context.ours, context.epoch + 1);
   LlPacket* packets = idle.descriptors(team.rank);
   for (uint32_t index = thread; index < team.layout.region_packets; index += num_threads) {
-    store_packet(packets + index, packet_of({}, turn.epoch));
+    store_packet(packets + index, packet_of({}, context.epoch));
   }
   __threadfence_system();
 }

@@ -17,15 +17,15 @@ class AllGather {
     if (workers.first < input_.count()) first_ = input_.load(workers.first);
   }
 
-  __device__ __forceinline__ void send(const Turn& turn) const {
-    send_run(turn, workers_, {input_, first_}, turn.team.rank * input_.count());
+  __device__ __forceinline__ void send(const EpochContext& context) const {
+    send_run(context, workers_, {input_, first_}, context.team.rank * input_.count());
   }
 
-  __device__ __forceinline__ void receive(const Turn& turn) const {
-    const DeviceTeam& team = turn.team;
+  __device__ __forceinline__ void receive(const EpochContext& context) const {
+    const DeviceTeam& team = context.team;
     const Shards shards{call_.num_bytes, team.num_ranks * call_.num_bytes};
     copy_own(shards.of(team.rank, call_.output));
-    gather_shards<kGroup>(turn, workers_, shards, turn.slots(team.rank), call_.output);
+    gather_shards<kGroup>(context, workers_, shards, context.slots(team.rank), call_.output);
   }
 
  private:

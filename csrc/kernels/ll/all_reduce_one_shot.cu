@@ -17,12 +17,12 @@ class OneShot {
     if (workers.first < input_.count()) first_ = input_.load(workers.first);
   }
 
-  __device__ __forceinline__ void send(const Turn& turn) const {
-    send_run(turn, workers_, {input_, first_}, turn.team.rank * input_.count());
+  __device__ __forceinline__ void send(const EpochContext& context) const {
+    send_run(context, workers_, {input_, first_}, context.team.rank * input_.count());
   }
 
-  __device__ __forceinline__ void receive(const Turn& turn) const {
-    reduce_run<Arithmetic, kGroup>(turn, workers_, {input_.count(), input_.count(), plan_}, {input_, first_},
+  __device__ __forceinline__ void receive(const EpochContext& context) const {
+    reduce_run<Arithmetic, kGroup>(context, workers_, {input_.count(), input_.count(), plan_}, {input_, first_},
                                    [this](uint32_t index, Payload total) { output_.store(index, total); });
   }
 

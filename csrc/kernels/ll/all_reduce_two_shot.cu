@@ -21,26 +21,26 @@ class TwoShot {
     if (team.rank >= kGroup && workers.first < shard(team.rank).count()) own_ = shard(team.rank).load(workers.first);
   }
 
-  __device__ __forceinline__ void send(const Turn& turn) {
+  __device__ __forceinline__ void send(const EpochContext& context) {
     for (uint32_t index = workers_.first; index < call_.num_packets; index += workers_.count) {
-      for (int first_rank = 0; first_rank < turn.team.num_ranks; first_rank += kGroup) {
-        if (index != workers_.first || first_rank != 0) load_parts(turn.team, index, first_rank);
-        send_parts(turn, index, first_rank);
+      for (int first_rank = 0; first_rank < context.team.num_ranks; first_rank += kGroup) {
+        if (index != workers_.first || first_rank != 0) load_parts(context.team, index, first_rank);
+        send_parts(context, index, first_rank);
       }
     }
   }
 
-  __device__ __forceinline__ void receive(const Turn& turn) const {
-    const DeviceTeam& team = turn.team;
+  __device__ __forceinline__ void receive(const EpochContext& context) const {
+    const DeviceTeam& team = context.team;
     const uint32_t totals = team.num_ranks * call_.num_packets;  // behind the slots of the first shot
     const OutputSpan output = shards_.of(team.rank, call_.output);
     const InputSpan own = shard(team.rank);
-    reduce_run<Arithmetic, kGroup>(turn, workers_, {own.count(), call_.num_packets, call_.plan}, {own, own_},
+    reduce_run<Arithmetic, kGroup>(context, workers_, {own.count(), call_.num_packets, call_.plan}, {own, own_},
                                    [&](uint32_t index, Payload total) {
-                                     turn.send_to_peers(totals + team.rank * call_.num_packets + index, total);
+                                     context.send_to_peers(totals + team.rank * call_.num_packets + index, total);
                                      output.store(index, total);
                                    });
-    gather_shards<kGroup>(turn, workers_, shards_, turn.slots(team.rank) + totals, call_.output);
+    gather_shards<kGroup>(context, workers_, shards_, context.slots(team.rank) + totals, call_.output);
   }
 
  private:
@@ -55,13 +55,13 @@ class TwoShot {
     }
   }
 
-  __device__ __forceinline__ void send_parts(const Turn& turn, uint32_t index, int first_rank) const {
-    const DeviceTeam& team = turn.team;
+  __device__ __forceinline__ void send_parts(const EpochContext& context, uint32_t index, int first_rank) const {
+    const DeviceTeam& team = context.team;
 #pragma unroll
     for (int k = 0; k < kGroup; ++k) {
       const int rank = first_rank + k;
       if (rank >= team.num_ranks || rank == team.rank || index >= shard(rank).count()) continue;
-      store_packet(turn.slots(rank) + (team.rank * call_.num_packets + index), packet_of(parts_[k], turn.epoch));
+      store_packet(context.slots(rank) + (team.rank * call_.num_packets + index), packet_of(parts_[k], context.epoch));
     }
   }
 

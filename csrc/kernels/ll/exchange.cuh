@@ -39,11 +39,11 @@ struct OwnRun {
 };
 
 // To slot_begin, … of every peer.
-__device__ __forceinline__ void send_run(const Turn& turn, const Workers& workers, const OwnRun& own,
+__device__ __forceinline__ void send_run(const EpochContext& context, const Workers& workers, const OwnRun& own,
                                          uint32_t slot_begin) {
   const InputSpan& input = own.input;
   const uint32_t count = input.count();
-  if (workers.first < count) turn.send_to_peers(slot_begin + workers.first, own.first);
+  if (workers.first < count) context.send_to_peers(slot_begin + workers.first, own.first);
   for (uint32_t start = workers.first + workers.count; start < count; start += kInFlight * workers.count) {
     Payload payloads[kInFlight];
 #pragma unroll
@@ -54,28 +54,28 @@ __device__ __forceinline__ void send_run(const Turn& turn, const Workers& worker
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
       const uint32_t index = start + k * workers.count;
-      if (index < count) turn.send_to_peers(slot_begin + index, payloads[k]);
+      if (index < count) context.send_to_peers(slot_begin + index, payloads[k]);
     }
   }
 }
 
 // Packet k of a receipt is number start + k / kGroup * workers.count of rank first_rank + k % kGroup. True: all came.
 template <int kGroup, int kCount>
-__device__ __forceinline__ bool await_group(const Turn& turn, Receipt<kCount>& receipt, int first_rank) {
+__device__ __forceinline__ bool await_group(const EpochContext& context, Receipt<kCount>& receipt, int first_rank) {
   const auto rank_of = [first_rank](int k) { return first_rank + k % kGroup; };
-  const FaultCode fault = receipt.await_all(turn, rank_of);
+  const FaultCode fault = receipt.await_all(context, rank_of);
   if (fault == FaultCode::kNone) return true;
-  report_fault(turn.team,
-               {.code = fault, .peer = rank_of(receipt.missing()), .sequence = turn.epoch, .ours = turn.ours});
+  report_fault(context.team,
+               {.code = fault, .peer = rank_of(receipt.missing()), .sequence = context.epoch, .ours = context.ours});
   return false;
 }
 
 // own(index) gives this rank's payload, sink(index, payload) takes the reduced ones.
 template <typename Arithmetic, int kGroup, int kBatch, typename Own, typename Sink>
-__device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& workers, const Run& run, Own own,
-                                               Sink sink) {
-  const DeviceTeam& team = turn.team;
-  const LlPacket* inbox = turn.slots(team.rank);
+__device__ __forceinline__ void reduce_batches(const EpochContext& context, const Workers& workers, const Run& run,
+                                               Own own, Sink sink) {
+  const DeviceTeam& team = context.team;
+  const LlPacket* inbox = context.slots(team.rank);
   for (uint32_t start = workers.first; start < run.count; start += kBatch * workers.count) {
     Payload mine[kBatch];
 #pragma unroll
@@ -94,7 +94,7 @@ __device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& 
         const bool comes = rank < team.num_ranks && rank != team.rank && index < run.count;
         receipt.sources[k] = comes ? inbox + (rank * run.slot_stride + index) : nullptr;
       }
-      if (!await_group<kGroup>(turn, receipt, first_rank)) return;
+      if (!await_group<kGroup>(context, receipt, first_rank)) return;
 #pragma unroll
       for (int k = 0; k < kBatch * kGroup; ++k) {
         const int rank = first_rank + k % kGroup;
@@ -117,20 +117,20 @@ __device__ __forceinline__ void reduce_batches(const Turn& turn, const Workers& 
 
 // sink(index, payload) takes the reduced packets.
 template <typename Arithmetic, int kGroup, typename Sink>
-__device__ __forceinline__ void reduce_run(const Turn& turn, const Workers& workers, const Run& run, const OwnRun& own,
-                                           Sink sink) {
+__device__ __forceinline__ void reduce_run(const EpochContext& context, const Workers& workers, const Run& run,
+                                           const OwnRun& own, Sink sink) {
   if (run.count <= workers.count) {
-    reduce_batches<Arithmetic, kGroup, 1>(turn, workers, run, [&own](uint32_t) { return own.first; }, sink);
+    reduce_batches<Arithmetic, kGroup, 1>(context, workers, run, [&own](uint32_t) { return own.first; }, sink);
   } else {
     reduce_batches<Arithmetic, kGroup, kInFlight / kGroup>(
-        turn, workers, run, [&own](uint32_t index) { return own.input.load(index); }, sink);
+        context, workers, run, [&own](uint32_t index) { return own.input.load(index); }, sink);
   }
 }
 
 template <int kGroup, int kBatch>
-__device__ __forceinline__ void gather_batches(const Turn& turn, const Workers& workers, const Shards& shards,
-                                               const LlPacket* inbox, std::byte* output) {
-  const DeviceTeam& team = turn.team;
+__device__ __forceinline__ void gather_batches(const EpochContext& context, const Workers& workers,
+                                               const Shards& shards, const LlPacket* inbox, std::byte* output) {
+  const DeviceTeam& team = context.team;
   const uint32_t slot_stride = shards.of(0, output).count();
   for (uint32_t start = workers.first; start < slot_stride; start += kBatch * workers.count) {
     int first_rank = 0;
@@ -143,7 +143,7 @@ __device__ __forceinline__ void gather_batches(const Turn& turn, const Workers& 
         const bool comes = rank < team.num_ranks && rank != team.rank && index < shards.of(rank, output).count();
         receipt.sources[k] = comes ? inbox + (rank * slot_stride + index) : nullptr;
       }
-      if (!await_group<kGroup>(turn, receipt, first_rank)) return;
+      if (!await_group<kGroup>(context, receipt, first_rank)) return;
 #pragma unroll
       for (int k = 0; k < kBatch * kGroup; ++k) {
         if (receipt.sources[k] == nullptr) continue;
@@ -156,12 +156,12 @@ __device__ __forceinline__ void gather_batches(const Turn& turn, const Workers& 
 
 // Receives every peer's shard of `output`: rank r's packets at inbox[r * c], …, with c packets in the first shard.
 template <int kGroup>
-__device__ __forceinline__ void gather_shards(const Turn& turn, const Workers& workers, const Shards& shards,
+__device__ __forceinline__ void gather_shards(const EpochContext& context, const Workers& workers, const Shards& shards,
                                               const LlPacket* inbox, std::byte* output) {
   if (shards.of(0, output).count() <= workers.count) {
-    gather_batches<kGroup, 1>(turn, workers, shards, inbox, output);
+    gather_batches<kGroup, 1>(context, workers, shards, inbox, output);
   } else {
-    gather_batches<kGroup, kInFlight / kGroup>(turn, workers, shards, inbox, output);
+    gather_batches<kGroup, kInFlight / kGroup>(context, workers, shards, inbox, output);
   }
 }
 

@@ -3,8 +3,8 @@
 // Each block ends in one control warp, which does what is not data: advances the epoch and, in block 0, exchanges the
 // descriptors. The other threads, the workers, run the algorithm, a class with
 //   Algorithm(const DeviceTeam&, Workers, const LlArguments&)   loads what it can while the epoch is on its way
-//   void send(const Turn&)                                          everything that needs no peer
-//   void receive(const Turn&)                                       the rest
+//   void send(const EpochContext&)                                          everything that needs no peer
+//   void receive(const EpochContext&)                                       the rest
 #pragma once
 
 #include "kernels/barrier.cuh"
@@ -41,17 +41,17 @@ __global__ void __launch_bounds__(kMaxWorkers + kControlThreads)
   const Workers workers{blockIdx.x * num_workers + threadIdx.x, gridDim.x * num_workers};
   Algorithm algorithm(team, workers, arguments);
 
-  const Turn turn(team, arguments.descriptor, epoch);
+  const EpochContext context(team, arguments.descriptor, epoch);
   if (blockIdx.x == 0 && is_wipe_due(epoch)) {
-    wipe_idle_region(turn, threadIdx.x, blockDim.x);
+    wipe_idle_region(context, threadIdx.x, blockDim.x);
     __syncthreads();
   }
-  if (is_worker && !has_failed) algorithm.send(turn);
-  if (!is_worker && !has_failed && blockIdx.x == 0) announce(turn);
+  if (is_worker && !has_failed) algorithm.send(context);
+  if (!is_worker && !has_failed && blockIdx.x == 0) announce(context);
   if (__syncthreads_or(has_failed)) return;
-  if (is_worker) return algorithm.receive(turn);
+  if (is_worker) return algorithm.receive(context);
   advance_epoch(team, epoch, blockIdx.x, gridDim.x);
-  if (blockIdx.x == 0) verify(turn);
+  if (blockIdx.x == 0) verify(context);
 }
 
 }  // namespace axon::device

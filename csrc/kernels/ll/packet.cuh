@@ -105,13 +105,13 @@ __device__ __forceinline__ bool is_of(const LlPacket& packet, uint32_t epoch) {
 }
 
 // One epoch of a team, as a thread sees it.
-struct Turn {
+struct EpochContext {
   const DeviceTeam& team;
   const DeviceDescriptor& ours;
   uint32_t epoch;
   uint64_t region_begin;  // in a block
 
-  __device__ __forceinline__ Turn(const DeviceTeam& team, const DeviceDescriptor& ours, uint32_t epoch)
+  __device__ __forceinline__ EpochContext(const DeviceTeam& team, const DeviceDescriptor& ours, uint32_t epoch)
       : team(team),
         ours(ours),
         epoch(epoch),
@@ -144,20 +144,21 @@ struct Receipt {
 
   // rank_of(k) is who sends packet k.
   template <typename RankOf>
-  __device__ __forceinline__ FaultCode await_all(const Turn& turn, RankOf rank_of,
+  __device__ __forceinline__ FaultCode await_all(const EpochContext& context, RankOf rank_of,
                                                  uint64_t grace_ns = Patience::kGraceForData) {
-    Patience patience(turn.team, grace_ns);
+    Patience patience(context.team, grace_ns);
     const auto missing_rank = [&] { return rank_of(missing()); };
     for (;;) {
-      poll(turn.epoch);
+      poll(context.epoch);
       if (arrived == kAll) return FaultCode::kNone;
       if (const FaultCode fault = patience.after_poll(missing_rank); fault != FaultCode::kNone) return fault;
     }
   }
 
   // All from one rank.
-  __device__ __forceinline__ FaultCode await(const Turn& turn, int rank, uint64_t grace_ns = Patience::kGraceForData) {
-    return await_all(turn, [rank](int) { return rank; }, grace_ns);
+  __device__ __forceinline__ FaultCode await(const EpochContext& context, int rank,
+                                             uint64_t grace_ns = Patience::kGraceForData) {
+    return await_all(context, [rank](int) { return rank; }, grace_ns);
   }
 
   // After a fault: the first that had not come.

@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault,
     advance_epoch(team, epoch, 0, 1);
     return epoch;
   }
-  const Turn outgoing(team, to_peer, epoch);
+  const EpochContext outgoing(team, to_peer, epoch);
   if (is_wipe_due(epoch)) {
     wipe_idle_region(outgoing, thread_of_warp(), 32);
     __syncwarp();
@@ -55,7 +55,7 @@ __device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault,
   announce(outgoing);
   __syncwarp();
   advance_epoch(team, epoch, 0, 1);
-  verify(Turn(team, from_peer, epoch));
+  verify(EpochContext(team, from_peer, epoch));
   return epoch;
 }
 

@@ -39,15 +39,15 @@ __device__ __forceinline__ uint64_t count_stretches(const DirectBroadcastArgumen
 }
 
 // Stretch s of part p is the turn s·(n−1) + p; the blocks take turns one after the other.
-__device__ __forceinline__ void write_parts(const DirectTurn& turn, const DirectBroadcastArguments& call,
+__device__ __forceinline__ void write_parts(const ZeroCopyContext& context, const DirectBroadcastArguments& call,
                                             const Reach (&reaches)[kMaxTeamRanks]) {
-  const auto num_parts = static_cast<uint32_t>(turn.team.num_ranks - 1);
+  const auto num_parts = static_cast<uint32_t>(context.team.num_ranks - 1);
   const uint64_t num_turns = num_parts * count_stretches(call, call.part_bytes);
   uint32_t num_written = 0;
   for (uint64_t at = blockIdx.x; at < num_turns; at += gridDim.x) {
     const uint64_t stretch = at / num_parts;
     const auto number = static_cast<uint32_t>(at - stretch * num_parts);
-    const int peer = rank_of_peer(turn.team.rank, number);
+    const int peer = rank_of_peer(context.team.rank, number);
     const Part part = part_of(call, number);
     for (uint32_t k = 0; k < call.stretch_spans; ++k) {
       copy_span(call.data + part.begin, reaches[peer].writable + part.begin, part.num_bytes,
@@ -55,14 +55,14 @@ __device__ __forceinline__ void write_parts(const DirectTurn& turn, const Direct
     }
     ++num_written;
     __syncthreads();
-    if (threadIdx.x == 0) tell_progress(turn, peer, num_written);
+    if (threadIdx.x == 0) tell_progress(context, peer, num_written);
   }
 }
 
 // False, for all threads: the root does not come so far.
-__device__ __forceinline__ bool pass_on(const DirectTurn& turn, const DirectBroadcastArguments& call, int root,
+__device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const DirectBroadcastArguments& call, int root,
                                         const Reach (&reaches)[kMaxTeamRanks]) {
-  const DeviceTeam& team = turn.team;
+  const DeviceTeam& team = context.team;
   const auto num_parts = static_cast<uint32_t>(team.num_ranks - 1);
   const auto number = static_cast<uint32_t>(team.rank < root ? team.rank : team.rank - 1);
   const Part part = part_of(call, number);
@@ -76,8 +76,8 @@ __device__ __forceinline__ bool pass_on(const DirectTurn& turn, const DirectBroa
   for (uint64_t stretch = blockIdx.x; stretch < count_stretches(call, part.num_bytes); stretch += gridDim.x) {
     const uint64_t at = stretch * num_parts + number, round = at / num_writers;
     const bool has_come =
-        threadIdx.x != 0 ||
-        await_progress(turn, root, static_cast<uint32_t>(at - round * num_writers), static_cast<uint32_t>(round + 1));
+        threadIdx.x != 0 || await_progress(context, root, static_cast<uint32_t>(at - round * num_writers),
+                                           static_cast<uint32_t>(round + 1));
     if (__syncthreads_and(has_come) == 0) return false;
     for (uint32_t k = 0; k < call.stretch_spans; ++k) {
       copy_span_to_each(call.data + part.begin, part.num_bytes, stretch * call.stretch_spans + k, to_others);
@@ -90,16 +90,16 @@ __global__ void __launch_bounds__(kSpanThreads)
     direct_broadcast(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectBroadcastArguments call) {
   await_stream();
   __shared__ Reach reaches[kMaxTeamRanks];
-  const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
-  (void)seek(turn, call.meeting, reaches);
-  Course course = agree(turn, call.meeting, reaches);
+  const ZeroCopyContext context(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
+  (void)seek(context, call.meeting, reaches);
+  Course course = agree(context, call.meeting, reaches);
   const auto root = static_cast<int>(call.meeting.descriptor.root);
   if (course == Course::kMove && team.rank == root) {
-    write_parts(turn, call, reaches);
-  } else if (course == Course::kMove && !pass_on(turn, call, root, reaches)) {
+    write_parts(context, call, reaches);
+  } else if (course == Course::kMove && !pass_on(context, call, root, reaches)) {
     course = Course::kGuard;
   }
-  leave(turn, call.meeting, course, reaches);
+  leave(context, call.meeting, course, reaches);
 }
 
 // Every rank but the root tells all the others where its tensor is.

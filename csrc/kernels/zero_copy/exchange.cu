@@ -58,11 +58,11 @@ __global__ void __launch_bounds__(kSpanThreads)
     direct_exchange(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectExchangeArguments call) {
   await_stream();
   __shared__ Reach reaches[kMaxTeamRanks];
-  const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
-  (void)seek(turn, call.meeting, reaches);
-  const Course course = agree(turn, call.meeting, reaches);
+  const ZeroCopyContext context(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
+  (void)seek(context, call.meeting, reaches);
+  const Course course = agree(context, call.meeting, reaches);
   if (course == Course::kMove) move(team, call, reaches);
-  leave(turn, call.meeting, course, reaches);
+  leave(context, call.meeting, course, reaches);
 }
 
 DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places) {

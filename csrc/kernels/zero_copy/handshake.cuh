@@ -48,9 +48,9 @@ struct Reach {
 
 // A region's packets in a direct kernel: descriptors, the own one's place keeping the own verdict; then two words a
 // rank, a verdict a rank, an exit a block and rank, and likewise how much that block has told of.
-class DirectTurn : public Turn {
+class ZeroCopyContext : public EpochContext {
  public:
-  using Turn::Turn;
+  using EpochContext::EpochContext;
 
   __device__ __forceinline__ LlPacket* words(int owner, int from) const { return slots(owner) + 2 * from; }
   __device__ __forceinline__ LlPacket* verdict(int owner, int from) const {
@@ -108,7 +108,8 @@ __device__ __forceinline__ bool find_places(const DeviceTeam& team, const Direct
   return is_reached(meeting, peer, reach);
 }
 
-// What a peer has told of itself by now; its words only where it agrees with turn.ours, since others do not send any.
+// What a peer has told of itself by now; its words only where it agrees with context.ours, since others do not send
+// any.
 struct Told {
   bool has_come;  // the descriptor
   bool is_all;    // … and the words
@@ -116,27 +117,27 @@ struct Told {
   Payload words[2];
 };
 
-__device__ __forceinline__ Told look_at(const DirectTurn& turn, int peer) {
-  const LlPacket* words = turn.words(turn.team.rank, peer);
-  const LlPacket descriptor = load_packet(turn.descriptors(turn.team.rank) + peer);
+__device__ __forceinline__ Told look_at(const ZeroCopyContext& context, int peer) {
+  const LlPacket* words = context.words(context.team.rank, peer);
+  const LlPacket descriptor = load_packet(context.descriptors(context.team.rank) + peer);
   const LlPacket first = load_packet(words), second = load_acquire(words + 1);
-  const bool has_come = is_of(descriptor, turn.epoch);
+  const bool has_come = is_of(descriptor, context.epoch);
   return {.has_come = has_come,
-          .is_all = has_come && is_of(first, turn.epoch) && is_of(second, turn.epoch),
+          .is_all = has_come && is_of(first, context.epoch) && is_of(second, context.epoch),
           .descriptor = {descriptor.low, descriptor.high},
           .words = {{first.low, first.high}, {second.low, second.high}}};
 }
 
 // Waits for a peer; false, reported: it has not come, or is at odds.
-__device__ __forceinline__ bool hear(const DirectTurn& turn, int peer, Told& told) {
-  Patience patience(turn.team, 0);
+__device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, Told& told) {
+  Patience patience(context.team, 0);
   FaultCode fault = FaultCode::kNone;
   do {
-    told = look_at(turn, peer);
-    if (told.is_all || (told.has_come && !is_same(turn.ours, told.descriptor))) break;
+    told = look_at(context, peer);
+    if (told.is_all || (told.has_come && !is_same(context.ours, told.descriptor))) break;
     fault = patience.after_poll([peer] { return peer; });
   } while (fault == FaultCode::kNone);
-  return agrees(turn, peer, fault, told.descriptor);
+  return agrees(context, peer, fault, told.descriptor);
 }
 
 // By the first warp of block 0, a thread a peer. `reach` of this thread's. What is found is used at once: so nothing is
@@ -151,12 +152,12 @@ __device__ __forceinline__ Verdict judge(const DeviceTeam& team, const DirectMee
     const DirectEdge& edge = meeting.edges[peer];
     const DeviceDescriptor to_peer = with_bytes(meeting.descriptor, edge.bytes_to);
     const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, edge.bytes_from);
-    const DirectTurn outgoing(team, to_peer, epoch);
+    const ZeroCopyContext outgoing(team, to_peer, epoch);
     announce(outgoing);
     LlPacket* words = outgoing.words(peer, team.rank);
     store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&edge.readable), epoch));
     store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&edge.writable), epoch));
-    is_met = hear(DirectTurn(team, from_peer, epoch), peer, told);
+    is_met = hear(ZeroCopyContext(team, from_peer, epoch), peer, told);
   }
   if (!__all_sync(kWholeWarp, is_met)) return Verdict::kFailed;
   const bool is_found = !is_peer || find_places(team, meeting, peer, told.words, reach);
@@ -165,17 +166,17 @@ __device__ __forceinline__ Verdict judge(const DeviceTeam& team, const DirectMee
 
 // By the first warp of the other blocks, likewise, while block 0 comes to its verdict. False: that was there before, or
 // is no yes.
-__device__ __forceinline__ bool find_meanwhile(const DirectTurn& turn, const DirectMeeting& meeting, int peer,
+__device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, const DirectMeeting& meeting, int peer,
                                                Reach& reach) {
-  const DeviceTeam& team = turn.team;
+  const DeviceTeam& team = context.team;
   const bool needs = !is_reached(meeting, peer, Reach{});
   const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, needs ? meeting.edges[peer].bytes_from : 0);
   bool is_told = !needs, is_judged = false;
   Told told{};
   while (!is_told && !is_judged) {
-    const LlPacket own = load_packet(turn.verdict(team.rank, team.rank));
-    told = look_at(turn, peer);
-    is_judged = is_of(own, turn.epoch);
+    const LlPacket own = load_packet(context.verdict(team.rank, team.rank));
+    told = look_at(context, peer);
+    is_judged = is_of(own, context.epoch);
     const bool is_refused = is_judged && own.low != static_cast<uint32_t>(Verdict::kYes);
     is_told = told.is_all && is_same(from_peer, told.descriptor) && !is_refused;
   }
@@ -184,13 +185,13 @@ __device__ __forceinline__ bool find_meanwhile(const DirectTurn& turn, const Dir
 }
 
 // By the same warp. To the rank's own blocks in any case; to peers only what they may count on.
-__device__ __forceinline__ void give_verdict(const DirectTurn& turn, Verdict verdict) {
-  const DeviceTeam& team = turn.team;
+__device__ __forceinline__ void give_verdict(const ZeroCopyContext& context, Verdict verdict) {
+  const DeviceTeam& team = context.team;
   const int rank = static_cast<int>(thread_of_warp());
   const bool is_clear = verdict == Verdict::kYes || verdict == Verdict::kNo;
   if (rank >= team.num_ranks || (rank != team.rank && !is_clear)) return;
-  store_packet(turn.verdict(rank, team.rank),
-               packet_of({static_cast<uint32_t>(verdict), kVerdictMark | gridDim.x}, turn.epoch));
+  store_packet(context.verdict(rank, team.rank),
+               packet_of({static_cast<uint32_t>(verdict), kVerdictMark | gridDim.x}, context.epoch));
 }
 
 struct Heard {
@@ -199,25 +200,25 @@ struct Heard {
 };
 
 // By a thread a rank. Block 0 always gives the own verdict; those of the peers may fail to come.
-__device__ __forceinline__ Heard hear_verdict(const DirectTurn& turn, int rank) {
-  const DeviceTeam& team = turn.team;
-  Receipt<1> receipt{{turn.verdict(team.rank, rank)}, {}};
+__device__ __forceinline__ Heard hear_verdict(const ZeroCopyContext& context, int rank) {
+  const DeviceTeam& team = context.team;
+  Receipt<1> receipt{{context.verdict(team.rank, rank)}, {}};
   FaultCode fault;
   do {
-    fault = receipt.await(turn, rank);
+    fault = receipt.await(context, rank);
   } while (fault != FaultCode::kNone && rank == team.rank);
   const auto [word, mark] = receipt.payloads[0];
   if (fault == FaultCode::kNone && (mark & ~kVerdictBlocks) != kVerdictMark) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) return {static_cast<Verdict>(word), mark & kVerdictBlocks};
-  report_fault(team, {.code = fault, .peer = rank, .sequence = turn.epoch, .ours = turn.ours});
+  report_fault(team, {.code = fault, .peer = rank, .sequence = context.epoch, .ours = context.ours});
   return {Verdict::kUnheard, 0};
 }
 
 // By the first warp of a block, a verdict a thread; kYes where there is no rank.
-__device__ __forceinline__ Course choose_course(const DirectTurn& turn, Verdict verdict) {
+__device__ __forceinline__ Course choose_course(const ZeroCopyContext& context, Verdict verdict) {
   const bool all_agree = __all_sync(kWholeWarp, verdict == Verdict::kYes);
   const bool one_declines = __any_sync(kWholeWarp, verdict == Verdict::kNo);
-  const auto own = static_cast<Verdict>(__shfl_sync(kWholeWarp, static_cast<uint32_t>(verdict), turn.team.rank));
+  const auto own = static_cast<Verdict>(__shfl_sync(kWholeWarp, static_cast<uint32_t>(verdict), context.team.rank));
   if (own == Verdict::kAbsent) return Course::kEnd;
   if (all_agree) return Course::kMove;
   if (one_declines) return Course::kDecline;
@@ -225,26 +226,26 @@ __device__ __forceinline__ Course choose_course(const DirectTurn& turn, Verdict 
 }
 
 // By one warp of a line kernel that is launched alone, to peers that may have launched a direct one.
-__device__ __forceinline__ void decline(const DirectTurn& turn) {
-  const DeviceTeam& team = turn.team;
+__device__ __forceinline__ void decline(const ZeroCopyContext& context) {
+  const DeviceTeam& team = context.team;
   const int peer = static_cast<int>(thread_of_warp());
   if (peer >= team.num_ranks || peer == team.rank) return;
-  const LlPacket nowhere = packet_of({}, turn.epoch);
-  store_packet(turn.words(peer, team.rank), nowhere);
-  store_packet(turn.words(peer, team.rank) + 1, nowhere);
-  store_packet(turn.verdict(peer, team.rank),
-               packet_of({static_cast<uint32_t>(Verdict::kNo), kVerdictMark}, turn.epoch));
+  const LlPacket nowhere = packet_of({}, context.epoch);
+  store_packet(context.words(peer, team.rank), nowhere);
+  store_packet(context.words(peer, team.rank) + 1, nowhere);
+  store_packet(context.verdict(peer, team.rank),
+               packet_of({static_cast<uint32_t>(Verdict::kNo), kVerdictMark}, context.epoch));
 }
 
 // By all threads of a block, first of all: block 0 tells the peers what this rank is about to do, all blocks look for
 // the peers' tensors. True: all are found, and may be read at once, though nothing is certain before agree().
-__device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting& meeting,
+__device__ __forceinline__ bool seek(const ZeroCopyContext& context, const DirectMeeting& meeting,
                                      Reach (&reaches)[kMaxTeamRanks]) {
   __shared__ bool is_all_found;
-  const DeviceTeam& team = turn.team;
+  const DeviceTeam& team = context.team;
   const uint32_t fault = load_relaxed(&team.state->fault);  // beside the epoch
-  if (blockIdx.x == 0 && is_wipe_due(turn.epoch)) {
-    wipe_idle_region(turn, threadIdx.x, blockDim.x);
+  if (blockIdx.x == 0 && is_wipe_due(context.epoch)) {
+    wipe_idle_region(context, threadIdx.x, blockDim.x);
     __syncthreads();
   }
   if (threadIdx.x < 32) {
@@ -253,11 +254,11 @@ __device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting
     bool is_found;
     if (blockIdx.x == 0) {
       const bool has_failed = __any_sync(kWholeWarp, fault != 0);
-      const Verdict verdict = has_failed ? Verdict::kAbsent : judge(team, meeting, turn.epoch, reach);
-      give_verdict(turn, verdict);
+      const Verdict verdict = has_failed ? Verdict::kAbsent : judge(team, meeting, context.epoch, reach);
+      give_verdict(context, verdict);
       is_found = verdict == Verdict::kYes;
     } else {
-      is_found = find_meanwhile(turn, meeting, rank, reach) && meeting.is_even != 0;
+      is_found = find_meanwhile(context, meeting, rank, reach) && meeting.is_even != 0;
     }
     if (rank < team.num_ranks) reaches[rank] = reach;
     if (rank == 0) is_all_found = is_found;
@@ -268,42 +269,42 @@ __device__ __forceinline__ bool seek(const DirectTurn& turn, const DirectMeeting
 
 // By the first warp of a block, where not all is well; out of the way of the code that is, since that is fetched as it
 // runs.
-__device__ __noinline__ inline Course deliberate(const DirectTurn& turn, const DirectMeeting& meeting, Verdict verdict,
-                                                 Reach (&reaches)[kMaxTeamRanks]) {
-  const DeviceTeam& team = turn.team;
+__device__ __noinline__ inline Course deliberate(const ZeroCopyContext& context, const DirectMeeting& meeting,
+                                                 Verdict verdict, Reach (&reaches)[kMaxTeamRanks]) {
+  const DeviceTeam& team = context.team;
   const int rank = static_cast<int>(thread_of_warp());
-  const Course course = choose_course(turn, verdict);
+  const Course course = choose_course(context, verdict);
   if (course != Course::kMove) return course;
   bool is_lost = rank < team.num_ranks && !is_reached(meeting, rank, reaches[rank]);
   if (is_lost) {
     fence_device();  // what block 0 has found is there by now
-    is_lost = !find_places(team, meeting, rank, look_at(turn, rank).words, reaches[rank]);
+    is_lost = !find_places(team, meeting, rank, look_at(context, rank).words, reaches[rank]);
   }
   const unsigned lost = __ballot_sync(kWholeWarp, is_lost);
   if (lost == 0) return course;
   if (rank == 0)  // a process has ended since
     report_fault(team, {.code = FaultCode::kAborted,
                         .peer = __ffs(static_cast<int>(lost)) - 1,
-                        .sequence = turn.epoch,
-                        .ours = turn.ours});
+                        .sequence = context.epoch,
+                        .ours = context.ours});
   return Course::kGuard;
 }
 
 // By all threads of a block. What to do, and where the peers' tensors are in case of kMove.
-__device__ __forceinline__ Course agree(const DirectTurn& turn, const DirectMeeting& meeting,
+__device__ __forceinline__ Course agree(const ZeroCopyContext& context, const DirectMeeting& meeting,
                                         Reach (&reaches)[kMaxTeamRanks]) {
   __shared__ Course course;
   if (threadIdx.x < 32) {
     const int rank = static_cast<int>(threadIdx.x);
     Heard heard{Verdict::kYes, 0};
     bool is_ready = true;
-    if (rank < turn.team.num_ranks) {
-      heard = hear_verdict(turn, rank);
+    if (rank < context.team.num_ranks) {
+      heard = hear_verdict(context, rank);
       reaches[rank].num_blocks = heard.num_blocks;
       is_ready = heard.verdict == Verdict::kYes && is_reached(meeting, rank, reaches[rank]);
     }
     const bool is_well = __all_sync(kWholeWarp, is_ready);
-    const Course chosen = is_well ? Course::kMove : deliberate(turn, meeting, heard.verdict, reaches);
+    const Course chosen = is_well ? Course::kMove : deliberate(context, meeting, heard.verdict, reaches);
     if (rank == 0) course = chosen;
   }
   __syncthreads();
@@ -312,23 +313,24 @@ __device__ __forceinline__ Course agree(const DirectTurn& turn, const DirectMeet
 
 // By one thread, behind a barrier of its block: what that has written in the peer's memory is there before the peer
 // hears that the block has written so much.
-__device__ __forceinline__ void tell_progress(const DirectTurn& turn, int peer, uint32_t count) {
+__device__ __forceinline__ void tell_progress(const ZeroCopyContext& context, int peer, uint32_t count) {
   fence_system();
-  store_packet(turn.progress(peer, turn.team.rank, blockIdx.x), packet_of({count, 0}, turn.epoch));
+  store_packet(context.progress(peer, context.team.rank, blockIdx.x), packet_of({count, 0}, context.epoch));
 }
 
 // By one thread, for all of its block behind a barrier. False, reported: the peer's block does not come so far.
-__device__ __forceinline__ bool await_progress(const DirectTurn& turn, int peer, uint32_t block, uint32_t count) {
-  const DeviceTeam& team = turn.team;
-  const LlPacket* told = turn.progress(team.rank, peer, block);
+__device__ __forceinline__ bool await_progress(const ZeroCopyContext& context, int peer, uint32_t block,
+                                               uint32_t count) {
+  const DeviceTeam& team = context.team;
+  const LlPacket* told = context.progress(team.rank, peer, block);
   Patience patience(team);
   FaultCode fault;
   do {
     const LlPacket packet = load_acquire(told);
-    if (is_of(packet, turn.epoch) && packet.low >= count) return true;
+    if (is_of(packet, context.epoch) && packet.low >= count) return true;
     fault = patience.after_poll([peer] { return peer; });
   } while (fault == FaultCode::kNone);
-  report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
+  report_fault(team, {.code = fault, .peer = peer, .sequence = context.epoch, .ours = context.ours});
   return false;
 }
 
@@ -341,26 +343,26 @@ __device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team, int pee
 }
 
 // Waits for an exit, though this rank may have failed. False: it does not come.
-__device__ __forceinline__ bool await_exit(const DirectTurn& turn, const LlPacket* exit, int peer) {
-  const DeviceTeam& team = turn.team;
+__device__ __forceinline__ bool await_exit(const ZeroCopyContext& context, const LlPacket* exit, int peer) {
+  const DeviceTeam& team = context.team;
   Receipt<1> receipt{{exit}, {}};
-  FaultCode fault = receipt.await(turn, peer);
+  FaultCode fault = receipt.await(context, peer);
   const bool has_come = fault == FaultCode::kNone;
   if (has_come && receipt.payloads[0].low == kPartDone) return true;
   if (has_come) fault = await_fault(team, peer);
-  report_fault(team, {.code = fault, .peer = peer, .sequence = turn.epoch, .ours = turn.ours});
-  return has_come || guard(turn, exit, peer);
+  report_fault(team, {.code = fault, .peer = peer, .sequence = context.epoch, .ours = context.ours});
+  return has_come || guard(context, exit, peer);
 }
 
 // This block's share of the peer's exits. A rank that has failed may not know how many there are: the first tells.
-__device__ __noinline__ inline void await_exits(const DirectTurn& turn, int peer, uint32_t num_blocks) {
+__device__ __noinline__ inline void await_exits(const ZeroCopyContext& context, int peer, uint32_t num_blocks) {
   if (num_blocks == 0) {
-    const LlPacket* first = turn.exit(turn.team.rank, peer, 0);
-    if (!guard(turn, first, peer)) return;
+    const LlPacket* first = context.exit(context.team.rank, peer, 0);
+    if (!guard(context, first, peer)) return;
     num_blocks = load_packet(first).high;
   }
   for (uint32_t block = blockIdx.x; block < num_blocks; block += gridDim.x) {
-    if (!await_exit(turn, turn.exit(turn.team.rank, peer, block), peer)) return;
+    if (!await_exit(context, context.exit(context.team.rank, peer, block), peer)) return;
   }
 }
 
@@ -372,9 +374,9 @@ __device__ __forceinline__ void record(TeamState& state, Course course) {
 }
 
 // By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
-__device__ __forceinline__ void leave(const DirectTurn& turn, const DirectMeeting& meeting, Course course,
+__device__ __forceinline__ void leave(const ZeroCopyContext& context, const DirectMeeting& meeting, Course course,
                                       const Reach (&reaches)[kMaxTeamRanks]) {
-  const DeviceTeam& team = turn.team;
+  const DeviceTeam& team = context.team;
   __syncthreads();
   let_next_in();
   if (course == Course::kEnd || threadIdx.x >= 32) return;
@@ -382,12 +384,12 @@ __device__ __forceinline__ void leave(const DirectTurn& turn, const DirectMeetin
   if (peer < team.num_ranks && peer != team.rank) {
     if (meeting.writes != 0) fence_system();  // all that this block has written comes before
     const uint32_t is_done = course == Course::kMove ? kPartDone : 0;
-    store_packet(turn.exit(peer, team.rank, blockIdx.x), packet_of({is_done, gridDim.x}, turn.epoch));
-    if (course == Course::kMove || course == Course::kGuard) await_exits(turn, peer, reaches[peer].num_blocks);
+    store_packet(context.exit(peer, team.rank, blockIdx.x), packet_of({is_done, gridDim.x}, context.epoch));
+    if (course == Course::kMove || course == Course::kGuard) await_exits(context, peer, reaches[peer].num_blocks);
   }
   __syncwarp();
   if (blockIdx.x == 0 && threadIdx.x == 0) record(*team.state, course);
-  if (course != Course::kDecline) advance_epoch(team, turn.epoch, blockIdx.x, gridDim.x);
+  if (course != Course::kDecline) advance_epoch(team, context.epoch, blockIdx.x, gridDim.x);
 }
 
 }  // namespace axon::device

@@ -40,9 +40,9 @@ __device__ __forceinline__ bool leave_message(MessageCount& count, uint32_t numb
   return true;
 }
 
-__device__ __forceinline__ void tell_outcome(const Turn& turn, int receiver, Outcome outcome) {
-  store_packet(&rendezvous(turn.team, receiver, turn.team.rank).outcome,
-               packet_of({static_cast<uint32_t>(outcome), 0}, turn.epoch));
+__device__ __forceinline__ void tell_outcome(const EpochContext& context, int receiver, Outcome outcome) {
+  store_packet(&rendezvous(context.team, receiver, context.team.rank).outcome,
+               packet_of({static_cast<uint32_t>(outcome), 0}, context.epoch));
 }
 
 // Whether the other side had decided before, as it does. Relaxed: what the exchanges decide is whether stores follow at
@@ -55,13 +55,14 @@ __device__ __forceinline__ bool decide(Rendezvous& of_sender, uint32_t number, C
 }
 
 // By thread 0 of the sender's leading warp.
-__device__ __noinline__ inline uint64_t choose_target(const Turn& turn, const ExchangeBlock& block, int peer) {
-  const DeviceTeam& team = turn.team;
+__device__ __noinline__ inline uint64_t choose_target(const EpochContext& context, const ExchangeBlock& block,
+                                                      int peer) {
+  const DeviceTeam& team = context.team;
   Rendezvous& own = rendezvous(team, team.rank, peer);
   Receipt<3> offer{{&own.offer[0], &own.offer[1], &own.offer[2]}, {}};
-  FaultCode fault = offer.await(turn, peer);
+  FaultCode fault = offer.await(context, peer);
   const auto& [place, theirs, tag] = offer.payloads;
-  const bool fits = is_same(turn.ours, theirs) && tag.low == block.send_tag;
+  const bool fits = is_same(context.ours, theirs) && tag.low == block.send_tag;
   if (fault == FaultCode::kNone && !fits) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) {
     (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
@@ -69,14 +70,14 @@ __device__ __noinline__ inline uint64_t choose_target(const Turn& turn, const Ex
     const auto to = *reinterpret_cast<const SegmentPlace*>(&place);
     std::byte* target = is_aligned(block.send, kGranuleBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
     if (target == nullptr) return kByLines;
-    const bool is_withdrawn = decide(own, turn.epoch, Claim::kClaimed, Claim::kWithdrawn);
+    const bool is_withdrawn = decide(own, context.epoch, Claim::kClaimed, Claim::kWithdrawn);
     if (!is_withdrawn) return reinterpret_cast<uint64_t>(target);
     fault = await_fault(team, peer);
   }
   report_fault(team, {.code = fault,
                       .peer = peer,
-                      .sequence = turn.epoch,
-                      .ours = turn.ours,
+                      .sequence = context.epoch,
+                      .ours = context.ours,
                       .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs),
                       .our_tag = block.send_tag,
                       .their_tag = tag.low});
@@ -84,31 +85,32 @@ __device__ __noinline__ inline uint64_t choose_target(const Turn& turn, const Ex
 }
 
 // By each warp of the sender, last of all but for lines.
-__device__ __forceinline__ void finish_sending(const Turn& turn, int peer, uint64_t target, uint32_t num_warps) {
-  const DeviceTeam& team = turn.team;
+__device__ __forceinline__ void finish_sending(const EpochContext& context, int peer, uint64_t target,
+                                               uint32_t num_warps) {
+  const DeviceTeam& team = context.team;
   const bool is_written = target != kByLines && target != kNowhere;
   if (is_written) fence_system();  // what this thread has written comes before
   __syncwarp();
   if (thread_of_warp() != 0) return;
-  const bool is_last = leave_message(rendezvous(team, team.rank, peer).sent, turn.epoch, num_warps);
+  const bool is_last = leave_message(rendezvous(team, team.rank, peer).sent, context.epoch, num_warps);
   if (!is_last || !is_written) return;
   fence_system();  // … and what the other warps have
-  tell_outcome(turn, peer, Outcome::kWritten);
+  tell_outcome(context, peer, Outcome::kWritten);
   atomicAdd(&team.state->num_direct_messages, 1u);
 }
 
 __device__ __forceinline__ void lead_sending(const Site& site, const ExchangeBlock& block, int peer,
                                              uint32_t num_warps) {
   Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
-  const Turn turn(site.team, site.ours, next_message(own.sent));
+  const EpochContext context(site.team, site.ours, next_message(own.sent));
   const bool is_sent = send_header(site, peer, block.send_tag);
   uint64_t target = kNowhere;
   if (thread_of_warp() == 0) {
-    if (is_sent) target = choose_target(turn, block, peer);
-    store_packet(&own.target, packet_of(*reinterpret_cast<const Payload*>(&target), turn.epoch));
-    if (target == kByLines) tell_outcome(turn, peer, Outcome::kDeclined);
+    if (is_sent) target = choose_target(context, block, peer);
+    store_packet(&own.target, packet_of(*reinterpret_cast<const Payload*>(&target), context.epoch));
+    if (target == kByLines) tell_outcome(context, peer, Outcome::kDeclined);
   }
-  finish_sending(turn, peer, __shfl_sync(kWholeWarp, target, 0), num_warps);
+  finish_sending(context, peer, __shfl_sync(kWholeWarp, target, 0), num_warps);
 }
 
 // One warp's part of a message that begins at a granule. Chunks go around the warps.
@@ -137,11 +139,11 @@ __device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte
 // By the sender's other warps, of which lane 1 has the first part. True: it is to go over lines, nothing of it has.
 __device__ __forceinline__ bool goes_by_lines(const Site& site, const ExchangeBlock& block, int peer, const Job& job) {
   Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
-  const Turn turn(site.team, site.ours, next_message(own.sent));
+  const EpochContext context(site.team, site.ours, next_message(own.sent));
   uint64_t target = kNowhere;
   if (thread_of_warp() == 0) {
     Receipt<1> told{{&own.target}, {}};
-    while (told.await(turn, site.team.rank) != FaultCode::kNone) continue;  // the leading warp tells in any case
+    while (told.await(context, site.team.rank) != FaultCode::kNone) continue;  // the leading warp tells in any case
     target = *reinterpret_cast<const uint64_t*>(&told.payloads[0]);
     (void)load_acquire(&own.target);  // as for the leading warp
   }
@@ -150,25 +152,25 @@ __device__ __forceinline__ bool goes_by_lines(const Site& site, const ExchangeBl
   if (target != kByLines && target != kNowhere) {
     write_part(block, reinterpret_cast<std::byte*>(target), {job.group, job.lane - 1, job.num_lanes - 1});
   }
-  finish_sending(turn, peer, target, job.num_lanes);
+  finish_sending(context, peer, target, job.num_lanes);
   return target == kByLines;
 }
 
 // By one thread: what the sender's leading warp waits for.
-__device__ __forceinline__ void offer(const Turn& turn, int sender, SegmentPlace place, uint32_t tag) {
-  LlPacket* packets = rendezvous(turn.team, sender, turn.team.rank).offer;
-  store_packet(packets, packet_of(*reinterpret_cast<const Payload*>(&place), turn.epoch));
-  store_packet(packets + 1, packet_of(*reinterpret_cast<const Payload*>(&turn.ours), turn.epoch));
-  store_packet(packets + 2, packet_of({tag, 0}, turn.epoch));
+__device__ __forceinline__ void offer(const EpochContext& context, int sender, SegmentPlace place, uint32_t tag) {
+  LlPacket* packets = rendezvous(context.team, sender, context.team.rank).offer;
+  store_packet(packets, packet_of(*reinterpret_cast<const Payload*>(&place), context.epoch));
+  store_packet(packets + 1, packet_of(*reinterpret_cast<const Payload*>(&context.ours), context.epoch));
+  store_packet(packets + 2, packet_of({tag, 0}, context.epoch));
 }
 
 // By one thread. Nothing, if it has not come; this rank has a fault then.
-__device__ __noinline__ inline Outcome await_outcome(const Turn& turn, int sender, uint32_t tag) {
-  const DeviceTeam& team = turn.team;
+__device__ __noinline__ inline Outcome await_outcome(const EpochContext& context, int sender, uint32_t tag) {
+  const DeviceTeam& team = context.team;
   Receipt<1> outcome{{&rendezvous(team, team.rank, sender).outcome}, {}};
-  const FaultCode fault = outcome.await(turn, sender);
+  const FaultCode fault = outcome.await(context, sender);
   if (fault == FaultCode::kNone) return static_cast<Outcome>(outcome.payloads[0].low);
-  report_fault(team, {.code = fault, .peer = sender, .sequence = turn.epoch, .ours = turn.ours, .our_tag = tag});
+  report_fault(team, {.code = fault, .peer = sender, .sequence = context.epoch, .ours = context.ours, .our_tag = tag});
   return Outcome{};
 }
 
@@ -176,32 +178,32 @@ __device__ __forceinline__ void lead_receiving(const Site& site, const ExchangeB
                                                int peer, uint32_t num_warps) {
   const DeviceTeam& team = site.team;
   Rendezvous& own = rendezvous(team, team.rank, peer);
-  const Turn turn(team, site.ours, next_message(own.received));
+  const EpochContext context(team, site.ours, next_message(own.received));
   const bool offers = site.is_sound() && thread_of_warp() == 0;
-  if (offers) offer(turn, peer, place, block.receive_tag);
+  if (offers) offer(context, peer, place, block.receive_tag);
   __syncwarp();
   const bool is_met = receive_header(site, peer, block.receive_tag);
   if (offers) {
-    const Outcome outcome = is_met ? await_outcome(turn, peer, block.receive_tag) : Outcome{};
+    const Outcome outcome = is_met ? await_outcome(context, peer, block.receive_tag) : Outcome{};
     if (outcome == Outcome::kWritten) atomicAdd(&team.state->num_direct_messages, 1u);
     if (outcome == Outcome{} &&
-        decide(rendezvous(team, peer, team.rank), turn.epoch, Claim::kWithdrawn, Claim::kClaimed)) {
-      (void)guard(turn, &rendezvous(turn.team, turn.team.rank, peer).outcome, peer);
+        decide(rendezvous(team, peer, team.rank), context.epoch, Claim::kWithdrawn, Claim::kClaimed)) {
+      (void)guard(context, &rendezvous(context.team, context.team.rank, peer).outcome, peer);
     }
     (void)load_acquire(&own.outcome);  // what the sender has written is there
   }
-  if (thread_of_warp() == 0) (void)leave_message(own.received, turn.epoch, num_warps);
+  if (thread_of_warp() == 0) (void)leave_message(own.received, context.epoch, num_warps);
 }
 
 // By the receiver's other warps. True: it comes over lines.
 __device__ __forceinline__ bool comes_by_lines(const Site& site, const ExchangeBlock& block, int peer,
                                                uint32_t num_warps) {
   Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
-  const Turn turn(site.team, site.ours, next_message(own.received));
+  const EpochContext context(site.team, site.ours, next_message(own.received));
   Outcome outcome{};
   if (thread_of_warp() == 0) {
-    if (site.is_sound()) outcome = await_outcome(turn, peer, block.receive_tag);
-    (void)leave_message(own.received, turn.epoch, num_warps);
+    if (site.is_sound()) outcome = await_outcome(context, peer, block.receive_tag);
+    (void)leave_message(own.received, context.epoch, num_warps);
   }
   return __shfl_sync(kWholeWarp, static_cast<uint32_t>(outcome), 0) == static_cast<uint32_t>(Outcome::kDeclined);
 }

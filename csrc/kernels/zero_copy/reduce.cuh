@@ -174,21 +174,21 @@ __global__ void __launch_bounds__(32 * kDirectFoldWarps)
   __shared__ Reach reaches[kMaxTeamRanks];
   __shared__ LoadBarrier barriers[kDirectFoldWarps][kDirectFoldStages];
   await_stream();
-  const DirectTurn turn(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
+  const ZeroCopyContext context(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t stage_bytes = kDirectFoldStages * static_cast<uint32_t>(team.num_ranks) * call.chunk_bytes;
   DirectFolder<Arithmetic> folder(call, team.rank, warp * gridDim.x + blockIdx.x, kDirectFoldWarps * gridDim.x,
                                   direct_fold_stages + warp * stage_bytes, barriers[warp]);
-  const bool is_early = seek(turn, call.meeting, reaches);
+  const bool is_early = seek(context, call.meeting, reaches);
   if (is_early) folder.begin(reaches);
-  const Course course = agree(turn, call.meeting, reaches);
+  const Course course = agree(context, call.meeting, reaches);
   if (course == Course::kMove) {
     if (!is_early) folder.begin(reaches);
     folder.run(reaches);
   } else if (is_early) {
     folder.abandon();
   }
-  leave(turn, call.meeting, course, reaches);
+  leave(context, call.meeting, course, reaches);
 }
 
 }  // namespace axon::device
