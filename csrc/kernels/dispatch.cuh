@@ -47,7 +47,7 @@ constexpr Reduction of_truth_values(Reduction reduction) {
 }
 
 // What a kernel is told to do.
-constexpr Reduction fold_reduction(DataType dtype, Reduction reduction) {
+constexpr Reduction reduction_of_kernel(DataType dtype, Reduction reduction) {
   return dtype == DataType::kBool ? of_truth_values(reduction) : reduction;
 }
 

@@ -12,15 +12,15 @@
 
 namespace axon::device {
 
-std::vector<FoldType> all_folds() {
-  std::vector<FoldType> folds;
+std::vector<ReductionType> all_reduction_types() {
+  std::vector<ReductionType> types;
   for (int dtype = 0; dtype <= static_cast<int>(DataType::kComplex128); ++dtype) {
     for (int reduction = 0; reduction <= static_cast<int>(Reduction::kPremulSum); ++reduction) {
-      const FoldType fold{static_cast<DataType>(dtype), static_cast<Reduction>(reduction)};
-      if (has_kernel(fold.dtype, fold.reduction)) folds.push_back(fold);
+      const ReductionType type{static_cast<DataType>(dtype), static_cast<Reduction>(reduction)};
+      if (has_kernel(type.dtype, type.reduction)) types.push_back(type);
     }
   }
-  return folds;
+  return types;
 }
 
 Status no_kernel(DataType dtype, Reduction reduction) {
@@ -33,22 +33,22 @@ Status no_kernel(DataType dtype, Reduction reduction) {
 namespace axon {
 
 bool has_kernel(DataType dtype, Reduction reduction) noexcept {
-  return device::fold_kernels_for(dtype, reduction).for_short != nullptr;
+  return device::ll128_reduce_kernels_for(dtype, reduction).for_short != nullptr;
 }
 
 Status load_kernels(int num_ranks) {
-  std::vector<device::FoldKernels> kernels{device::relay_kernels()};
-  for (const auto& [dtype, reduction] : device::all_folds()) {
-    kernels.push_back(device::fold_kernels_for(dtype, reduction));
+  std::vector<device::ReduceKernels> kernels{device::ll128_relay_kernels()};
+  for (const auto& [dtype, reduction] : device::all_reduction_types()) {
+    kernels.push_back(device::ll128_reduce_kernels_for(dtype, reduction));
   }
-  for (const device::FoldKernels& pair : kernels) {
+  for (const device::ReduceKernels& pair : kernels) {
     AXON_TRY(load(pair.for_short));
     AXON_TRY(load(pair.for_long));
   }
   AXON_TRY(load(device::exchange_kernel_address()));
   AXON_TRY(load(device::message_kernel_address()));
   AXON_TRY(device::load_direct_kernels());
-  AXON_TRY(load_slot_folds());
+  AXON_TRY(load_reduce_slots_kernels());
   return ll_load_kernels(num_ranks);
 }
 

@@ -15,7 +15,7 @@
 namespace axon::device {
 
 // What to do with the elements, of any type.
-struct FoldPlan {
+struct ReducePlan {
   Reduction reduction;
   int32_t num_ranks;     // kAverage divides by it
   double premul_factor;  // of kPremulSum
@@ -132,11 +132,11 @@ struct Sums {
   using Element = T;
   using Compute = ComputeOf<T>;
 
-  __device__ __forceinline__ static Compute begin(const FoldPlan&, Compute value) { return value; }
-  __device__ __forceinline__ static Compute combine(const FoldPlan&, Compute a, Compute b) {
+  __device__ __forceinline__ static Compute begin(const ReducePlan&, Compute value) { return value; }
+  __device__ __forceinline__ static Compute combine(const ReducePlan&, Compute a, Compute b) {
     return wrapping_sum(a, b);
   }
-  __device__ __forceinline__ static Compute average(const FoldPlan& plan, Compute total) {
+  __device__ __forceinline__ static Compute average(const ReducePlan& plan, Compute total) {
     return total / static_cast<Compute>(plan.num_ranks);
   }
 };
@@ -146,7 +146,7 @@ struct AnyReduction {
   using Element = T;
   using Compute = ComputeOf<T>;
 
-  __device__ __forceinline__ static Compute begin(const FoldPlan& plan, Compute value) {
+  __device__ __forceinline__ static Compute begin(const ReducePlan& plan, Compute value) {
     if constexpr (std::is_floating_point_v<Compute>) {
       if (plan.reduction == Reduction::kPremulSum) return scaled(value, plan.premul_factor);
     }
@@ -154,7 +154,7 @@ struct AnyReduction {
   }
 
   // A NaN on either side wins, as in torch.minimum and torch.maximum.
-  __device__ __forceinline__ static Compute combine(const FoldPlan& plan, Compute a, Compute b) {
+  __device__ __forceinline__ static Compute combine(const ReducePlan& plan, Compute a, Compute b) {
     switch (plan.reduction) {
       case Reduction::kProduct:
         return wrapping_product(a, b);
@@ -167,7 +167,7 @@ struct AnyReduction {
     }
   }
 
-  __device__ __forceinline__ static Compute average(const FoldPlan& plan, Compute total) {
+  __device__ __forceinline__ static Compute average(const ReducePlan& plan, Compute total) {
     return Sums<T>::average(plan, total);
   }
 };
@@ -177,8 +177,8 @@ struct Bits {
   using Element = uint64_t;
   using Compute = uint64_t;
 
-  __device__ __forceinline__ static uint64_t begin(const FoldPlan&, uint64_t word) { return word; }
-  __device__ __forceinline__ static uint64_t combine(const FoldPlan& plan, uint64_t a, uint64_t b) {
+  __device__ __forceinline__ static uint64_t begin(const ReducePlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t combine(const ReducePlan& plan, uint64_t a, uint64_t b) {
     switch (plan.reduction) {
       case Reduction::kBitAnd:
         return a & b;
@@ -188,7 +188,7 @@ struct Bits {
         return a ^ b;
     }
   }
-  __device__ __forceinline__ static uint64_t average(const FoldPlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t average(const ReducePlan&, uint64_t word) { return word; }
 };
 
 // What only one rank has, passed on as it is.
@@ -196,22 +196,22 @@ struct Relay {
   using Element = uint64_t;
   using Compute = uint64_t;
 
-  __device__ __forceinline__ static uint64_t begin(const FoldPlan&, uint64_t word) { return word; }
-  __device__ __forceinline__ static uint64_t combine(const FoldPlan&, uint64_t a, uint64_t) { return a; }
-  __device__ __forceinline__ static uint64_t average(const FoldPlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t begin(const ReducePlan&, uint64_t word) { return word; }
+  __device__ __forceinline__ static uint64_t combine(const ReducePlan&, uint64_t a, uint64_t) { return a; }
+  __device__ __forceinline__ static uint64_t average(const ReducePlan&, uint64_t word) { return word; }
 };
 
 // The elements of one piece, reduced over the ranks in the order they are added.
 template <typename Arithmetic, typename Piece>
 class Accumulator {
  public:
-  __device__ __forceinline__ void set(const FoldPlan& plan, Piece first) {
+  __device__ __forceinline__ void set(const ReducePlan& plan, Piece first) {
     totals_ = Totals::of(first);
 #pragma unroll
     for (auto& total : totals_.values) total = Arithmetic::begin(plan, total);
   }
 
-  __device__ __forceinline__ void add(const FoldPlan& plan, Piece next) {
+  __device__ __forceinline__ void add(const ReducePlan& plan, Piece next) {
     const Totals elements = Totals::of(next);
 #pragma unroll
     for (int k = 0; k < Totals::kCount; ++k) {
@@ -220,7 +220,7 @@ class Accumulator {
   }
 
   // The total, used up. One branch for all elements: a division each in line would be most of a kernel's code.
-  __device__ __forceinline__ Piece result(const FoldPlan& plan) {
+  __device__ __forceinline__ Piece result(const ReducePlan& plan) {
     if (plan.reduction == Reduction::kAverage) {
 #pragma unroll
       for (auto& total : totals_.values) total = Arithmetic::average(plan, total);

@@ -18,8 +18,8 @@ constexpr int kThreads = 512;
 constexpr int kMostBlocks = 132 * 4;
 constexpr int kWide = 2;  // granules a thread at a time
 
-struct SlotFoldArguments {
-  FoldPlan plan;
+struct ReduceSlotsArguments {
+  ReducePlan plan;
   const std::byte* slots;
   uint64_t slot_bytes;
   std::byte* output;
@@ -32,7 +32,7 @@ __device__ __forceinline__ Granule stream_in(const std::byte* address) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) slot_fold(const __grid_constant__ SlotFoldArguments call) {
+__global__ void __launch_bounds__(kThreads) reduce_slots_kernel(const __grid_constant__ ReduceSlotsArguments call) {
   await_stream();
   const uint64_t num_granules = count_granules(call.num_bytes);
   const uint64_t stride = uint64_t{gridDim.x} * kThreads;
@@ -67,15 +67,15 @@ __global__ void __launch_bounds__(kThreads) slot_fold(const __grid_constant__ Sl
 const void* kernel_for(DataType dtype) {
   switch (dtype) {
     case DataType::kFloat16:
-      return reinterpret_cast<const void*>(&slot_fold<__half>);
+      return reinterpret_cast<const void*>(&reduce_slots_kernel<__half>);
     case DataType::kBFloat16:
-      return reinterpret_cast<const void*>(&slot_fold<__nv_bfloat16>);
+      return reinterpret_cast<const void*>(&reduce_slots_kernel<__nv_bfloat16>);
     case DataType::kFloat32:
     case DataType::kComplex64:
-      return reinterpret_cast<const void*>(&slot_fold<float>);
+      return reinterpret_cast<const void*>(&reduce_slots_kernel<float>);
     case DataType::kFloat64:
     case DataType::kComplex128:
-      return reinterpret_cast<const void*>(&slot_fold<double>);
+      return reinterpret_cast<const void*>(&reduce_slots_kernel<double>);
     default:
       return nullptr;
   }
@@ -84,12 +84,12 @@ const void* kernel_for(DataType dtype) {
 }  // namespace
 }  // namespace device
 
-Status fold_slots(const SlotFold& call, StreamView stream) {
+Status reduce_slots(const ReduceSlotsCall& call, StreamView stream) {
   const void* kernel = device::kernel_for(call.dtype);
   const bool is_sum = call.reduction == Reduction::kSum || call.reduction == Reduction::kAverage;
   if (kernel == nullptr || !is_sum) return device::no_kernel(call.dtype, call.reduction);
   if (call.num_elements == 0) return Status();
-  device::SlotFoldArguments arguments{
+  device::ReduceSlotsArguments arguments{
       .plan = {.reduction = call.reduction, .num_ranks = call.num_slots, .premul_factor = 1},
       .slots = call.slots,
       .slot_bytes = call.slot_bytes,
@@ -102,7 +102,7 @@ Status fold_slots(const SlotFold& call, StreamView stream) {
   return launch(kernel, {.num_blocks = num_blocks, .num_threads = device::kThreads}, parameters, stream);
 }
 
-Status load_slot_folds() {
+Status load_reduce_slots_kernels() {
   for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
     AXON_TRY(load(device::kernel_for(dtype)));
   }

@@ -1,6 +1,6 @@
 // The reduction of what several ranks have put into slots of this GPU's memory: no rank is waited for.
 //
-//   AXON_TRY(fold_slots({.slots = slots, .slot_bytes = stride, .num_slots = n, .output = total, …}, stream));
+//   AXON_TRY(reduce_slots({.slots = slots, .slot_bytes = stride, .num_slots = n, .output = total, …}, stream));
 #pragma once
 
 #include "base/data_type.hpp"
@@ -9,7 +9,7 @@
 
 namespace axon {
 
-struct SlotFold {
+struct ReduceSlotsCall {
   const std::byte* slots = nullptr;  // in rank order; here and below, addresses and slot_bytes are multiples of 16
   size_t slot_bytes = 0;             // from one to the next; what lies between them may be read
   int num_slots = 0;
@@ -20,9 +20,9 @@ struct SlotFold {
 };
 
 // In rank order, in the elements' accumulation type, rounded once: as all_reduce_direct does.
-Status fold_slots(const SlotFold& call, StreamView stream);
+Status reduce_slots(const ReduceSlotsCall& call, StreamView stream);
 
 // Puts its kernels on the current device.
-Status load_slot_folds();
+Status load_reduce_slots_kernels();
 
 }  // namespace axon

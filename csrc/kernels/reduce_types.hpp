@@ -8,13 +8,13 @@
 
 namespace axon::device {
 
-struct FoldType {
+struct ReductionType {
   DataType dtype;
   Reduction reduction;
 };
 
 // All that has_kernel() knows.
-std::vector<FoldType> all_folds();
+std::vector<ReductionType> all_reduction_types();
 
 Status no_kernel(DataType dtype, Reduction reduction);
 

@@ -120,7 +120,7 @@ void Scattering::sum_all() {
   multiplier_.multiply(call_.x.slice(rows_.own()), call_.weight, own_slot_of(rows_.rank()));
   const auto num_pieces = static_cast<int>(cut(rows_.own().num_rows, rows_.num_ranks()).size());
   for (int piece = 0; piece < num_pieces; ++piece) pushing_.await(piece);
-  pushing_.fold(slot_bytes(rows_.own()), to_reduction(call_.reduction, "matmul_reduce_scatter").reduction, output_);
+  pushing_.reduce(slot_bytes(rows_.own()), to_reduction(call_.reduction, "matmul_reduce_scatter").reduction, output_);
 }
 
 }  // namespace

@@ -66,15 +66,15 @@ void Pushing::join() {
   is_open_ = false;
 }
 
-void Pushing::fold(size_t slot_bytes, Reduction reduction, const at::Tensor& output) const {
-  const Status folded = workspace_->fold(rank_,
-                                         {.slot_bytes = slot_bytes,
-                                          .output = static_cast<std::byte*>(output.mutable_data_ptr()),
-                                          .num_elements = static_cast<size_t>(output.numel()),
-                                          .dtype = to_data_type(output.scalar_type()),
-                                          .reduction = reduction},
-                                         StreamView(static_cast<cudaStream_t>(current_.native_handle())));
-  if (!folded.ok()) throw_failure(folded);
+void Pushing::reduce(size_t slot_bytes, Reduction reduction, const at::Tensor& output) const {
+  const Status reduced = workspace_->reduce(rank_,
+                                            {.slot_bytes = slot_bytes,
+                                             .output = static_cast<std::byte*>(output.mutable_data_ptr()),
+                                             .num_elements = static_cast<size_t>(output.numel()),
+                                             .dtype = to_data_type(output.scalar_type()),
+                                             .reduction = reduction},
+                                            StreamView(static_cast<cudaStream_t>(current_.native_handle())));
+  if (!reduced.ok()) throw_failure(reduced);
 }
 
 at::Tensor Pushing::tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const {

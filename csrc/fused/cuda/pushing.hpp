@@ -52,7 +52,7 @@ class Pushing {
     awaiting_is_ahead_ = true;
   }
   // On the current stream: `output` becomes the reduction of what the ranks' slots of this rank's workspace hold.
-  void fold(size_t slot_bytes, Reduction reduction, const at::Tensor& output) const;
+  void reduce(size_t slot_bytes, Reduction reduction, const at::Tensor& output) const;
   // The current stream goes on behind all that: tensors are the caller's again.
   void join();
 

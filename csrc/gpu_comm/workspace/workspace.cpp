@@ -150,10 +150,10 @@ Result<std::unique_ptr<Workspace>> Workspace::make(Communicator& communicator, c
   return workspace;
 }
 
-Status Workspace::fold(int rank, SlotFold call, StreamView stream) const {
+Status Workspace::reduce(int rank, ReduceSlotsCall call, StreamView stream) const {
   call.slots = at(rank);
   call.num_slots = static_cast<int>(parts_.size());
-  return fold_slots(call, stream);
+  return reduce_slots(call, stream);
 }
 
 void Workspace::let_go(std::vector<std::unique_ptr<Workspace>> workspaces, std::weak_ptr<void> graphs) {

@@ -51,7 +51,7 @@ class Workspace {
   std::byte* at(int rank) const noexcept { return parts_[static_cast<size_t>(rank)].data(); }
   // What all ranks have put into slots of one's part, one behind the other from its begin on: where these are, and how
   // many, is filled in.
-  Status fold(int rank, SlotFold call, StreamView stream) const;
+  Status reduce(int rank, ReduceSlotsCall call, StreamView stream) const;
 
   // How ranks tell each other what they have pushed there.
   const std::shared_ptr<Arrivals>& arrivals() const noexcept { return arrivals_; }

@@ -28,7 +28,7 @@ class OneShot {
 
  private:
   Workers workers_;
-  const FoldPlan& plan_;
+  const ReducePlan& plan_;
   InputSpan input_;
   OutputSpan output_;
   Payload first_{};

@@ -29,7 +29,7 @@ struct Shards {
 struct Run {
   uint32_t count;
   uint32_t slot_stride;
-  const FoldPlan& plan;
+  const ReducePlan& plan;
 };
 
 // This rank's part of a run, and the payload of this worker's first packet, loaded ahead.

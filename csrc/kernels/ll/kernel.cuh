@@ -17,7 +17,7 @@ inline constexpr int kMaxWorkers = 512;  // in a block
 
 struct LlArguments {
   DeviceDescriptor descriptor;
-  FoldPlan plan;
+  ReducePlan plan;
   uint32_t num_packets;  // of the run, or of a rank's shard, that the algorithm deals in
   const std::byte* input;
   std::byte* output;

@@ -56,7 +56,7 @@ Status ll_launch(const DeviceTeam& team, const LlCollective& call, const LlPlan&
                      .reduction = static_cast<uint64_t>(call.reduction),
                      .root = kNoRoot,
                      .num_bytes = num_bytes},
-      .plan = {.reduction = fold_reduction(call.dtype, call.reduction),
+      .plan = {.reduction = reduction_of_kernel(call.dtype, call.reduction),
                .num_ranks = team.num_ranks,
                .premul_factor = call.premul_factor},
       .num_packets = static_cast<uint32_t>(plan.num_packets),
@@ -75,7 +75,7 @@ Status ll_launch(const DeviceTeam& team, const LlCollective& call, const LlPlan&
 namespace axon {
 
 Status ll_load_kernels(int num_ranks) {
-  for (const auto& [dtype, reduction] : device::all_folds()) {
+  for (const auto& [dtype, reduction] : device::all_reduction_types()) {
     AXON_TRY(load(device::ll_one_shot_kernel(dtype, reduction, num_ranks)));
     AXON_TRY(load(device::ll_two_shot_kernel(dtype, reduction, num_ranks)));
   }

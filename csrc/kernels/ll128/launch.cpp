@@ -68,10 +68,10 @@ Result<LaneLimits> choose_message_lanes(uint32_t available, LineShape wish) {
   return choose_lanes(available, kMessageLanes, wish);
 }
 
-Result<LaneLimits> choose_fold_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
+Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
   Result<LaneLimits> limits = choose_lanes(available, num_edges, wish);
   if (!limits.ok() || wish.num_lanes != 0) return limits;
-  const uint32_t most = (kMostBlocks * kMostWarpsPerLongFoldBlock - 1) / (2 * num_edges + 1);
+  const uint32_t most = (kMostBlocks * kMostWarpsPerLongReduceBlock - 1) / (2 * num_edges + 1);
   limits.value().of_short = std::min(limits.value().of_short, most);
   return limits;
 }

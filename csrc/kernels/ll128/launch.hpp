@@ -15,7 +15,7 @@ namespace axon::device {
 enum : uint32_t { kControlGroup = 0, kOutGroups = 1, kInGroups = 16, kOwnGroup = 31, kNumGroups = 32 };
 
 inline constexpr int kMostWarpsPerBlock = 16;
-inline constexpr int kMostWarpsPerLongFoldBlock = 8;
+inline constexpr int kMostWarpsPerLongReduceBlock = 8;
 inline constexpr uint32_t kPreferredBlocks = 32;
 // Half of the 132 multiprocessors of an H100 SXM, an H100 NVL or an H200: two groups' kernels run side by side,
 // whichever a rank begins first.
@@ -59,8 +59,8 @@ class JobPlan {
 Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
 // … of a point-to-point message, which may be alone, and is to fill the link then.
 Result<LaneLimits> choose_message_lanes(uint32_t available, LineShape wish);
-// … of a fold whose totals go back: a warp a lane for what a rank sends, what it receives, and what is its own.
-Result<LaneLimits> choose_fold_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
+// … of a reduction whose totals go back: a warp a lane for what a rank sends, what it receives, and what is its own.
+Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
 
 // Shards of whole frames, one a bit of `owners`, in the order of their ranks; the others are empty.
 struct Shards {
@@ -70,13 +70,13 @@ struct Shards {
 Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept;
 
 // The kernels; null where there is none.
-struct FoldKernels {
+struct ReduceKernels {
   const void* for_short = nullptr;
   const void* for_long = nullptr;  // many frames a warp; takes smaller blocks
 };
 const void* exchange_kernel_address() noexcept;
 const void* message_kernel_address() noexcept;  // an exchange some of whose messages may go directly
-FoldKernels fold_kernels_for(DataType dtype, Reduction reduction) noexcept;
-FoldKernels relay_kernels() noexcept;
+ReduceKernels ll128_reduce_kernels_for(DataType dtype, Reduction reduction) noexcept;
+ReduceKernels ll128_relay_kernels() noexcept;
 
 }  // namespace axon::device

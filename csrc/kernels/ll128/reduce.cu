@@ -11,20 +11,20 @@ namespace axon {
 namespace device {
 
 template <typename Span>
-const void* fold_kernel_for(DataType dtype, Reduction reduction) {
+const void* ll128_reduce_kernel_for(DataType dtype, Reduction reduction) {
   return with_arithmetic(dtype, reduction, []<typename Arithmetic>(Arithmetic) {
-    return reinterpret_cast<const void*>(&fold_kernel<Arithmetic, Span>);
+    return reinterpret_cast<const void*>(&ll128_reduce_kernel<Arithmetic, Span>);
   });
 }
 
-FoldKernels fold_kernels_for(DataType dtype, Reduction reduction) noexcept {
-  return {.for_short = fold_kernel_for<ShortFold>(dtype, reduction),
-          .for_long = fold_kernel_for<LongFold>(dtype, reduction)};
+ReduceKernels ll128_reduce_kernels_for(DataType dtype, Reduction reduction) noexcept {
+  return {.for_short = ll128_reduce_kernel_for<ShortReduce>(dtype, reduction),
+          .for_long = ll128_reduce_kernel_for<LongReduce>(dtype, reduction)};
 }
 
-FoldKernels relay_kernels() noexcept {
-  return {.for_short = reinterpret_cast<const void*>(&fold_kernel<Relay, ShortFold>),
-          .for_long = reinterpret_cast<const void*>(&fold_kernel<Relay, LongFold>)};
+ReduceKernels ll128_relay_kernels() noexcept {
+  return {.for_short = reinterpret_cast<const void*>(&ll128_reduce_kernel<Relay, ShortReduce>),
+          .for_long = reinterpret_cast<const void*>(&ll128_reduce_kernel<Relay, LongReduce>)};
 }
 
 namespace {
@@ -33,13 +33,13 @@ uint32_t all_ranks(const DeviceTeam& team) {
   return (1u << team.num_ranks) - 1;
 }
 
-FoldArguments arguments_of(DeviceOperation operation, DataType dtype, Reduction reduction) {
+ReduceArguments arguments_of(DeviceOperation operation, DataType dtype, Reduction reduction) {
   return {.descriptor = {.operation = static_cast<uint64_t>(operation),
                          .dtype = static_cast<uint64_t>(dtype),
                          .reduction = static_cast<uint64_t>(reduction),
                          .root = kNoRoot,
                          .num_bytes = 0},
-          .plan = {.reduction = fold_reduction(dtype, reduction), .num_ranks = 1, .premul_factor = 1},
+          .plan = {.reduction = reduction_of_kernel(dtype, reduction), .num_ranks = 1, .premul_factor = 1},
           .contributors = 0,
           .receivers = 0,
           .first_total_lane = 0,
@@ -51,20 +51,20 @@ FoldArguments arguments_of(DeviceOperation operation, DataType dtype, Reduction 
 }
 
 // Each rank for itself: the others may take the other kernel.
-bool is_long(const FoldArguments& call, uint32_t num_lanes, LineShape shape) {
+bool is_long(const ReduceArguments& call, uint32_t num_lanes, LineShape shape) {
   constexpr uint64_t kFramesOfShort = 2;  // of a lane
   const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
   return largest > kFramesOfShort * num_lanes * kFramePayloadBytes &&
-         shape.warps_per_block <= kMostWarpsPerLongFoldBlock;
+         shape.warps_per_block <= kMostWarpsPerLongReduceBlock;
 }
 
-Status launch_fold(const DeviceTeam& team, FoldKernels kernels, FoldArguments& call, LineShape shape,
-                   StreamView stream) {
+Status launch_reduce(const DeviceTeam& team, ReduceKernels kernels, ReduceArguments& call, LineShape shape,
+                     StreamView stream) {
   const uint32_t all_lanes = team.layout.channels[static_cast<int>(Channel::kCollective)].num_lanes;
   const uint32_t available = call.receivers == 0 ? all_lanes : all_lanes / 2;
   const auto num_edges = static_cast<uint32_t>(team.num_ranks - 1);
-  Result<LaneLimits> limits =
-      call.receivers == 0 ? choose_lanes(available, num_edges, shape) : choose_fold_lanes(available, num_edges, shape);
+  Result<LaneLimits> limits = call.receivers == 0 ? choose_lanes(available, num_edges, shape)
+                                                  : choose_reduce_lanes(available, num_edges, shape);
   if (!limits.ok()) return std::move(limits.status());
   call.first_total_lane = available;
 
@@ -82,7 +82,7 @@ Status launch_fold(const DeviceTeam& team, FoldKernels kernels, FoldArguments& c
     if (receives) plan.add_receive(owner, shard_lanes);
   }
   const bool takes_long = is_long(call, limits.value().of_long, shape);
-  Result<LaunchShape> grid = plan.grid(shape, takes_long ? kMostWarpsPerLongFoldBlock : kMostWarpsPerBlock);
+  Result<LaunchShape> grid = plan.grid(shape, takes_long ? kMostWarpsPerLongReduceBlock : kMostWarpsPerBlock);
   if (!grid.ok()) return std::move(grid.status());
   call.jobs = plan.table();
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
@@ -93,11 +93,11 @@ Status launch_fold(const DeviceTeam& team, FoldKernels kernels, FoldArguments& c
 }  // namespace device
 
 Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, StreamView stream) {
-  const device::FoldKernels kernels = device::fold_kernels_for(call.dtype, call.reduction);
+  const device::ReduceKernels kernels = device::ll128_reduce_kernels_for(call.dtype, call.reduction);
   if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
   const bool has_root = call.root != kNoRoot;
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
-  device::FoldArguments arguments = device::arguments_of(
+  device::ReduceArguments arguments = device::arguments_of(
       has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce, call.dtype, call.reduction);
   arguments.when = call.when;
   arguments.descriptor.root = static_cast<uint64_t>(call.root);
@@ -114,13 +114,13 @@ Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, Strea
     if (receives) arguments.outputs[rank] = static_cast<std::byte*>(call.output) + shards.begins[rank];
     arguments.shard_bytes[rank] = shards.sizes[rank];
   }
-  return device::launch_fold(team, kernels, arguments, call.shape, stream);
+  return device::launch_reduce(team, kernels, arguments, call.shape, stream);
 }
 
 Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& call, StreamView stream) {
-  const device::FoldKernels kernels = device::fold_kernels_for(call.dtype, call.reduction);
+  const device::ReduceKernels kernels = device::ll128_reduce_kernels_for(call.dtype, call.reduction);
   if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
-  device::FoldArguments arguments = device::arguments_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction);
+  device::ReduceArguments arguments = device::arguments_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction);
   arguments.when = call.when;
   arguments.plan.num_ranks = team.num_ranks;
   arguments.plan.premul_factor = call.premul_factor;
@@ -131,11 +131,11 @@ Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& cal
     arguments.descriptor.num_bytes = arguments.descriptor.num_bytes + call.inputs[rank].num_bytes;
   }
   arguments.outputs[team.rank] = static_cast<std::byte*>(call.output);
-  return device::launch_fold(team, kernels, arguments, call.shape, stream);
+  return device::launch_reduce(team, kernels, arguments, call.shape, stream);
 }
 
 Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, StreamView stream) {
-  device::FoldArguments arguments =
+  device::ReduceArguments arguments =
       device::arguments_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone);
   arguments.when = call.when;
   arguments.descriptor.root = static_cast<uint64_t>(call.root);
@@ -152,7 +152,7 @@ Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, Stream
     }
     arguments.shard_bytes[rank] = shards.sizes[rank];
   }
-  return device::launch_fold(team, device::relay_kernels(), arguments, call.shape, stream);
+  return device::launch_reduce(team, device::ll128_relay_kernels(), arguments, call.shape, stream);
 }
 
 }  // namespace axon

@@ -1,9 +1,9 @@
-// Reductions over direct edges, in one pipeline: every contributor sends shard r of its input to rank r; rank r folds
+// Reductions over direct edges, in one pipeline: every contributor sends shard r of its input to rank r; rank r reduces
 // the parts of each frame as soon as all are there, in rank order, keeps the total and sends it to every receiver.
 //
 // Steps: 2 (reduce_scatter: 1). Bytes out a rank: all_reduce 2(n−1)/n·S, 16/15 on the wire. Sources: reduce_scatter +
 // all_gather (Rabenseifner, 2004) over direct edges. Totals have lanes of their own, behind those of the contributions:
-// senders wait for folding warps, folding warps for senders and for the receivers of totals, and these for nobody, so
+// senders wait for reducing warps, reducing warps for senders and for the receivers of totals, and these for nobody, so
 // nothing can wait in a circle.
 #pragma once
 
@@ -12,9 +12,9 @@
 
 namespace axon::device {
 
-struct FoldArguments {
+struct ReduceArguments {
   DeviceDescriptor descriptor;
-  FoldPlan plan;
+  ReducePlan plan;
   uint32_t contributors;  // a bit a rank: has an input
   uint32_t receivers;     // gets the totals of all shards
   uint32_t first_total_lane;
@@ -25,22 +25,22 @@ struct FoldArguments {
   uint64_t shard_bytes[kMaxTeamRanks];
 };
 
-// Kernels for short messages fold a frame at a time: less code to fetch before the first is done. Those for long ones
+// Kernels for short messages reduce a frame at a time: less code to fetch before the first is done. Those for long ones
 // take more at once, and the registers for it.
-struct ShortFold {
+struct ShortReduce {
   static constexpr uint32_t kFrames = 1;
   static constexpr int kWarps = kMostWarpsPerBlock;
 };
-struct LongFold {
+struct LongReduce {
   static constexpr uint32_t kFrames = 4;
-  static constexpr int kWarps = kMostWarpsPerLongFoldBlock;
+  static constexpr int kWarps = kMostWarpsPerLongReduceBlock;
 };
 
-// The parts of a batch of frames, folded.
+// The parts of a batch of frames, reduced.
 template <typename Arithmetic, uint32_t kFrames>
-class Fold {
+class BatchTotals {
  public:
-  __device__ __forceinline__ explicit Fold(const FoldPlan& plan) : plan_(plan) {}
+  __device__ __forceinline__ explicit BatchTotals(const ReducePlan& plan) : plan_(plan) {}
 
   __device__ __forceinline__ void set(const Share (&part)[kFrames]) {
 #pragma unroll
@@ -64,16 +64,16 @@ class Fold {
   }
 
  private:
-  const FoldPlan& plan_;
+  const ReducePlan& plan_;
   Accumulator<Arithmetic, Granule> totals_[kFrames][2];
 };
 
-// One warp's part in folding the own shard. Two loads are under way: of this rank's part of the next batch, and of the
+// One warp's part in reducing the own shard. Two loads are under way: of this rank's part of the next batch, and of the
 // peer's part whose turn is next.
 template <typename Arithmetic, uint32_t kFrames>
-class Folder {
+class Reducer {
  public:
-  __device__ __forceinline__ Folder(const Site& site, const FoldArguments& call, const Job& job)
+  __device__ __forceinline__ Reducer(const Site& site, const ReduceArguments& call, const Job& job)
       : rank_(site.team.rank),
         contributors_(call.contributors),
         receivers_(call.receivers & ~(1u << rank_)),
@@ -81,7 +81,7 @@ class Folder {
         output_(call.outputs[rank_], call.outputs[rank_] == nullptr ? 0 : call.shard_bytes[rank_]),
         in_(site, peers(), job.lane),
         out_(site, receivers_, call.first_total_lane + job.lane),
-        fold_(call.plan),
+        totals_(call.plan),
         stride_(input_.num_frames(), job.num_lanes, job.lane) {
     begin_own(stride_);
     in_.poll(first_of(peers()), stride_.batch_size(), part_);
@@ -110,12 +110,12 @@ class Folder {
       const bool is_first = left == contributors_;
       const int rank = first_of(left);
       if (rank == rank_) {
-        is_first ? fold_.set(own_) : fold_.add(own_);
+        is_first ? totals_.set(own_) : totals_.add(own_);
         begin_own(next);
         continue;
       }
       if (!in_.await(rank, stride_.batch_size(), part_)) return false;
-      is_first ? fold_.set(part_) : fold_.add(part_);
+      is_first ? totals_.set(part_) : totals_.add(part_);
       const uint32_t later = left & (left - 1) & peers();
       in_.poll(first_of(later != 0 ? later : peers()), (later != 0 ? stride_ : next).batch_size(), part_);
     }
@@ -125,7 +125,7 @@ class Folder {
   // False: gave up.
   __device__ __forceinline__ bool pass_on() {
     Share totals[kFrames];
-    fold_.result(totals);
+    totals_.result(totals);
     if (!out_.await_room(stride_.batch_size())) return false;
     for (uint32_t left = receivers_; left != 0; left &= left - 1) {
       out_.send(first_of(left), stride_.batch_size(), totals);
@@ -141,7 +141,7 @@ class Folder {
   OutputMessage output_;
   InLanes in_;
   OutLanes out_;
-  Fold<Arithmetic, kFrames> fold_;
+  BatchTotals<Arithmetic, kFrames> totals_;
   Stride<kFrames> stride_;
   Share own_[kFrames];
   Share part_[kFrames];
@@ -149,7 +149,7 @@ class Folder {
 
 template <typename Arithmetic, typename Span>
 __global__ void __launch_bounds__(32 * Span::kWarps)
-    fold_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ FoldArguments call) {
+    ll128_reduce_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ReduceArguments call) {
   await_stream();
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
   }
   const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor, fault};
   if (job.group == kOwnGroup) {
-    Folder<Arithmetic, Span::kFrames> folder(site, call, job);
-    if (site.is_sound()) folder.run();
+    Reducer<Arithmetic, Span::kFrames> reducer(site, call, job);
+    if (site.is_sound()) reducer.run();
     return;
   }
   const bool sends = job.group < kInGroups;

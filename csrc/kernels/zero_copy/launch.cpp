@@ -27,8 +27,8 @@ Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_rank
 }
 
 Status load_direct_kernels() {
-  for (const auto& [dtype, reduction] : all_folds()) {
-    AXON_TRY(load(direct_fold_kernel(dtype, reduction), kMostDirectSharedBytes));
+  for (const auto& [dtype, reduction] : all_reduction_types()) {
+    AXON_TRY(load(zero_copy_reduce_kernel_for(dtype, reduction), kMostDirectSharedBytes));
   }
   AXON_TRY(load(direct_exchange_kernel()));
   return load(direct_broadcast_kernel());

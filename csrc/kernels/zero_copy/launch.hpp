@@ -70,7 +70,7 @@ Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_rank
 
 const void* direct_exchange_kernel() noexcept;
 const void* direct_broadcast_kernel() noexcept;
-const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept;  // null: there is none
+const void* zero_copy_reduce_kernel_for(DataType dtype, Reduction reduction) noexcept;  // null: there is none
 
 // Puts all direct kernels, for teams of any size, on the current device.
 Status load_direct_kernels();

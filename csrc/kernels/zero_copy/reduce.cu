@@ -10,7 +10,7 @@ namespace axon {
 namespace device {
 namespace {
 
-constexpr uint32_t kNumStages = kDirectFoldWarps * kDirectFoldStages;  // of a block
+constexpr uint32_t kNumStages = kZeroCopyReduceWarps * kZeroCopyReduceStages;  // of a block
 
 // Several granules a thread, since a chunk costs as much as some hundred instructions; as long as those of all ranks
 // fit together. Where totals stay, half as much is faster up to 32 MiB (benchmarks/results/direct_2xh200.jsonl).
@@ -21,11 +21,11 @@ uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
   return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, longest);
 }
 
-DirectFoldArguments arguments_of(const DeviceTeam& team, const DirectMeeting& meeting, double premul_factor) {
+ZeroCopyReduceArguments arguments_of(const DeviceTeam& team, const DirectMeeting& meeting, double premul_factor) {
   const auto dtype = static_cast<DataType>(meeting.descriptor.dtype);
   const auto reduction = static_cast<Reduction>(meeting.descriptor.reduction);
   return {.meeting = meeting,
-          .plan = {.reduction = fold_reduction(dtype, reduction),
+          .plan = {.reduction = reduction_of_kernel(dtype, reduction),
                    .num_ranks = team.num_ranks,
                    .premul_factor = premul_factor},
           .input = nullptr,
@@ -38,25 +38,26 @@ uint64_t begin_of_shard(uint64_t num_bytes, int num_ranks, int rank) {
   return std::min(static_cast<uint64_t>(rank) * shard_stride(num_bytes, num_ranks), num_bytes);
 }
 
-Status launch_direct_fold(const DeviceTeam& team, DirectFoldArguments& call, int num_blocks, StreamView stream) {
+Status launch_zero_copy_reduce(const DeviceTeam& team, ZeroCopyReduceArguments& call, int num_blocks,
+                               StreamView stream) {
   const DeviceDescriptor& descriptor = call.meeting.descriptor;
-  const void* kernel =
-      direct_fold_kernel(static_cast<DataType>(descriptor.dtype), static_cast<Reduction>(descriptor.reduction));
+  const void* kernel = zero_copy_reduce_kernel_for(static_cast<DataType>(descriptor.dtype),
+                                                   static_cast<Reduction>(descriptor.reduction));
   Result<int> blocks = count_blocks(num_blocks, static_cast<DeviceOperation>(descriptor.operation), team.num_ranks);
   if (!blocks.ok()) return std::move(blocks.status());
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
   return launch(kernel,
                 {.num_blocks = blocks.value(),
-                 .num_threads = 32 * kDirectFoldWarps,
+                 .num_threads = 32 * kZeroCopyReduceWarps,
                  .num_shared_bytes = size_t{kNumStages} * static_cast<size_t>(team.num_ranks) * call.chunk_bytes},
                 parameters, stream);
 }
 
 }  // namespace
 
-const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept {
+const void* zero_copy_reduce_kernel_for(DataType dtype, Reduction reduction) noexcept {
   return with_arithmetic(dtype, reduction, []<typename Arithmetic>(Arithmetic) {
-    return reinterpret_cast<const void*>(&direct_fold<Arithmetic>);
+    return reinterpret_cast<const void*>(&zero_copy_reduce_kernel<Arithmetic>);
   });
 }
 
@@ -65,7 +66,7 @@ const void* direct_fold_kernel(DataType dtype, Reduction reduction) noexcept {
 Status all_reduce_direct(const DeviceTeam& team, const LineReduction& call, const ReductionPlaces& places,
                          StreamView stream) {
   using namespace device;
-  if (direct_fold_kernel(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
+  if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
   const bool has_root = call.root != kNoRoot;
   const bool receives = !has_root || call.root == team.rank;
   const uint64_t num_bytes = call.num_elements * size_of(call.dtype);
@@ -86,17 +87,17 @@ Status all_reduce_direct(const DeviceTeam& team, const LineReduction& call, cons
     meeting.reads = peers_of(team);
     meeting.writes = has_root ? meeting.reads & 1u << call.root : meeting.reads;
   }
-  DirectFoldArguments arguments = arguments_of(team, meeting, call.premul_factor);
+  ZeroCopyReduceArguments arguments = arguments_of(team, meeting, call.premul_factor);
   arguments.input = static_cast<const std::byte*>(call.input) + begin;
   arguments.output = receives ? static_cast<std::byte*>(call.output) + begin : nullptr;
   arguments.shard_bytes = shard_bytes;
-  return launch_direct_fold(team, arguments, places.num_blocks, stream);
+  return launch_zero_copy_reduce(team, arguments, places.num_blocks, stream);
 }
 
 Status reduce_scatter_direct(const DeviceTeam& team, const LineReduceScatter& call, const ReduceScatterPlaces& places,
                              StreamView stream) {
   using namespace device;
-  if (direct_fold_kernel(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
+  if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
   DirectMeeting meeting = meeting_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction, kNoRoot);
   const SendBlock& own = call.inputs[team.rank];
   const auto ranks = static_cast<uint64_t>(team.num_ranks);  // times a shard is the input, unless shards are uneven
@@ -111,11 +112,11 @@ Status reduce_scatter_direct(const DeviceTeam& team, const LineReduceScatter& ca
     meeting.reads = peers_of(team);
     meeting.is_even = is_even(own.data) && is_even(call.output) ? 1 : 0;
   }
-  DirectFoldArguments arguments = arguments_of(team, meeting, call.premul_factor);
+  ZeroCopyReduceArguments arguments = arguments_of(team, meeting, call.premul_factor);
   arguments.input = static_cast<const std::byte*>(own.data);
   arguments.output = static_cast<std::byte*>(call.output);
   arguments.shard_bytes = own.num_bytes;
-  return launch_direct_fold(team, arguments, places.num_blocks, stream);
+  return launch_zero_copy_reduce(team, arguments, places.num_blocks, stream);
 }
 
 }  // namespace axon

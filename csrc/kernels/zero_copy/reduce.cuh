@@ -1,10 +1,10 @@
-// Reductions that read the peers' inputs and write the peers' outputs: rank r takes shard r of all inputs, folds it in
-// rank order and stores the total wherever it belongs.
+// Reductions that read the peers' inputs and write the peers' outputs: rank r takes shard r of all inputs, reduces it
+// in rank order and stores the total wherever it belongs.
 //
 // Steps: 1. Bytes in a rank: (n−1)/n·S; out, for all_reduce, as many. Sources: reduce_scatter + all_gather
 // (Rabenseifner, 2004), both one-sided. A warp has a ring of stages in shared memory; bulk copies fill them with a
-// chunk of each input, the warp folds these in place, bulk copies take the totals away. So few multiprocessors keep the
-// links busy.
+// chunk of each input, the warp reduces these in place, bulk copies take the totals away. So few multiprocessors keep
+// the links busy.
 #pragma once
 
 #include "kernels/bulk_copy.cuh"
@@ -14,12 +14,12 @@
 
 namespace axon::device {
 
-inline constexpr uint32_t kDirectFoldWarps = 8;
-inline constexpr uint32_t kDirectFoldStages = 3;
+inline constexpr uint32_t kZeroCopyReduceWarps = 8;
+inline constexpr uint32_t kZeroCopyReduceStages = 3;
 
-struct DirectFoldArguments {
+struct ZeroCopyReduceArguments {
   DirectMeeting meeting;
-  FoldPlan plan;
+  ReducePlan plan;
   const std::byte* input;  // the own shard of the own input
   std::byte* output;       // … of the own output; null: the total does not stay here
   uint64_t shard_bytes;
@@ -29,10 +29,10 @@ struct DirectFoldArguments {
 // One warp's part: chunks first, first + step, … What belongs to rank r is in thread r. Loads may begin before it is
 // certain that all ranks agree, since nobody notices them.
 template <typename Arithmetic>
-class DirectFolder {
+class ZeroCopyReducer {
  public:
-  __device__ __forceinline__ DirectFolder(const DirectFoldArguments& call, int own_rank, uint32_t first, uint32_t step,
-                                          std::byte* stages, LoadBarrier* barriers)
+  __device__ __forceinline__ ZeroCopyReducer(const ZeroCopyReduceArguments& call, int own_rank, uint32_t first,
+                                             uint32_t step, std::byte* stages, LoadBarrier* barriers)
       : call_(call),
         thread_(thread_of_warp()),
         num_ranks_(static_cast<uint32_t>(call.plan.num_ranks)),
@@ -43,7 +43,7 @@ class DirectFolder {
         barriers_(barriers),
         num_chunks_(static_cast<uint32_t>((call.shard_bytes + call.chunk_bytes - 1) / call.chunk_bytes)) {
     if (thread_ == 0) {
-      for (uint32_t stage = 0; stage < kDirectFoldStages; ++stage) barriers_[stage].initialize();
+      for (uint32_t stage = 0; stage < kZeroCopyReduceStages; ++stage) barriers_[stage].initialize();
     }
   }
 
@@ -61,9 +61,9 @@ class DirectFolder {
     for (uint32_t chunk = first_; chunk < num_chunks_; chunk += step_, ++number) {
       await_store_reads();  // from the stage before, which is to be loaded again
       __syncwarp();
-      load(chunk + kBegun * step_, (number + kBegun) % kDirectFoldStages);
-      const uint32_t stage = number % kDirectFoldStages;
-      barriers_[stage].await(number / kDirectFoldStages % 2);
+      load(chunk + kBegun * step_, (number + kBegun) % kZeroCopyReduceStages);
+      const uint32_t stage = number % kZeroCopyReduceStages;
+      barriers_[stage].await(number / kZeroCopyReduceStages % 2);
       take(chunk, part_of(stage, 0));
     }
     await_stores();
@@ -78,7 +78,7 @@ class DirectFolder {
   }
 
  private:
-  static constexpr uint32_t kBegun = kDirectFoldStages - 1;
+  static constexpr uint32_t kBegun = kZeroCopyReduceStages - 1;
 
   // Rank's chunk in a stage; that of rank 0 becomes the total.
   __device__ __forceinline__ std::byte* part_of(uint32_t stage, uint32_t rank) const {
@@ -100,7 +100,7 @@ class DirectFolder {
     begin_load(part_of(stage, thread_), source_ + offset_of(chunk), num_even, barriers_[stage]);
   }
 
-  // Folds a chunk that has come, and passes the total on.
+  // Reduces a chunk that has come, and passes the total on.
   __device__ __forceinline__ void take(uint32_t chunk, std::byte* parts) const {
     const uint32_t num_bytes = bytes_of(chunk);
     const uint32_t num_odd = num_bytes % kGranuleBytes, num_even = num_bytes - num_odd;
@@ -112,7 +112,7 @@ class DirectFolder {
       }
       __syncwarp();
     }
-    fold(reinterpret_cast<Granule*>(parts), count_granules(num_bytes));
+    reduce(reinterpret_cast<Granule*>(parts), count_granules(num_bytes));
     fence_proxy_shared();
     __syncwarp();
     if (target_ != nullptr) {
@@ -125,7 +125,7 @@ class DirectFolder {
 
   // kWide granules a thread at a time, so that their loads do not wait for each other's sums. Behind the end the first
   // one is taken again.
-  __device__ __forceinline__ void fold(Granule* parts, uint32_t num_granules) const {
+  __device__ __forceinline__ void reduce(Granule* parts, uint32_t num_granules) const {
     constexpr uint32_t kWide = 4;
     const uint32_t stride = call_.chunk_bytes / kGranuleBytes;
 #pragma unroll 1
@@ -153,7 +153,7 @@ class DirectFolder {
     }
   }
 
-  const DirectFoldArguments& call_;
+  const ZeroCopyReduceArguments& call_;
   uint32_t thread_;
   uint32_t num_ranks_;
   bool is_own_;
@@ -166,27 +166,28 @@ class DirectFolder {
   uint32_t num_chunks_;
 };
 
-extern __shared__ __align__(128) std::byte direct_fold_stages[];
+extern __shared__ __align__(128) std::byte zero_copy_reduce_stages[];
 
 template <typename Arithmetic>
-__global__ void __launch_bounds__(32 * kDirectFoldWarps)
-    direct_fold(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectFoldArguments call) {
+__global__ void __launch_bounds__(32 * kZeroCopyReduceWarps)
+    zero_copy_reduce_kernel(const __grid_constant__ DeviceTeam team,
+                            const __grid_constant__ ZeroCopyReduceArguments call) {
   __shared__ Reach reaches[kMaxTeamRanks];
-  __shared__ LoadBarrier barriers[kDirectFoldWarps][kDirectFoldStages];
+  __shared__ LoadBarrier barriers[kZeroCopyReduceWarps][kZeroCopyReduceStages];
   await_stream();
   const ZeroCopyContext context(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
   const uint32_t warp = threadIdx.x / 32;
-  const uint32_t stage_bytes = kDirectFoldStages * static_cast<uint32_t>(team.num_ranks) * call.chunk_bytes;
-  DirectFolder<Arithmetic> folder(call, team.rank, warp * gridDim.x + blockIdx.x, kDirectFoldWarps * gridDim.x,
-                                  direct_fold_stages + warp * stage_bytes, barriers[warp]);
+  const uint32_t stage_bytes = kZeroCopyReduceStages * static_cast<uint32_t>(team.num_ranks) * call.chunk_bytes;
+  ZeroCopyReducer<Arithmetic> reducer(call, team.rank, warp * gridDim.x + blockIdx.x, kZeroCopyReduceWarps * gridDim.x,
+                                      zero_copy_reduce_stages + warp * stage_bytes, barriers[warp]);
   const bool is_early = seek(context, call.meeting, reaches);
-  if (is_early) folder.begin(reaches);
+  if (is_early) reducer.begin(reaches);
   const Course course = agree(context, call.meeting, reaches);
   if (course == Course::kMove) {
-    if (!is_early) folder.begin(reaches);
-    folder.run(reaches);
+    if (!is_early) reducer.begin(reaches);
+    reducer.run(reaches);
   } else if (is_early) {
-    folder.abandon();
+    reducer.abandon();
   }
   leave(context, call.meeting, course, reaches);
 }

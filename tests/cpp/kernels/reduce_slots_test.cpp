@@ -13,7 +13,7 @@ struct Case {
   Reduction reduction = Reduction::kSum;
 };
 
-class SlotFolds : public ::testing::Test {
+class ReduceSlots : public ::testing::Test {
  protected:
   void SetUp() override {
     if (num_devices() == 0) GTEST_SKIP() << "needs a GPU";
@@ -29,14 +29,14 @@ class SlotFolds : public ::testing::Test {
       inputs.push_back(draw(what.dtype, what.num_elements, random_));
       slots.upload(inputs[slot], slot * slot_bytes);
     }
-    require(fold_slots({.slots = slots.data(),
-                        .slot_bytes = slot_bytes,
-                        .num_slots = what.num_slots,
-                        .output = output.data(),
-                        .num_elements = what.num_elements,
-                        .dtype = what.dtype,
-                        .reduction = what.reduction},
-                       stream));
+    require(reduce_slots({.slots = slots.data(),
+                          .slot_bytes = slot_bytes,
+                          .num_slots = what.num_slots,
+                          .output = output.data(),
+                          .num_elements = what.num_elements,
+                          .dtype = what.dtype,
+                          .reduction = what.reduction},
+                         stream));
     require(stream.view().synchronize());
     output.expect_contents(reduced(what.dtype, what.reduction, inputs),
                            std::to_string(what.num_elements) + " of " + name_of(what.dtype));
@@ -45,27 +45,27 @@ class SlotFolds : public ::testing::Test {
   std::mt19937 random_{20261122};
 };
 
-TEST_F(SlotFolds, all_sizes) {
+TEST_F(ReduceSlots, all_sizes) {
   for (const size_t num_elements : {0, 1, 7, 8, 9, 4095, 16'384, 16'385, 1'000'003}) {
     for (const int num_slots : {2, 3, 4, 8}) check({num_elements, num_slots});
   }
 }
 
-TEST_F(SlotFolds, all_types) {
+TEST_F(ReduceSlots, all_types) {
   for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64,
                                DataType::kComplex64, DataType::kComplex128}) {
     for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) check({10'001, 3, dtype, reduction});
   }
 }
 
-TEST_F(SlotFolds, a_long_one_goes_around_the_grid) {
+TEST_F(ReduceSlots, a_long_one_goes_around_the_grid) {
   check({size_t{20} << 20, 4});
 }
 
-TEST(SlotFoldArguments, refused_before_any_launch) {
+TEST(ReduceSlotsArguments, refused_before_any_launch) {
   const StreamView none(nullptr);
-  EXPECT_EQ(fold_slots({.num_elements = 1, .dtype = DataType::kInt32}, none).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(fold_slots({.num_elements = 1, .dtype = DataType::kFloat32, .reduction = Reduction::kMax}, none).code(),
+  EXPECT_EQ(reduce_slots({.num_elements = 1, .dtype = DataType::kInt32}, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(reduce_slots({.num_elements = 1, .dtype = DataType::kFloat32, .reduction = Reduction::kMax}, none).code(),
             ErrorCode::kInvalidArgument);
 }
 

@@ -134,7 +134,7 @@ TEST_P(LlCollectives, all_sizes_and_alignments) {
 }
 
 TEST_P(LlCollectives, all_types_and_reductions) {
-  for (const auto& [dtype, reduction] : device::all_folds()) {
+  for (const auto& [dtype, reduction] : device::all_reduction_types()) {
     for (const Algorithm algorithm : {ll_all_reduce_one_shot, ll_all_reduce_two_shot}) {
       check({algorithm, 517, dtype, reduction});
     }

@@ -51,10 +51,10 @@ TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
       const uint32_t all_lanes = layout.value().channels[static_cast<int>(Channel::kCollective)].num_lanes;
       const auto num_edges = static_cast<uint32_t>(num_ranks - 1);
       const Result<LaneLimits> of_exchange = choose_lanes(all_lanes, num_edges, {});
-      const Result<LaneLimits> of_fold = choose_fold_lanes(all_lanes / 2, num_edges, {});
+      const Result<LaneLimits> of_fold = choose_reduce_lanes(all_lanes / 2, num_edges, {});
       ASSERT_TRUE(of_exchange.ok() && of_fold.ok());
       expect_room(everything(num_ranks, of_exchange.value()), kMostWarpsPerBlock);
-      expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongFoldBlock);
+      expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongReduceBlock);
       const uint32_t lanes_of_messages =
           layout.value().channels[static_cast<int>(Channel::kPointToPoint)].num_lanes - 1;
       const Result<LaneLimits> of_message = choose_message_lanes(lanes_of_messages, {});
@@ -69,7 +69,7 @@ TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
 
 TEST(LineLaunch, more_than_can_run_at_once_is_refused) {
   const JobPlan plan = everything(2, {.of_short = 256, .of_long = 256});
-  Result<LaunchShape> grid = plan.grid({}, kMostWarpsPerLongFoldBlock);
+  Result<LaunchShape> grid = plan.grid({}, kMostWarpsPerLongReduceBlock);
   ASSERT_FALSE(grid.ok());
   EXPECT_EQ(grid.status().code(), ErrorCode::kInvalidArgument);
 }
