@@ -6,7 +6,7 @@
 // JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (lanes an edge x
 // warps a block; for packets blocks x threads; for direct kernels blocks x 0). Direct kernels are timed with the line
 // kernels behind them; num_direct tells how often these had nothing to do (send_recv_ring_direct: how many messages
-// did not go over lines). Sizes of all_gather, reduce_scatter and
+// did not go over LL128). Sizes of all_gather, reduce_scatter and
 // all_to_all are totals. A sample is a run of operations that wait for each other across the GPUs, in one graph launch
 // or launched one by one, timed by events; what counts is the rank launched last, since the others' time includes
 // waiting for its launch. Medians.
@@ -57,7 +57,7 @@ struct Call {
   int rank() const { return team.rank; }
   int num_ranks() const { return team.num_ranks; }
   size_t shard() const { return num_bytes / num_ranks(); }
-  LineShape line_shape() const { return {.num_lanes = shape.first, .warps_per_block = shape.second}; }
+  Ll128Shape ll128_shape() const { return {.num_lanes = shape.first, .warps_per_block = shape.second}; }
 };
 
 LlCollective packets(const Call& call, size_t num_bytes) {
@@ -79,7 +79,7 @@ Status gather_by_ll(const Call& call) {
   return ll_all_gather(call.team, packets(call, call.shard()), call.stream);
 }
 
-LineReduction reduction(const Call& call) {
+ReduceCall reduction(const Call& call) {
   return {.input = call.input,
           .output = call.output,
           .num_elements = call.num_bytes / 2,
@@ -87,22 +87,22 @@ LineReduction reduction(const Call& call) {
           .reduction = Reduction::kSum};
 }
 
-Status reduce_lines(const Call& call) {
-  LineReduction what = reduction(call);
-  what.shape = call.line_shape();
-  return all_reduce_lines(call.team, what, call.stream);
+Status reduce_by_ll128(const Call& call) {
+  ReduceCall what = reduction(call);
+  what.shape = call.ll128_shape();
+  return ll128_all_reduce(call.team, what, call.stream);
 }
 
 Status reduce_directly(const Call& call) {
-  LineReduction what = reduction(call);
+  ReduceCall what = reduction(call);
   const ReductionPlaces places{.input = call.input_place, .output = call.output_place, .num_blocks = call.shape.first};
   AXON_TRY(all_reduce_direct(call.team, what, places, call.stream));
   what.when = When::kIfDeclined;
-  return all_reduce_lines(call.team, what, call.stream);
+  return ll128_all_reduce(call.team, what, call.stream);
 }
 
-LineReduceScatter sums_of_shards(const Call& call) {
-  LineReduceScatter what{.output = call.output, .dtype = DataType::kBFloat16, .reduction = Reduction::kSum};
+ReduceScatterCall sums_of_shards(const Call& call) {
+  ReduceScatterCall what{.output = call.output, .dtype = DataType::kBFloat16, .reduction = Reduction::kSum};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     what.inputs[rank] = {call.input + rank * call.shard(), call.shard()};
   }
@@ -110,24 +110,24 @@ LineReduceScatter sums_of_shards(const Call& call) {
 }
 
 Status scatter_sums(const Call& call) {
-  LineReduceScatter what = sums_of_shards(call);
-  what.shape = call.line_shape();
-  return reduce_scatter_lines(call.team, what, call.stream);
+  ReduceScatterCall what = sums_of_shards(call);
+  what.shape = call.ll128_shape();
+  return ll128_reduce_scatter(call.team, what, call.stream);
 }
 
 Status scatter_sums_directly(const Call& call) {
-  LineReduceScatter what = sums_of_shards(call);
+  ReduceScatterCall what = sums_of_shards(call);
   ReduceScatterPlaces places{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     places.inputs[rank] = device::behind(call.input_place, rank * call.shard());
   }
   AXON_TRY(reduce_scatter_direct(call.team, what, places, call.stream));
   what.when = When::kIfDeclined;
-  return reduce_scatter_lines(call.team, what, call.stream);
+  return ll128_reduce_scatter(call.team, what, call.stream);
 }
 
-LineExchange all_gather(const Call& call) {
-  LineExchange what{.operation = DeviceOperation::kAllGather};
+ExchangeCall all_gather(const Call& call) {
+  ExchangeCall what{.operation = DeviceOperation::kAllGather};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     what.sends[rank] = {call.input, call.shard()};
     what.receives[rank] = {call.output + rank * call.shard(), call.shard()};
@@ -135,8 +135,8 @@ LineExchange all_gather(const Call& call) {
   return what;
 }
 
-LineExchange all_to_all(const Call& call) {
-  LineExchange what{.operation = DeviceOperation::kAllToAll};
+ExchangeCall all_to_all(const Call& call) {
+  ExchangeCall what{.operation = DeviceOperation::kAllToAll};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     what.sends[rank] = {call.input + rank * call.shard(), call.shard()};
     what.receives[rank] = {call.output + rank * call.shard(), call.shard()};
@@ -144,49 +144,49 @@ LineExchange all_to_all(const Call& call) {
   return what;
 }
 
-template <LineExchange (*kOperation)(const Call&)>
-Status by_lines(const Call& call) {
-  LineExchange what = kOperation(call);
-  what.shape = call.line_shape();
-  return exchange_lines(call.team, what, call.stream);
+template <ExchangeCall (*kOperation)(const Call&)>
+Status by_ll128(const Call& call) {
+  ExchangeCall what = kOperation(call);
+  what.shape = call.ll128_shape();
+  return ll128_exchange(call.team, what, call.stream);
 }
 
-template <LineExchange (*kOperation)(const Call&)>
+template <ExchangeCall (*kOperation)(const Call&)>
 Status directly(const Call& call) {
-  LineExchange what = kOperation(call);
+  ExchangeCall what = kOperation(call);
   ExchangePlaces places{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     places.receives[rank] = device::behind(call.output_place, rank * call.shard());
   }
   AXON_TRY(exchange_direct(call.team, what, places, call.stream));
   what.when = When::kIfDeclined;
-  return exchange_lines(call.team, what, call.stream);
+  return ll128_exchange(call.team, what, call.stream);
 }
 
 Status broadcast(const Call& call) {
   std::byte* data = call.rank() == 0 ? call.input : call.output;
-  return broadcast_lines(call.team, {.data = data, .num_bytes = call.num_bytes, .root = 0, .shape = call.line_shape()},
+  return ll128_broadcast(call.team, {.data = data, .num_bytes = call.num_bytes, .root = 0, .shape = call.ll128_shape()},
                          call.stream);
 }
 
 Status broadcast_in_one_flight(const Call& call) {
-  LineExchange what{.operation = DeviceOperation::kBroadcast, .root = 0, .shape = call.line_shape()};
+  ExchangeCall what{.operation = DeviceOperation::kBroadcast, .root = 0, .shape = call.ll128_shape()};
   if (call.rank() == 0) {
     for (int rank = 1; rank < call.num_ranks(); ++rank) what.sends[rank] = {call.input, call.num_bytes};
   } else {
     what.receives[0] = {call.output, call.num_bytes};
   }
-  return exchange_lines(call.team, what, call.stream);
+  return ll128_exchange(call.team, what, call.stream);
 }
 
 // Shapes are blocks x spans that a block writes before it tells.
 Status hand_on(const Call& call) {
-  LineBroadcast what{.data = call.rank() == 0 ? call.input : call.output, .num_bytes = call.num_bytes, .root = 0};
+  BroadcastCall what{.data = call.rank() == 0 ? call.input : call.output, .num_bytes = call.num_bytes, .root = 0};
   const BroadcastPlaces places{
       .data = call.output_place, .num_blocks = call.shape.first, .num_spans = call.shape.second};
   AXON_TRY(broadcast_direct(call.team, what, places, call.stream));
   what.when = When::kIfDeclined;
-  return broadcast_lines(call.team, what, call.stream);
+  return ll128_broadcast(call.team, what, call.stream);
 }
 
 int next_of(const Call& call) {
@@ -196,13 +196,13 @@ int previous_of(const Call& call) {
   return (call.rank() + call.num_ranks() - 1) % call.num_ranks();
 }
 
-LineExchange around(const Call& call) {
+ExchangeCall around(const Call& call) {
   const int next = next_of(call), previous = previous_of(call);
-  LineExchange what{.channel = Channel::kPointToPoint,
+  ExchangeCall what{.channel = Channel::kPointToPoint,
                     .operation = DeviceOperation::kPointToPoint,
                     .sends_to = 1u << next,
                     .receives_from = 1u << previous,
-                    .shape = call.line_shape()};
+                    .shape = call.ll128_shape()};
   what.sends[next] = {call.input, call.num_bytes};
   what.receives[previous] = {call.output, call.num_bytes};
   return what;
@@ -236,19 +236,19 @@ struct Work {
 
 constexpr Work kWorks[] = {{"ll_all_reduce_one_shot", one_shot, Result16::kSum},
                            {"ll_all_reduce_two_shot", two_shot, Result16::kSum},
-                           {"all_reduce_lines", reduce_lines, Result16::kSum},
+                           {"ll128_all_reduce", reduce_by_ll128, Result16::kSum},
                            {"all_reduce_direct", reduce_directly, Result16::kSum},
                            {"ll_all_gather", gather_by_ll, Result16::kGathered},
-                           {"all_gather_lines", by_lines<all_gather>, Result16::kGathered},
+                           {"ll128_all_gather", by_ll128<all_gather>, Result16::kGathered},
                            {"all_gather_direct", directly<all_gather>, Result16::kGathered},
-                           {"reduce_scatter_lines", scatter_sums, Result16::kSumOfShard},
+                           {"ll128_reduce_scatter", scatter_sums, Result16::kSumOfShard},
                            {"reduce_scatter_direct", scatter_sums_directly, Result16::kSumOfShard},
-                           {"all_to_all_lines", by_lines<all_to_all>, Result16::kShuffled},
+                           {"ll128_all_to_all", by_ll128<all_to_all>, Result16::kShuffled},
                            {"all_to_all_direct", directly<all_to_all>, Result16::kShuffled},
-                           {"broadcast_lines", broadcast, Result16::kFromRoot},
+                           {"ll128_broadcast", broadcast, Result16::kFromRoot},
                            {"broadcast_one_flight", broadcast_in_one_flight, Result16::kFromRoot},
                            {"broadcast_direct", hand_on, Result16::kFromRoot},
-                           {"send_recv_ring", by_lines<around>, Result16::kFromPrevious},
+                           {"send_recv_ring", by_ll128<around>, Result16::kFromPrevious},
                            {"send_recv_ring_direct", send_around_directly, Result16::kFromPrevious}};
 
 uint16_t bfloat16_of(float value) {

@@ -43,7 +43,7 @@ def read(path: Path) -> list[Activity]:
 def _kind_of(event: dict[str, str]) -> str:
     if event["cat"] == "gpu_memcpy":
         return "copy"
-    if "exchange_kernel" in event["name"]:
+    if "ll128_exchange_kernel" in event["name"]:
         return "meeting"
     is_product = any(part in event["name"] for part in ("nvjet", "gemm", "cutlass"))
     return "product" if is_product else "other"

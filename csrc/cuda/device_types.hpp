@@ -7,7 +7,7 @@
 // *Packets*, for small messages: 16 bytes that carry 8 bytes of data and the epoch twice, once in each half, because 8
 // bytes is what the hardware stores as one. There are two regions of `region_packets`, used in turn by the parity of
 // the epoch. A rank enters epoch e + 1 only after every peer has entered e, so nobody still reads what e + 1
-// overwrites. Packets 0 … num_ranks−1 of a region hold the peers' descriptors, for collectives over lines too; the rest
+// overwrites. Packets 0 … num_ranks−1 of a region hold the peers' descriptors, for collectives over LL128 too; the rest
 // is laid out by each operation.
 //
 // *Lines*, for the others: 128 bytes, 120 of data and the sequence number, stored as one by 8 threads of a warp. A warp
@@ -16,7 +16,7 @@
 //
 // *Direct* kernels, for large collectives, read and write the peers' tensors themselves. A tensor lies in a *segment*,
 // what its process allocated as one, which the peers map in the background. The ranks tell each other in packets where
-// their tensors are, vote whether all of them can reach all that they need, and do nothing if not: a line kernel that
+// their tensors are, vote whether all of them can reach all that they need, and do nothing if not: an LL128 kernel that
 // is launched behind then does the work. A large point-to-point message is agreed on by its two ranks alone, in the
 // kernel that moves it one way or the other.
 #pragma once
@@ -47,7 +47,7 @@ enum class DeviceOperation : uint8_t {
   kNone = 0,
   kAllReduceOneShot = 1,
   kAllReduceTwoShot = 2,
-  kAllReduce = 3,  // over lines or directly; the others in any way
+  kAllReduce = 3,  // over LL128 or directly; the others in any way
   kAllGather = 4,
   kReduceScatter = 5,
   kReduce = 6,
@@ -111,7 +111,7 @@ struct TeamMailbox {
 // At the begin of the rank's own block. Between launches all epochs are equal.
 struct TeamState {
   uint32_t fault;       // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
-  uint32_t declined;    // by a direct kernel, for the line kernel behind it: whether there is something left to do
+  uint32_t declined;    // by a direct kernel, for the LL128 kernel behind it: whether there is something left to do
   uint32_t num_direct;  // operations that direct kernels have done: a statistic
   uint32_t num_direct_messages;  // point to point, sent or received: a rank's own statistic
   uint32_t epochs[kMaxBlocks];   // the last one that is over

@@ -206,7 +206,7 @@ Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
   if (reach == Reach::kNone) return {ErrorCode::kInternal, "meet: not all ranks reach each other"};
   const DeviceTeam team = team_for(reach, meeting.timeout);
   return launch_in_order(stream, [&] {
-    return exchange_lines(
+    return ll128_exchange(
         team, {.operation = meeting.operation, .dtype = meeting.dtype, .announced = meeting.announcement.bits()},
         stream);
   });

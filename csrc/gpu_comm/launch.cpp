@@ -64,8 +64,8 @@ DeviceOperation moving(OperationKind kind) noexcept {
 
 // The blocks of a collective that only moves data, as messages between the ranks. The root sends a broadcast to itself
 // no more than others do: its output is the input.
-LineExchange messages_of(const DeviceTeam& team, const CollectiveArguments& arguments) {
-  LineExchange call{.operation = moving(arguments.kind),
+ExchangeCall messages_of(const DeviceTeam& team, const CollectiveArguments& arguments) {
+  ExchangeCall call{.operation = moving(arguments.kind),
                     .dtype = arguments.dtype,
                     .root = arguments.root >= 0 ? arguments.root : kNoRoot};
   const bool is_root = team.rank == arguments.root;
@@ -99,8 +99,8 @@ LineExchange messages_of(const DeviceTeam& team, const CollectiveArguments& argu
   return call;
 }
 
-// Moves messages through the tensors' segments, then by lines what could not be moved so.
-Status launch_exchange(const LaunchSite& site, Kernel kernel, LineExchange call) {
+// Moves messages through the tensors' segments, then by LL128 what could not be moved so.
+Status launch_exchange(const LaunchSite& site, Kernel kernel, ExchangeCall call) {
   const DeviceTeam& team = site.team;
   if (kernel == Kernel::kDirect) {
     ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, site.beside, team.num_ranks)};
@@ -112,13 +112,13 @@ Status launch_exchange(const LaunchSite& site, Kernel kernel, LineExchange call)
     AXON_TRY(exchange_direct(team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
-  return exchange_lines(team, call, site.stream);
+  return ll128_exchange(team, call, site.stream);
 }
 
-// Scattered by the root and passed on by its peers, through the tensors' segments or by lines.
+// Scattered by the root and passed on by its peers, through the tensors' segments or by LL128.
 Status launch_broadcast(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
   const Buffer& tensor = arguments.outputs[0];
-  LineBroadcast call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
+  BroadcastCall call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
   if (kernel == Kernel::kDirect) {
     BroadcastPlaces places{.num_blocks =
                                preferred_blocks(DeviceOperation::kBroadcast, site.beside, site.team.num_ranks)};
@@ -126,10 +126,10 @@ Status launch_broadcast(const LaunchSite& site, Kernel kernel, const CollectiveA
     AXON_TRY(broadcast_direct(site.team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
-  return broadcast_lines(site.team, call, site.stream);
+  return ll128_broadcast(site.team, call, site.stream);
 }
 
-Status launch_ll_all_reduce(const LaunchSite& site, Kernel kernel, const LineReduction& call) {
+Status launch_ll_all_reduce(const LaunchSite& site, Kernel kernel, const ReduceCall& call) {
   const LlCollective packets{.input = call.input,
                              .output = call.output,
                              .num_elements = call.num_elements,
@@ -143,13 +143,13 @@ Status launch_ll_all_reduce(const LaunchSite& site, Kernel kernel, const LineRed
 Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& operation) {
   const CollectiveArguments& arguments = operation.arguments;
   const bool reduces_in_place = arguments.kind == OperationKind::kAllReduce;
-  LineReduction call{.input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data,
-                     .output = arguments.outputs.empty() ? nullptr : arguments.outputs[0].data,
-                     .num_elements = operation.num_elements,
-                     .dtype = arguments.dtype,
-                     .reduction = arguments.reduction,
-                     .premul_factor = arguments.premul_factor,
-                     .root = arguments.root >= 0 ? arguments.root : kNoRoot};
+  ReduceCall call{.input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data,
+                  .output = arguments.outputs.empty() ? nullptr : arguments.outputs[0].data,
+                  .num_elements = operation.num_elements,
+                  .dtype = arguments.dtype,
+                  .reduction = arguments.reduction,
+                  .premul_factor = arguments.premul_factor,
+                  .root = arguments.root >= 0 ? arguments.root : kNoRoot};
   if (kernel == Kernel::kLlOneShot || kernel == Kernel::kLlTwoShot) {
     return launch_ll_all_reduce(site, kernel, call);
   }
@@ -165,11 +165,11 @@ Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& 
     AXON_TRY(all_reduce_direct(site.team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
-  return all_reduce_lines(site.team, call, site.stream);
+  return ll128_all_reduce(site.team, call, site.stream);
 }
 
 Status launch_reduce_scatter(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
-  LineReduceScatter call{.output = arguments.outputs[0].data,
+  ReduceScatterCall call{.output = arguments.outputs[0].data,
                          .dtype = arguments.dtype,
                          .reduction = arguments.reduction,
                          .premul_factor = arguments.premul_factor};
@@ -184,7 +184,7 @@ Status launch_reduce_scatter(const LaunchSite& site, Kernel kernel, const Collec
     AXON_TRY(reduce_scatter_direct(site.team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
-  return reduce_scatter_lines(site.team, call, site.stream);
+  return ll128_reduce_scatter(site.team, call, site.stream);
 }
 
 // The kernel writes one array; tensors that do not lie one behind the other are filled from a scratch.
@@ -246,7 +246,7 @@ class MessageBatch {
  private:
   const LaunchSite& site_;
   // As bytes, since those of one launch may have several types.
-  LineExchange call_{.channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
+  ExchangeCall call_{.channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
   MessagePlaces direct_;
 };
 
@@ -257,8 +257,8 @@ Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation&
   if (kernel == Kernel::kLl) return launch_ll_all_gather(site, arguments);
   switch (arguments.kind) {
     case OperationKind::kBroadcast:
-      // Between two, or over lines in one flight, it is a message.
-      if (site.team.num_ranks > 2 && kernel != Kernel::kLines) return launch_broadcast(site, kernel, arguments);
+      // Between two, or over LL128 in one flight, it is a message.
+      if (site.team.num_ranks > 2 && kernel != Kernel::kLl128) return launch_broadcast(site, kernel, arguments);
       return launch_exchange(site, kernel, messages_of(site.team, arguments));
     case OperationKind::kAllReduce:
     case OperationKind::kReduce:

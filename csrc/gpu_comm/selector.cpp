@@ -25,7 +25,7 @@ struct TuningRow {
   Kernel kernel;
 };
 
-// Measured with 2 and 4 GPUs: packets in benchmarks/results/packets_4xh200.jsonl, lines and direct kernels in
+// Measured with 2 and 4 GPUs: packets in benchmarks/results/packets_4xh200.jsonl, LL128 and zero-copy kernels in
 // lines_2xh200.jsonl, direct_2xh200.jsonl, direct_4xh200.jsonl and direct_4xh100.jsonl.
 constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kLlOneShot},
@@ -34,30 +34,30 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kLlOneShot},
     {OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kLlOneShot},
     {OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kLlTwoShot},
-    {OperationKind::kAllReduce, 2, 4 * kMiB, Kernel::kLines},
-    {OperationKind::kAllReduce, kAnyRanks, kMiB, Kernel::kLines},
+    {OperationKind::kAllReduce, 2, 4 * kMiB, Kernel::kLl128},
+    {OperationKind::kAllReduce, kAnyRanks, kMiB, Kernel::kLl128},
     {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
     {OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kLl},
-    {OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
     {OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLl128},
     {OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLines},
-    {OperationKind::kBroadcast, kAnyRanks, 128 * kMiB, Kernel::kScatteredLines},
+    {OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLl128},
+    {OperationKind::kBroadcast, kAnyRanks, 128 * kMiB, Kernel::kLl128Scattered},
     {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLines},
+    {OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLl128},
     {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kReduceScatter, 2, 4 * kMiB, Kernel::kLines},
-    {OperationKind::kReduceScatter, kAnyRanks, kMiB, Kernel::kLines},
+    {OperationKind::kReduceScatter, 2, 4 * kMiB, Kernel::kLl128},
+    {OperationKind::kReduceScatter, kAnyRanks, kMiB, Kernel::kLl128},
     {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kGather, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
     {OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kScatter, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kScatter, kAnyRanks, 8 * kMiB, Kernel::kLl128},
     {OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kAllToAll, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kAllToAll, kAnyRanks, 8 * kMiB, Kernel::kLl128},
     {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kDirect},
-    {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLines},
-    {OperationKind::kPointToPoint, kAnyRanks, 8 * kMiB, Kernel::kLines},
+    {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLl128},
+    {OperationKind::kPointToPoint, kAnyRanks, 8 * kMiB, Kernel::kLl128},
     {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kDirect},
 };
 
@@ -91,7 +91,7 @@ std::string padded(std::string text, size_t width) {
 }  // namespace
 
 const char* name_of(Kernel kernel) noexcept {
-  static constexpr std::array kNames{"none", "ll_one_shot", "ll_two_shot", "ll", "lines", "scattered_lines", "direct"};
+  static constexpr std::array kNames{"none", "ll_one_shot", "ll_two_shot", "ll", "ll128", "ll128_scattered", "direct"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

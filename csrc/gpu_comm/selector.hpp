@@ -19,9 +19,9 @@ enum class Kernel : uint8_t {
   kLlOneShot,       // all_reduce
   kLlTwoShot,       // all_reduce
   kLl,              // all_gather
-  kLines,           // everything; a broadcast in one flight
-  kScatteredLines,  // broadcast in two flights
-  kDirect,          // on the peers' tensors themselves, or lines where they cannot be reached
+  kLl128,           // everything; a broadcast in one flight
+  kLl128Scattered,  // broadcast in two flights
+  kDirect,          // on the peers' tensors themselves, or by LL128 where they cannot be reached
 };
 
 const char* name_of(Kernel kernel) noexcept;
@@ -33,7 +33,7 @@ struct KernelQuery {
   Reduction reduction = Reduction::kNone;
   int num_ranks = 0;
   // As for the host's algorithms (collectives/selector.hpp): the tensor's, or that of all blocks together. Of an
-  // all_to_all this rank's alone: some may choose lines while others try to be direct, and decline.
+  // all_to_all this rank's alone: some may choose LL128 while others try zero-copy, and decline.
   size_t num_bytes = 0;
   // All_gather: every rank has as much. Others do not look at it.
   bool is_even = true;

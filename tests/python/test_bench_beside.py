@@ -16,7 +16,7 @@ from torch_axon.bench.loops import period
 from torch_axon.bench.record import append_lines, describe_machine
 from torch_axon.bench.report import wrong_results
 
-KERNEL = Kernel("axon::all_reduce_lines", 16, 512)
+KERNEL = Kernel("axon::ll128_all_reduce", 16, 512)
 OURS = BesideSide(
     "axon",
     call_alone_us=50.0,
@@ -124,7 +124,7 @@ def test_every_line_of_a_result_file_is_complete_in_itself(tmp_path: Path) -> No
     append_lines(path, [LINE])
     fields = json.loads(path.read_text())
     assert (fields["op"], fields["product"], fields["ranks"]) == ("all_reduce", 8192, 2)
-    assert fields["sides"][0]["kernels"] == [{"name": "axon::all_reduce_lines", "blocks": 16, "threads": 512}]
+    assert fields["sides"][0]["kernels"] == [{"name": "axon::ll128_all_reduce", "blocks": 16, "threads": 512}]
     assert fields["machine"]["cpu"]
 
 

@@ -1,8 +1,8 @@
-// Operations over lines: for all sizes that packets do not serve best, and for point-to-point messages. One kernel on
+// Operations over LL128: for all sizes that packets do not serve best, and for point-to-point messages. One kernel on
 // the caller's stream each, eager or in a CUDA graph. Tensors of any alignment and size, in place or not.
 //
 //   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
-//   AXON_TRY(all_reduce_lines(team, {.input = in, .output = out, .num_elements = n, …}, stream));
+//   AXON_TRY(ll128_all_reduce(team, {.input = in, .output = out, .num_elements = n, …}, stream));
 //
 // Kernels of one team and channel run one after the other, in the same order on all ranks that they connect; the caller
 // sees to that, by streams and events. They fail without launching when an argument is unsupported. What goes wrong on
@@ -20,12 +20,12 @@ namespace axon {
 
 // For tuning; zeros: chosen by size. Lanes are of an edge (an all_reduce uses as many again for its totals) and must be
 // the same on all ranks.
-struct LineShape {
+struct Ll128Shape {
   int num_lanes = 0;
   int warps_per_block = 0;
 };
 
-// A line kernel behind a direct one (direct_collectives.hpp) has something to do only where that has declined.
+// An LL128 kernel behind a direct one (zero_copy/collectives.hpp) has something to do only where that has declined.
 enum class When : uint8_t { kAlways, kIfDeclined };
 
 struct SendBlock {
@@ -42,7 +42,7 @@ struct ReceiveBlock {
 
 // A message to and from each rank. On the collective channel every rank launches it, and meets every other even where a
 // block is empty; on the other channel it meets the ranks in the masks alone.
-struct LineExchange {
+struct ExchangeCall {
   Channel channel = Channel::kCollective;
   DeviceOperation operation{};  // what all ranks must agree on, with dtype and root
   DataType dtype = DataType::kByte;
@@ -53,15 +53,15 @@ struct LineExchange {
   uint32_t receives_from = 0;                          // kPointToPoint: bit r: a message comes from rank r
   // Of a barrier around data that moves in another way: in place of bytes, 45 bits which all ranks must agree on.
   uint64_t announced = 0;
-  LineShape shape{};
+  Ll128Shape shape{};
   When when = When::kAlways;
 };
 
 // All_gather, all_to_all, gather, scatter, small broadcasts, barrier, and batches of sends and receives, even or not:
 // all of these are messages over direct edges. One flight.
-Status exchange_lines(const DeviceTeam& team, const LineExchange& call, StreamView stream);
+Status ll128_exchange(const DeviceTeam& team, const ExchangeCall& call, StreamView stream);
 
-struct LineReduction {
+struct ReduceCall {
   const void* input = nullptr;
   void* output = nullptr;   // may be the input; on ranks other than the root not used
   size_t num_elements = 0;  // of the input
@@ -69,35 +69,35 @@ struct LineReduction {
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;  // of kPremulSum
   int root = kNoRoot;        // the only rank that gets the result, or kNoRoot: all do
-  LineShape shape{};
+  Ll128Shape shape{};
   When when = When::kAlways;
 };
 
 // Rank r reduces shard r of all inputs and sends the total to every peer (or to the root), all in one pipeline.
-Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, StreamView stream);
+Status ll128_all_reduce(const DeviceTeam& team, const ReduceCall& call, StreamView stream);
 
-struct LineReduceScatter {
+struct ReduceScatterCall {
   std::array<SendBlock, kMaxTeamRanks> inputs{};  // [r]: what rank r gets the sum of; sizes are the same on all ranks
   void* output = nullptr;                         // as long as the own input; may be it
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;
-  LineShape shape{};
+  Ll128Shape shape{};
   When when = When::kAlways;
 };
 
-Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& call, StreamView stream);
+Status ll128_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall& call, StreamView stream);
 
-struct LineBroadcast {
+struct BroadcastCall {
   void* data = nullptr;  // read on the root, written elsewhere
   size_t num_bytes = 0;
   int root = 0;
-  LineShape shape{};
+  Ll128Shape shape{};
   When when = When::kAlways;
 };
 
 // The root scatters, every other rank passes its shard on at once: S bytes out of the root instead of (n−1)·S. Two
-// flights, so exchange_lines is ahead for small ones.
-Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, StreamView stream);
+// flights, so ll128_exchange is ahead for small ones.
+Status ll128_broadcast(const DeviceTeam& team, const BroadcastCall& call, StreamView stream);
 
 }  // namespace axon

@@ -55,15 +55,15 @@ __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeAr
   if (is_all_to_all && call.when == When::kAlways) decline(ZeroCopyContext(team, to_peer, epoch));
 }
 
-// Of a message that goes directly if it can. True: this warp has to move its part over lines.
+// Of a message that goes directly if it can. True: this warp has to move its part over LL128.
 __device__ __forceinline__ bool run_directly(const Site& site, const ExchangeArguments& call, int peer,
                                              const Job& job) {
   const ExchangeBlock& block = call.blocks[peer];
   if (job.group < kInGroups) {
-    if (job.lane != 0) return goes_by_lines(site, block, peer, job);
+    if (job.lane != 0) return sends_by_ll128(site, block, peer, job);
     lead_sending(site, block, peer, job.num_lanes);
   } else {
-    if (job.lane != 0) return comes_by_lines(site, block, peer, job.num_lanes);
+    if (job.lane != 0) return receives_by_ll128(site, block, peer, job.num_lanes);
     lead_receiving(site, block, call.direct.receives[peer], peer, job.num_lanes);
   }
   return false;
@@ -72,7 +72,7 @@ __device__ __forceinline__ bool run_directly(const Site& site, const ExchangeArg
 // kMayBeDirect: some of its messages, which are point-to-point, go directly if they can.
 template <bool kMayBeDirect>
 __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
-    exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
+    ll128_exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
   await_stream();
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   sends ? send_part(site, block, peer, job.lane, part) : receive_part(site, block, peer, job.lane, part);
 }
 
-ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const MessagePlaces& direct) {
+ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& direct) {
   ExchangeArguments arguments{.descriptor = {.operation = static_cast<uint64_t>(call.operation),
                                              .dtype = static_cast<uint64_t>(call.dtype),
                                              .reduction = static_cast<uint64_t>(Reduction::kNone),
@@ -117,7 +117,7 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call,
   return arguments;
 }
 
-JobPlan plan_jobs(const DeviceTeam& team, const LineExchange& call, LaneLimits limits) {
+JobPlan plan_jobs(const DeviceTeam& team, const ExchangeCall& call, LaneLimits limits) {
   JobPlan plan(team.rank, limits);
   const bool is_collective = call.channel == Channel::kCollective;
   const uint32_t header_lanes = num_header_lanes(call.channel);
@@ -141,21 +141,21 @@ JobPlan plan_jobs(const DeviceTeam& team, const LineExchange& call, LaneLimits l
 
 }  // namespace
 
-const void* exchange_kernel_address() noexcept {
-  return reinterpret_cast<const void*>(&exchange_kernel<false>);
+const void* ll128_exchange_kernel_address() noexcept {
+  return reinterpret_cast<const void*>(&ll128_exchange_kernel<false>);
 }
 
-const void* message_kernel_address() noexcept {
-  return reinterpret_cast<const void*>(&exchange_kernel<true>);
+const void* ll128_message_kernel_address() noexcept {
+  return reinterpret_cast<const void*>(&ll128_exchange_kernel<true>);
 }
 
 }  // namespace device
 
-Status exchange_lines(const DeviceTeam& team, const LineExchange& call, StreamView stream) {
+Status ll128_exchange(const DeviceTeam& team, const ExchangeCall& call, StreamView stream) {
   return exchange_messages(team, call, {}, stream);
 }
 
-Status exchange_messages(const DeviceTeam& team, const LineExchange& call, const MessagePlaces& direct,
+Status exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& direct,
                          StreamView stream) {
   const bool may_be_direct = (direct.sends_to | direct.receives_from) != 0;
   if (may_be_direct && (call.channel != Channel::kPointToPoint || call.when != When::kAlways)) {
@@ -180,7 +180,7 @@ Status exchange_messages(const DeviceTeam& team, const LineExchange& call, const
   device::ExchangeArguments arguments = device::arguments_of(team, call, direct);
   arguments.jobs = plan.table();
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  const void* kernel = may_be_direct ? device::message_kernel_address() : device::exchange_kernel_address();
+  const void* kernel = may_be_direct ? device::ll128_message_kernel_address() : device::ll128_exchange_kernel_address();
   return launch(kernel, grid.value(), parameters, stream);
 }
 

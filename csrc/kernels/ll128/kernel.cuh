@@ -1,4 +1,4 @@
-// What line kernels have in common: a warp finds its job (line_launch.hpp), and does it.
+// What LL128 kernels have in common: a warp finds its job (ll128/launch.hpp), and does it.
 //
 // Warps wait for warps of other ranks, never for one of their own, and all are resident at once: all make progress, in
 // whatever order they run.

@@ -34,7 +34,7 @@ JobTable JobPlan::table() const noexcept {
   return table;
 }
 
-Result<LaunchShape> JobPlan::grid(LineShape wish, int most_warps, uint32_t preferred_blocks) const {
+Result<LaunchShape> JobPlan::grid(Ll128Shape wish, int most_warps, uint32_t preferred_blocks) const {
   const auto most = static_cast<uint32_t>(most_warps);
   const uint32_t num_jobs = std::max<uint32_t>(table().begins[kNumGroups], 1);
   const auto wished = static_cast<uint32_t>(wish.warps_per_block);
@@ -49,7 +49,7 @@ Result<LaunchShape> JobPlan::grid(LineShape wish, int most_warps, uint32_t prefe
   return LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
 }
 
-static Result<LaneLimits> choose_lanes(uint32_t available, LaneLimits preferred, LineShape wish) {
+static Result<LaneLimits> choose_lanes(uint32_t available, LaneLimits preferred, Ll128Shape wish) {
   const auto wished = static_cast<uint32_t>(wish.num_lanes);
   if (wished > available) {
     return Status(ErrorCode::kInvalidArgument,
@@ -60,15 +60,15 @@ static Result<LaneLimits> choose_lanes(uint32_t available, LaneLimits preferred,
                     .of_long = std::clamp(preferred.of_long, 1u, available)};
 }
 
-Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
+Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, Ll128Shape wish) {
   return choose_lanes(available, {kPreferredLanes.of_short / num_edges, kPreferredLanes.of_long / num_edges}, wish);
 }
 
-Result<LaneLimits> choose_message_lanes(uint32_t available, LineShape wish) {
+Result<LaneLimits> choose_message_lanes(uint32_t available, Ll128Shape wish) {
   return choose_lanes(available, kMessageLanes, wish);
 }
 
-Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, LineShape wish) {
+Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, Ll128Shape wish) {
   Result<LaneLimits> limits = choose_lanes(available, num_edges, wish);
   if (!limits.ok() || wish.num_lanes != 0) return limits;
   const uint32_t most = (kMostBlocks * kMostWarpsPerLongReduceBlock - 1) / (2 * num_edges + 1);

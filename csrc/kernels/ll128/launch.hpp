@@ -1,4 +1,4 @@
-// The host side that all line kernels share: lanes, jobs, grid.
+// The host side that all LL128 kernels share: lanes, jobs, grid.
 //
 // A launch is a set of jobs, a warp each, in groups: one for control, one to send to and one to receive from each peer,
 // one for what a rank does by itself. A group has as many jobs as its message has lanes.
@@ -45,7 +45,7 @@ class JobPlan {
 
   JobTable table() const noexcept;
   // Of all jobs; fails where the caller's wish or the jobs are too many to be resident at once.
-  Result<LaunchShape> grid(LineShape wish, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) const;
+  Result<LaunchShape> grid(Ll128Shape wish, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) const;
 
  private:
   uint32_t slot_of(int peer) const noexcept { return static_cast<uint32_t>(peer < rank_ ? peer : peer - 1); }
@@ -56,11 +56,11 @@ class JobPlan {
 };
 
 // For messages on `num_edges` at a time, of an edge's `available` lanes; or the caller's wish.
-Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
+Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, Ll128Shape wish);
 // … of a point-to-point message, which may be alone, and is to fill the link then.
-Result<LaneLimits> choose_message_lanes(uint32_t available, LineShape wish);
+Result<LaneLimits> choose_message_lanes(uint32_t available, Ll128Shape wish);
 // … of a reduction whose totals go back: a warp a lane for what a rank sends, what it receives, and what is its own.
-Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, LineShape wish);
+Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, Ll128Shape wish);
 
 // Shards of whole frames, one a bit of `owners`, in the order of their ranks; the others are empty.
 struct Shards {
@@ -74,8 +74,8 @@ struct ReduceKernels {
   const void* for_short = nullptr;
   const void* for_long = nullptr;  // many frames a warp; takes smaller blocks
 };
-const void* exchange_kernel_address() noexcept;
-const void* message_kernel_address() noexcept;  // an exchange some of whose messages may go directly
+const void* ll128_exchange_kernel_address() noexcept;
+const void* ll128_message_kernel_address() noexcept;  // an exchange some of whose messages may go directly
 ReduceKernels ll128_reduce_kernels_for(DataType dtype, Reduction reduction) noexcept;
 ReduceKernels ll128_relay_kernels() noexcept;
 

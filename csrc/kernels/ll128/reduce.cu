@@ -51,14 +51,14 @@ ReduceArguments arguments_of(DeviceOperation operation, DataType dtype, Reductio
 }
 
 // Each rank for itself: the others may take the other kernel.
-bool is_long(const ReduceArguments& call, uint32_t num_lanes, LineShape shape) {
+bool is_long(const ReduceArguments& call, uint32_t num_lanes, Ll128Shape shape) {
   constexpr uint64_t kFramesOfShort = 2;  // of a lane
   const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
   return largest > kFramesOfShort * num_lanes * kFramePayloadBytes &&
          shape.warps_per_block <= kMostWarpsPerLongReduceBlock;
 }
 
-Status launch_reduce(const DeviceTeam& team, ReduceKernels kernels, ReduceArguments& call, LineShape shape,
+Status launch_reduce(const DeviceTeam& team, ReduceKernels kernels, ReduceArguments& call, Ll128Shape shape,
                      StreamView stream) {
   const uint32_t all_lanes = team.layout.channels[static_cast<int>(Channel::kCollective)].num_lanes;
   const uint32_t available = call.receivers == 0 ? all_lanes : all_lanes / 2;
@@ -92,7 +92,7 @@ Status launch_reduce(const DeviceTeam& team, ReduceKernels kernels, ReduceArgume
 }  // namespace
 }  // namespace device
 
-Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, StreamView stream) {
+Status ll128_all_reduce(const DeviceTeam& team, const ReduceCall& call, StreamView stream) {
   const device::ReduceKernels kernels = device::ll128_reduce_kernels_for(call.dtype, call.reduction);
   if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
   const bool has_root = call.root != kNoRoot;
@@ -117,7 +117,7 @@ Status all_reduce_lines(const DeviceTeam& team, const LineReduction& call, Strea
   return device::launch_reduce(team, kernels, arguments, call.shape, stream);
 }
 
-Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& call, StreamView stream) {
+Status ll128_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall& call, StreamView stream) {
   const device::ReduceKernels kernels = device::ll128_reduce_kernels_for(call.dtype, call.reduction);
   if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
   device::ReduceArguments arguments = device::arguments_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction);
@@ -134,7 +134,7 @@ Status reduce_scatter_lines(const DeviceTeam& team, const LineReduceScatter& cal
   return device::launch_reduce(team, kernels, arguments, call.shape, stream);
 }
 
-Status broadcast_lines(const DeviceTeam& team, const LineBroadcast& call, StreamView stream) {
+Status ll128_broadcast(const DeviceTeam& team, const BroadcastCall& call, StreamView stream) {
   device::ReduceArguments arguments =
       device::arguments_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone);
   arguments.when = call.when;

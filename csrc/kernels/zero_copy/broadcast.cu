@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kSpanThreads)
 }
 
 // Every rank but the root tells all the others where its tensor is.
-DirectBroadcastArguments arguments_of(const DeviceTeam& team, const LineBroadcast& call,
+DirectBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastCall& call,
                                       const BroadcastPlaces& places) {
   constexpr uint32_t kStretchSpans = 2;
   DirectBroadcastArguments arguments{
@@ -134,7 +134,7 @@ const void* direct_broadcast_kernel() noexcept {
 
 }  // namespace device
 
-Status broadcast_direct(const DeviceTeam& team, const LineBroadcast& call, const BroadcastPlaces& places,
+Status broadcast_direct(const DeviceTeam& team, const BroadcastCall& call, const BroadcastPlaces& places,
                         StreamView stream) {
   Result<int> num_blocks = device::count_blocks(places.num_blocks, DeviceOperation::kBroadcast, team.num_ranks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());

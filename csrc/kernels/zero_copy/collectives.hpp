@@ -4,11 +4,12 @@
 //   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
 //   AXON_TRY(all_reduce_direct(team, call, {.input = place_of(in), .output = place_of(out)}, stream));
 //   call.when = When::kIfDeclined;
-//   AXON_TRY(all_reduce_lines(team, call, stream));
+//   AXON_TRY(ll128_all_reduce(team, call, stream));
 //
 // The first has the ranks vote and does all or nothing: it declines where one rank cannot reach a tensor that it needs
-// (its segment is unknown or not mapped yet), or where one has a tensor, or a shard, off 16 bytes. Then the line kernel
-// does the work; otherwise that returns at once. `call` is what the line kernel gets; its shape does not matter here.
+// (its segment is unknown or not mapped yet), or where one has a tensor, or a shard, off 16 bytes. Then the LL128
+// kernel does the work; otherwise that returns at once. `call` is what the LL128 kernel gets; its shape does not matter
+// here.
 //
 // When a direct kernel has ended, whatever its outcome, no peer reads or writes this rank's tensors any more; but for
 // one that has not been heard of for 10 s since the failure, and whose process the host has not seen end.
@@ -51,21 +52,21 @@ struct BroadcastPlaces {
 
 // Every rank writes its messages into the receivers' tensors. One flight; (n−1)·S bytes out of a rank. On the
 // collective channel only.
-Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places,
+Status exchange_direct(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places,
                        StreamView stream);
 
 // For more than two ranks: the root writes a part into each peer's tensor, which passes it on to the others. S bytes
 // out of the root.
-Status broadcast_direct(const DeviceTeam& team, const LineBroadcast& call, const BroadcastPlaces& places,
+Status broadcast_direct(const DeviceTeam& team, const BroadcastCall& call, const BroadcastPlaces& places,
                         StreamView stream);
 
 // Rank r reads shard r of all inputs and writes the total into all outputs, or the root's. The same bits as
-// all_reduce_lines gives.
-Status all_reduce_direct(const DeviceTeam& team, const LineReduction& call, const ReductionPlaces& places,
+// ll128_all_reduce gives.
+Status all_reduce_direct(const DeviceTeam& team, const ReduceCall& call, const ReductionPlaces& places,
                          StreamView stream);
 
 // Rank r reads shard r of all inputs.
-Status reduce_scatter_direct(const DeviceTeam& team, const LineReduceScatter& call, const ReduceScatterPlaces& places,
+Status reduce_scatter_direct(const DeviceTeam& team, const ReduceScatterCall& call, const ReduceScatterPlaces& places,
                              StreamView stream);
 
 }  // namespace axon

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kSpanThreads)
   leave(context, call.meeting, course, reaches);
 }
 
-DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places) {
+DirectExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places) {
   DirectExchangeArguments arguments{.meeting = meeting_of(call.operation, call.dtype, Reduction::kNone, call.root),
                                     .num_own_blocks = 0,
                                     .num_spans = 0,
@@ -93,7 +93,7 @@ DirectExchangeArguments arguments_of(const DeviceTeam& team, const LineExchange&
 }
 
 // In proportion to what there is to write, at least one on either side of two or more.
-uint32_t count_own_blocks(const DeviceTeam& team, const LineExchange& call, int num_blocks) {
+uint32_t count_own_blocks(const DeviceTeam& team, const ExchangeCall& call, int num_blocks) {
   const SendBlock& own = call.sends[team.rank];
   if (own.num_bytes == 0 || own.data == call.receives[team.rank].data) return 0;
   size_t all_bytes = 0;
@@ -103,9 +103,9 @@ uint32_t count_own_blocks(const DeviceTeam& team, const LineExchange& call, int 
   return static_cast<uint32_t>(std::clamp<size_t>(share, 1, static_cast<size_t>(num_blocks) - 1));
 }
 
-Status check(const DeviceTeam& team, const LineExchange& call) {
+Status check(const DeviceTeam& team, const ExchangeCall& call) {
   if (call.channel != Channel::kCollective) {
-    return Status(ErrorCode::kInvalidArgument, "point-to-point messages go over lines");
+    return Status(ErrorCode::kInvalidArgument, "point-to-point messages go over LL128");
   }
   if (call.sends[team.rank].num_bytes == call.receives[team.rank].num_bytes) return Status();
   return Status(ErrorCode::kInvalidArgument, "a rank sends itself " + std::to_string(call.sends[team.rank].num_bytes) +
@@ -121,7 +121,7 @@ const void* direct_exchange_kernel() noexcept {
 
 }  // namespace device
 
-Status exchange_direct(const DeviceTeam& team, const LineExchange& call, const ExchangePlaces& places,
+Status exchange_direct(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places,
                        StreamView stream) {
   AXON_TRY(device::check(team, call));
   Result<int> num_blocks = device::count_blocks(places.num_blocks, call.operation, team.num_ranks);

@@ -225,7 +225,7 @@ __device__ __forceinline__ Course choose_course(const ZeroCopyContext& context, 
   return own == Verdict::kYes ? Course::kGuard : Course::kPart;
 }
 
-// By one warp of a line kernel that is launched alone, to peers that may have launched a direct one.
+// By one warp of an LL128 kernel that is launched alone, to peers that may have launched a direct one.
 __device__ __forceinline__ void decline(const ZeroCopyContext& context) {
   const DeviceTeam& team = context.team;
   const int peer = static_cast<int>(thread_of_warp());
@@ -366,7 +366,7 @@ __device__ __noinline__ inline void await_exits(const ZeroCopyContext& context, 
   }
 }
 
-// By block 0: what the line kernel behind this one looks at.
+// By block 0: what the LL128 kernel behind this one looks at.
 __device__ __forceinline__ void record(TeamState& state, Course course) {
   if (course != Course::kMove && course != Course::kDecline) return;
   store_relaxed(&state.declined, course == Course::kDecline ? 1u : 0u);

@@ -4,7 +4,7 @@
 // leads: it sends the header, as before every message, compares the offer with what it has, looks the place up,
 // *claims* the offer, and tells its rank's other warps where to write. The last of them that is through tells the
 // receiver. Where the place is not mapped, or an address is off the granules, the leading warp says so instead, and the
-// other warps of both ranks move the message over lines. A receiver waits for header and outcome both, so whatever the
+// other warps of both ranks move the message over LL128. A receiver waits for header and outcome both, so whatever the
 // sender has launched instead of this is seen.
 //
 // Whether an offer holds is decided in one word of the sender's block, which either side exchanges once, the sender to
@@ -20,7 +20,7 @@
 namespace axon::device {
 
 // What the leading warp tells the others of its rank; else an address, which is even.
-inline constexpr uint64_t kByLines = 0;
+inline constexpr uint64_t kByLl128 = 0;
 inline constexpr uint64_t kNowhere = 1;  // it has given up
 
 // In the block of `owner`, with `peer`.
@@ -69,7 +69,7 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
     fence_device();                     // … for this rank's other warps, too
     const auto to = *reinterpret_cast<const SegmentPlace*>(&place);
     std::byte* target = is_aligned(block.send, kGranuleBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
-    if (target == nullptr) return kByLines;
+    if (target == nullptr) return kByLl128;
     const bool is_withdrawn = decide(own, context.epoch, Claim::kClaimed, Claim::kWithdrawn);
     if (!is_withdrawn) return reinterpret_cast<uint64_t>(target);
     fault = await_fault(team, peer);
@@ -88,7 +88,7 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
 __device__ __forceinline__ void finish_sending(const EpochContext& context, int peer, uint64_t target,
                                                uint32_t num_warps) {
   const DeviceTeam& team = context.team;
-  const bool is_written = target != kByLines && target != kNowhere;
+  const bool is_written = target != kByLl128 && target != kNowhere;
   if (is_written) fence_system();  // what this thread has written comes before
   __syncwarp();
   if (thread_of_warp() != 0) return;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void lead_sending(const Site& site, const ExchangeBlo
   if (thread_of_warp() == 0) {
     if (is_sent) target = choose_target(context, block, peer);
     store_packet(&own.target, packet_of(*reinterpret_cast<const Payload*>(&target), context.epoch));
-    if (target == kByLines) tell_outcome(context, peer, Outcome::kDeclined);
+    if (target == kByLl128) tell_outcome(context, peer, Outcome::kDeclined);
   }
   finish_sending(context, peer, __shfl_sync(kWholeWarp, target, 0), num_warps);
 }
@@ -136,8 +136,8 @@ __device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte
   store_odd_granule(target + num_even, num_odd, 0, load_odd_granule(block.send + num_even, num_odd));
 }
 
-// By the sender's other warps, of which lane 1 has the first part. True: it is to go over lines, nothing of it has.
-__device__ __forceinline__ bool goes_by_lines(const Site& site, const ExchangeBlock& block, int peer, const Job& job) {
+// By the sender's other warps, of which lane 1 has the first part. True: it is to go over LL128, nothing of it has.
+__device__ __forceinline__ bool sends_by_ll128(const Site& site, const ExchangeBlock& block, int peer, const Job& job) {
   Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
   const EpochContext context(site.team, site.ours, next_message(own.sent));
   uint64_t target = kNowhere;
@@ -149,11 +149,11 @@ __device__ __forceinline__ bool goes_by_lines(const Site& site, const ExchangeBl
   }
   target = __shfl_sync(kWholeWarp, target, 0);
   __syncwarp();
-  if (target != kByLines && target != kNowhere) {
+  if (target != kByLl128 && target != kNowhere) {
     write_part(block, reinterpret_cast<std::byte*>(target), {job.group, job.lane - 1, job.num_lanes - 1});
   }
   finish_sending(context, peer, target, job.num_lanes);
-  return target == kByLines;
+  return target == kByLl128;
 }
 
 // By one thread: what the sender's leading warp waits for.
@@ -195,9 +195,9 @@ __device__ __forceinline__ void lead_receiving(const Site& site, const ExchangeB
   if (thread_of_warp() == 0) (void)leave_message(own.received, context.epoch, num_warps);
 }
 
-// By the receiver's other warps. True: it comes over lines.
-__device__ __forceinline__ bool comes_by_lines(const Site& site, const ExchangeBlock& block, int peer,
-                                               uint32_t num_warps) {
+// By the receiver's other warps. True: it comes over LL128.
+__device__ __forceinline__ bool receives_by_ll128(const Site& site, const ExchangeBlock& block, int peer,
+                                                  uint32_t num_warps) {
   Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
   const EpochContext context(site.team, site.ours, next_message(own.received));
   Outcome outcome{};

@@ -1,4 +1,4 @@
-// Point-to-point messages that are written straight into the receivers' tensors, for large ones; over lines where that
+// Point-to-point messages that are written straight into the receivers' tensors, for large ones; over LL128 where that
 // cannot be. One kernel on the caller's stream, eager or in a CUDA graph:
 //
 //   MessagePlaces direct{.receives_from = 1u << peer, .receives = {…, place_of(tensor), …}};
@@ -24,15 +24,15 @@ enum class Claim : uint32_t { kClaimed = 1, kWithdrawn = 2 };
 
 }  // namespace device
 
-// Of the messages of a LineExchange on the point-to-point channel.
+// Of the messages of a ExchangeCall on the point-to-point channel.
 struct MessagePlaces {
   uint32_t sends_to = 0;                      // bit r: the message to rank r goes directly if it can
   uint32_t receives_from = 0;                 // bit r: the one from rank r
   SegmentPlace receives[kMaxTeamRanks] = {};  // [r]: of call.receives[r], which rank r writes; maybe none
 };
 
-// `call` as for exchange_lines. All messages that `direct` does not name go over lines.
-Status exchange_messages(const DeviceTeam& team, const LineExchange& call, const MessagePlaces& direct,
+// `call` as for ll128_exchange. All messages that `direct` does not name go over LL128.
+Status exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& direct,
                          StreamView stream);
 
 }  // namespace axon

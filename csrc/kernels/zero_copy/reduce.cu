@@ -63,7 +63,7 @@ const void* zero_copy_reduce_kernel_for(DataType dtype, Reduction reduction) noe
 
 }  // namespace device
 
-Status all_reduce_direct(const DeviceTeam& team, const LineReduction& call, const ReductionPlaces& places,
+Status all_reduce_direct(const DeviceTeam& team, const ReduceCall& call, const ReductionPlaces& places,
                          StreamView stream) {
   using namespace device;
   if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
@@ -94,7 +94,7 @@ Status all_reduce_direct(const DeviceTeam& team, const LineReduction& call, cons
   return launch_zero_copy_reduce(team, arguments, places.num_blocks, stream);
 }
 
-Status reduce_scatter_direct(const DeviceTeam& team, const LineReduceScatter& call, const ReduceScatterPlaces& places,
+Status reduce_scatter_direct(const DeviceTeam& team, const ReduceScatterCall& call, const ReduceScatterPlaces& places,
                              StreamView stream) {
   using namespace device;
   if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);

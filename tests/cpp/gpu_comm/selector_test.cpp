@@ -33,31 +33,31 @@ TEST(KernelSelector, all_reduce_goes_by_size) {
   EXPECT_EQ(select_kernel(all_reduce(4, 8), layout), Kernel::kLlOneShot);
   EXPECT_EQ(select_kernel(all_reduce(4, 128 * kKiB), layout), Kernel::kLlOneShot);
   EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout), Kernel::kLlTwoShot);
-  EXPECT_EQ(select_kernel(all_reduce(4, kMiB), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_reduce(4, kMiB), layout), Kernel::kLl128);
   EXPECT_EQ(select_kernel(all_reduce(4, 4 * kMiB), layout), Kernel::kDirect);
   EXPECT_EQ(select_kernel(all_reduce(2, 512 * kKiB), layout), Kernel::kLlOneShot);
-  EXPECT_EQ(select_kernel(all_reduce(2, 4 * kMiB), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_reduce(2, 4 * kMiB), layout), Kernel::kLl128);
   EXPECT_EQ(select_kernel(all_reduce(2, 8 * kMiB), layout), Kernel::kDirect);
 }
 
-TEST(KernelSelector, few_ranks_are_no_reason_for_lines) {
+TEST(KernelSelector, few_ranks_are_no_reason_for_ll128) {
   const TeamLayout layout = layout_of(2, 15 * kMiB);
   KernelQuery query = all_reduce(2, 8 * kMiB);
   query.kind = OperationKind::kReduceScatter;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
   query.num_bytes = 4 * kMiB;
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
   query.num_ranks = 3;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
   query = {.kind = OperationKind::kAllToAll, .dtype = DataType::kByte, .num_ranks = 2, .num_bytes = 16 * kMiB};
   EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
 }
 
-TEST(KernelSelector, what_does_not_fit_into_a_small_block_goes_by_lines) {
+TEST(KernelSelector, what_does_not_fit_into_a_small_slice_goes_by_ll128) {
   const TeamLayout layout = layout_of(16, kMiB);
   EXPECT_EQ(select_kernel(all_reduce(16, 8), layout), Kernel::kLlOneShot);
-  EXPECT_EQ(select_kernel(all_reduce(16, 256 * kKiB), layout), Kernel::kLines);
-  EXPECT_EQ(select_kernel(all_gather(16, 512 * kKiB), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_reduce(16, 256 * kKiB), layout), Kernel::kLl128);
+  EXPECT_EQ(select_kernel(all_gather(16, 512 * kKiB), layout), Kernel::kLl128);
 }
 
 TEST(KernelSelector, only_equal_counts_are_gathered_by_ll) {
@@ -65,14 +65,14 @@ TEST(KernelSelector, only_equal_counts_are_gathered_by_ll) {
   KernelQuery query = all_gather(2, 64 * kKiB);
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl);
   query.is_even = false;
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
 }
 
 TEST(KernelSelector, only_large_messages_go_directly) {
   const TeamLayout layout = layout_of(4, 15 * kMiB);
   KernelQuery query{
       .kind = OperationKind::kPointToPoint, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = 8 * kMiB};
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
   ++query.num_bytes;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
 }
@@ -80,17 +80,17 @@ TEST(KernelSelector, only_large_messages_go_directly) {
 TEST(KernelSelector, large_broadcasts_are_handed_on) {
   const TeamLayout layout = layout_of(4, 15 * kMiB);
   KernelQuery query{.kind = OperationKind::kBroadcast, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = kMiB};
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kScatteredLines);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128Scattered);
   query.num_bytes = 256 * kMiB;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
   query.num_bytes = 512 * kKiB;
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
 }
 
 TEST(KernelSelector, nothing_is_not_sent_by_ll) {
   const TeamLayout layout = layout_of(2, 15 * kMiB);
-  EXPECT_EQ(select_kernel(all_reduce(2, 0), layout), Kernel::kLines);
-  EXPECT_EQ(select_kernel(all_gather(2, 0), layout), Kernel::kLines);
+  EXPECT_EQ(select_kernel(all_reduce(2, 0), layout), Kernel::kLl128);
+  EXPECT_EQ(select_kernel(all_gather(2, 0), layout), Kernel::kLl128);
 }
 
 TEST(KernelSelector, reductions_without_a_kernel_go_through_the_host) {

@@ -41,7 +41,7 @@ Status by_ll(const DeviceTeam& team, const RankTables& tables, StreamView stream
                     stream);
 }
 
-LineReduction in_place(const RankTables& tables) {
+ReduceCall in_place(const RankTables& tables) {
   return {.input = tables.slot.data(),
           .output = tables.slot.data(),
           .num_elements = kElements,
@@ -49,8 +49,8 @@ LineReduction in_place(const RankTables& tables) {
           .reduction = Reduction::kSum};
 }
 
-Status by_lines(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
-  return all_reduce_lines(team, in_place(tables), stream);
+Status by_ll128(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+  return ll128_all_reduce(team, in_place(tables), stream);
 }
 
 Status directly(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
@@ -118,7 +118,7 @@ class DeviceGraphs : public RanksTest {
 };
 
 TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
-  for (const AllReduce algorithm : {by_ll<ll_all_reduce_one_shot>, by_lines, directly}) {
+  for (const AllReduce algorithm : {by_ll<ll_all_reduce_one_shot>, by_ll128, directly}) {
     const auto graphs = capture(algorithm);
     for (int number = 0; number < kReplays; ++number) {
       replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
@@ -128,13 +128,13 @@ TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
 }
 
 TEST_P(DeviceGraphs, two_graphs_and_eager_calls_take_turns) {
-  const auto packets = capture(by_ll<ll_all_reduce_two_shot>), lines = capture(by_lines);
+  const auto packets = capture(by_ll<ll_all_reduce_two_shot>), lines = capture(by_ll128);
   for (int number = 0; number < kReplays; ++number) {
     replay(number, [&](int rank) {
       const StreamView stream = ranks_->stream(rank);
       if (number % 4 == 0) return packets[rank]->launch(stream);
       if (number % 4 == 1) return lines[rank]->launch(stream);
-      enqueue(rank, number % 4 == 2 ? by_lines : by_ll<ll_all_reduce_one_shot>);
+      enqueue(rank, number % 4 == 2 ? by_ll128 : by_ll<ll_all_reduce_one_shot>);
     });
   }
   expect_all_right();

@@ -1,4 +1,4 @@
-// Messages over lines: collectives without arithmetic, and point to point.
+// Messages over LL128: collectives without arithmetic, and point to point.
 #include "kernels/device_buffer.hpp"
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/collectives.hpp"
@@ -17,7 +17,7 @@ struct Case {
   Sizes sizes;
   size_t misalignment = 0;
   Channel channel = Channel::kCollective;
-  LineShape shape{};
+  Ll128Shape shape{};
 };
 
 // All messages of one exchange, each in buffers of its own.
@@ -39,14 +39,14 @@ class Messages {
   }
 
   Status enqueue(int rank, StreamView stream) const {
-    LineExchange call{.channel = what_.channel, .operation = DeviceOperation::kAllToAll, .shape = what_.shape};
+    ExchangeCall call{.channel = what_.channel, .operation = DeviceOperation::kAllToAll, .shape = what_.shape};
     for (int peer = 0; peer < ranks_.size(); ++peer) {
       call.sends[peer] = {sent_[rank][peer].data(), bytes(rank, peer), tag(rank, peer)};
       call.receives[peer] = {received_[rank][peer].data(), bytes(peer, rank), tag(peer, rank)};
       if (peer != rank && what_.sizes[rank][peer] >= 0) call.sends_to |= 1u << peer;
       if (peer != rank && what_.sizes[peer][rank] >= 0) call.receives_from |= 1u << peer;
     }
-    return exchange_lines(ranks_.team(rank), call, stream);
+    return ll128_exchange(ranks_.team(rank), call, stream);
   }
 
   void run() const {
@@ -67,7 +67,7 @@ class Messages {
   std::vector<std::vector<DeviceBuffer>> sent_, received_;
 };
 
-class LineExchanges : public RanksTest {
+class Ll128Exchanges : public RanksTest {
  protected:
   void check(Case what) {
     Messages messages(*ranks_, std::move(what), random_);
@@ -90,28 +90,28 @@ class LineExchanges : public RanksTest {
   std::mt19937 random_{20261121};
 };
 
-TEST_P(LineExchanges, all_sizes) {
+TEST_P(Ll128Exchanges, all_sizes) {
   for (const size_t num_bytes : {0,   1,   7,   8,   15,  16,   120,  121,  479,     480,          481,
                                  511, 512, 959, 960, 961, 4095, 4096, 4097, 123'457, (1 << 20) + 3}) {
     check({even(ranks_->size(), num_bytes)});
   }
 }
 
-TEST_P(LineExchanges, large) {
+TEST_P(Ll128Exchanges, large) {
   check({even(ranks_->size(), size_t{40} << 20 >> (ranks_->size() > 4 ? 3 : 0))});
 }
 
-TEST_P(LineExchanges, any_alignment) {
+TEST_P(Ll128Exchanges, any_alignment) {
   for (const size_t misalignment : {1, 2, 3, 4, 8, 12, 15}) {
     for (const size_t num_bytes : {1, 31, 960, 5000, 100'001}) check({even(ranks_->size(), num_bytes), misalignment});
   }
 }
 
-TEST_P(LineExchanges, uneven_messages) {
+TEST_P(Ll128Exchanges, uneven_messages) {
   for (int round = 0; round < 10; ++round) check({uneven(300'000, 0), random_() % 3 * 8});
 }
 
-TEST_P(LineExchanges, one_to_all_and_all_to_one) {
+TEST_P(Ll128Exchanges, one_to_all_and_all_to_one) {
   for (const int root : {0, ranks_->size() - 1}) {
     Sizes scatter = even(ranks_->size(), 0), gather = scatter;
     for (int rank = 0; rank < ranks_->size(); ++rank) scatter[root][rank] = gather[rank][root] = 70'001;
@@ -120,7 +120,7 @@ TEST_P(LineExchanges, one_to_all_and_all_to_one) {
   }
 }
 
-TEST_P(LineExchanges, the_own_block_may_stay_in_place) {
+TEST_P(Ll128Exchanges, the_own_block_may_stay_in_place) {
   constexpr size_t kBytes = 10'000;
   std::vector<DeviceBuffer> all;
   std::vector<Bytes> inputs;
@@ -130,12 +130,12 @@ TEST_P(LineExchanges, the_own_block_may_stay_in_place) {
     all[rank].upload(inputs[rank], rank * kBytes);
   });
   ranks_->for_each([&](int rank) {
-    LineExchange call{.operation = DeviceOperation::kAllGather};
+    ExchangeCall call{.operation = DeviceOperation::kAllGather};
     for (int peer = 0; peer < ranks_->size(); ++peer) {
       call.sends[peer] = {all[rank].data() + rank * kBytes, kBytes};
       call.receives[peer] = {all[rank].data() + peer * kBytes, kBytes};
     }
-    require(exchange_lines(ranks_->team(rank), call, ranks_->stream(rank)));
+    require(ll128_exchange(ranks_->team(rank), call, ranks_->stream(rank)));
   });
   ranks_->synchronize();
   ranks_->expect_no_faults();
@@ -145,8 +145,8 @@ TEST_P(LineExchanges, the_own_block_may_stay_in_place) {
 }
 
 // The number of lanes and the grid change from launch to launch; a lane goes on where it stood.
-TEST_P(LineExchanges, any_shape) {
-  for (const LineShape shape : {LineShape{1, 1}, {2, 4}, {1, 8}, {3, 2}, {0, 16}, {2, 16}, {0, 5}}) {
+TEST_P(Ll128Exchanges, any_shape) {
+  for (const Ll128Shape shape : {Ll128Shape{1, 1}, {2, 4}, {1, 8}, {3, 2}, {0, 16}, {2, 16}, {0, 5}}) {
     check({even(ranks_->size(), 50'000), 0, Channel::kCollective, shape});
     if (static_cast<uint32_t>(shape.num_lanes) < ranks_->team(0).layout.channels[1].num_lanes) {  // one is for headers
       check({even(ranks_->size(), 50'001), 0, Channel::kPointToPoint, shape});
@@ -154,7 +154,7 @@ TEST_P(LineExchanges, any_shape) {
   }
 }
 
-TEST_P(LineExchanges, point_to_point_meets_only_the_ranks_named) {
+TEST_P(Ll128Exchanges, point_to_point_meets_only_the_ranks_named) {
   Sizes sizes = even(ranks_->size(), -1);
   for (int rank = 0; rank < ranks_->size(); ++rank) sizes[rank][rank] = 0;
   for (const int64_t num_bytes : {0, 1, 960, 961, 1'000'000}) {
@@ -167,16 +167,16 @@ TEST_P(LineExchanges, point_to_point_meets_only_the_ranks_named) {
   }
 }
 
-TEST_P(LineExchanges, point_to_point_batches) {
+TEST_P(Ll128Exchanges, point_to_point_batches) {
   for (int round = 0; round < 20; ++round) check({uneven(100'000, -1), 0, Channel::kPointToPoint});
 }
 
 // Both directions of an edge, each rank sends before it receives.
-TEST_P(LineExchanges, large_point_to_point_both_ways) {
+TEST_P(Ll128Exchanges, large_point_to_point_both_ways) {
   check({even(ranks_->size(), size_t{5} << 20), 0, Channel::kPointToPoint});
 }
 
-TEST_P(LineExchanges, point_to_point_beside_collectives) {
+TEST_P(Ll128Exchanges, point_to_point_beside_collectives) {
   constexpr int kRounds = 20;
   std::vector<Stream> streams;
   ranks_->for_each([&](int) { streams.push_back(require(Stream::create())); });
@@ -198,7 +198,7 @@ TEST_P(LineExchanges, point_to_point_beside_collectives) {
 }
 
 // One rank's host runs far ahead: no launch waits for a peer's.
-TEST_P(LineExchanges, one_rank_enqueues_far_ahead) {
+TEST_P(Ll128Exchanges, one_rank_enqueues_far_ahead) {
   const Messages messages(*ranks_, {even(ranks_->size(), 100'000)}, random_);
   ranks_->for_each([&](int rank) {
     for (int operation = 0; operation < 200; ++operation) require(messages.enqueue(rank, ranks_->stream(rank)));
@@ -206,19 +206,19 @@ TEST_P(LineExchanges, one_rank_enqueues_far_ahead) {
   messages.expect_right();
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, LineExchanges, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, Ll128Exchanges, kLayouts, name_of);
 
-TEST(LineArguments, refused_before_any_launch) {
+TEST(Ll128Arguments, refused_before_any_launch) {
   const DeviceTeam team = team_without_memory();
   const StreamView none(nullptr);
-  LineExchange call{.shape = {.num_lanes = 1000}};
-  EXPECT_EQ(exchange_lines(team, call, none).code(), ErrorCode::kInvalidArgument);
+  ExchangeCall call{.shape = {.num_lanes = 1000}};
+  EXPECT_EQ(ll128_exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
   call = {.shape = {.num_lanes = 1, .warps_per_block = 17}};
-  EXPECT_EQ(exchange_lines(team, call, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ll128_exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
   call = {};
   call.sends[0].num_bytes = 1;
-  EXPECT_EQ(exchange_lines(team, call, none).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(all_reduce_lines(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, none).code(),
+  EXPECT_EQ(ll128_exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ll128_all_reduce(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, none).code(),
             ErrorCode::kInvalidArgument);
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kShortTimeoutNs = 50'000'000;
 constexpr size_t kElements = 500'000;  // more than the rings hold
 
-class LineFaults : public LayoutTest {
+class Ll128Faults : public LayoutTest {
  protected:
   // Tensors before any kernel: allocating one waits for the device.
   void SetUp() override {
@@ -32,7 +32,7 @@ class LineFaults : public LayoutTest {
 
   void all_reduce(const DeviceRanks& ranks, int rank, size_t num_elements = kElements) {
     DeviceGuard guard(ranks.device(rank));
-    require(all_reduce_lines(ranks.team(rank),
+    require(ll128_all_reduce(ranks.team(rank),
                              {.input = tensors_[rank].data(),
                               .output = tensors_[rank].data(),
                               .num_elements = num_elements,
@@ -51,7 +51,7 @@ class LineFaults : public LayoutTest {
   std::vector<DeviceBuffer> tensors_;
 };
 
-TEST_P(LineFaults, missing_rank_times_out_and_is_named) {
+TEST_P(Ll128Faults, missing_rank_times_out_and_is_named) {
   DeviceRanks ranks = this->ranks(kShortTimeoutNs);
   for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
   ranks.synchronize();
@@ -66,7 +66,7 @@ TEST_P(LineFaults, missing_rank_times_out_and_is_named) {
   expect_usable();
 }
 
-TEST_P(LineFaults, abort_ends_the_wait_and_all_later_launches) {
+TEST_P(Ll128Faults, abort_ends_the_wait_and_all_later_launches) {
   DeviceRanks ranks = this->ranks(60'000'000'000);
   for (int operation = 0; operation < 100; ++operation) {
     for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
@@ -80,7 +80,7 @@ TEST_P(LineFaults, abort_ends_the_wait_and_all_later_launches) {
 }
 
 // Whoever does not wait for it itself waits for one who does, and is ended by its host.
-TEST_P(LineFaults, a_rank_whose_process_has_ended_is_named) {
+TEST_P(Ll128Faults, a_rank_whose_process_has_ended_is_named) {
   DeviceRanks ranks = this->ranks(60'000'000'000);
   const int last = ranks.size() - 1;
   for (int rank = 0; rank < last; ++rank) all_reduce(ranks, rank);
@@ -98,7 +98,7 @@ TEST_P(LineFaults, a_rank_whose_process_has_ended_is_named) {
   expect_usable();
 }
 
-TEST_P(LineFaults, mismatch_is_seen_by_both_sides) {
+TEST_P(Ll128Faults, mismatch_is_seen_by_both_sides) {
   DeviceRanks ranks = this->ranks();
   const int odd = ranks.size() - 1;
   for (int rank = 0; rank < ranks.size(); ++rank) all_reduce(ranks, rank, rank == odd ? kElements + 1 : kElements);
@@ -116,7 +116,7 @@ TEST_P(LineFaults, mismatch_is_seen_by_both_sides) {
 }
 
 // The two protocols meet in one epoch.
-TEST_P(LineFaults, mismatch_between_ll_and_lines) {
+TEST_P(Ll128Faults, mismatch_between_ll_and_ll128) {
   DeviceRanks ranks = this->ranks();
   const int odd = ranks.size() - 1;
   for (int rank = 0; rank < odd; ++rank) all_reduce(ranks, rank);
@@ -137,16 +137,16 @@ TEST_P(LineFaults, mismatch_between_ll_and_lines) {
   expect_usable();
 }
 
-TEST_P(LineFaults, point_to_point_mismatch_names_tags) {
+TEST_P(Ll128Faults, point_to_point_mismatch_names_tags) {
   DeviceRanks ranks = this->ranks();
-  LineExchange send{
+  ExchangeCall send{
       .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .sends_to = 1u << 1};
   send.sends[1] = {tensors_[0].data(), 1000, 7};
-  LineExchange receive{
+  ExchangeCall receive{
       .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
   receive.receives[0] = {tensors_[1].data(), 1000, 8};
   ranks.for_each([&](int rank) {
-    if (rank < 2) require(exchange_lines(ranks.team(rank), rank == 0 ? send : receive, ranks.stream(rank)));
+    if (rank < 2) require(ll128_exchange(ranks.team(rank), rank == 0 ? send : receive, ranks.stream(rank)));
   });
   ranks.synchronize();
   EXPECT_EQ(code_of(ranks.mailbox(0)), FaultCode::kNone);
@@ -157,7 +157,7 @@ TEST_P(LineFaults, point_to_point_mismatch_names_tags) {
   expect_usable();
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, LineFaults, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, Ll128Faults, kLayouts, name_of);
 
 }  // namespace
 }  // namespace axon::testing

@@ -42,7 +42,7 @@ void expect_room(const JobPlan& plan, int most_warps, uint32_t preferred_blocks 
   EXPECT_LE(grid.value().num_blocks, kHalfOfAHopper);
 }
 
-TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
+TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
   for (const size_t block_bytes : {kMinBlockBytes, kMaxBlockBytes}) {
     for (int num_ranks = 2; num_ranks <= kMaxTeamRanks; ++num_ranks) {
       SCOPED_TRACE(std::to_string(num_ranks) + " ranks, blocks of " + std::to_string(block_bytes));
@@ -67,7 +67,7 @@ TEST(LineLaunch, a_kernel_leaves_room_for_another_groups) {
   }
 }
 
-TEST(LineLaunch, more_than_can_run_at_once_is_refused) {
+TEST(Ll128Launch, more_than_can_run_at_once_is_refused) {
   const JobPlan plan = everything(2, {.of_short = 256, .of_long = 256});
   Result<LaunchShape> grid = plan.grid({}, kMostWarpsPerLongReduceBlock);
   ASSERT_FALSE(grid.ok());

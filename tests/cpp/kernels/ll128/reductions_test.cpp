@@ -1,4 +1,4 @@
-// all_reduce, reduce, reduce_scatter and broadcast over lines.
+// all_reduce, reduce, reduce_scatter and broadcast over LL128.
 #include <numeric>
 
 #include "kernels/ll/collectives.hpp"
@@ -15,13 +15,13 @@ struct Case {
   Reduction reduction = Reduction::kSum;
   size_t misalignment = 0;  // in elements
   int root = kNoRoot;
-  LineShape shape{};
+  Ll128Shape shape{};
 
   size_t num_bytes() const { return num_elements * size_of(dtype); }
   std::string name() const { return std::to_string(num_elements) + " x " + name_of(dtype) + " " + name_of(reduction); }
 };
 
-class LineReductions : public RanksTest {
+class Ll128Reductions : public RanksTest {
  protected:
   // One buffer a rank, rank r's r elements further off.
   std::vector<DeviceBuffer> buffers(const Case& what, size_t num_bytes) const {
@@ -50,15 +50,15 @@ class LineReductions : public RanksTest {
   }
 
   void enqueue(int rank, const Case& what, const void* input, void* output) const {
-    const LineReduction call{.input = input,
-                             .output = output,
-                             .num_elements = what.num_elements,
-                             .dtype = what.dtype,
-                             .reduction = what.reduction,
-                             .premul_factor = kPremulFactor,
-                             .root = what.root,
-                             .shape = what.shape};
-    require(all_reduce_lines(ranks_->team(rank), call, ranks_->stream(rank)));
+    const ReduceCall call{.input = input,
+                          .output = output,
+                          .num_elements = what.num_elements,
+                          .dtype = what.dtype,
+                          .reduction = what.reduction,
+                          .premul_factor = kPremulFactor,
+                          .root = what.root,
+                          .shape = what.shape};
+    require(ll128_all_reduce(ranks_->team(rank), call, ranks_->stream(rank)));
   }
 
   void check(const Case& what) {
@@ -81,7 +81,7 @@ class LineReductions : public RanksTest {
       outputs.emplace_back(shards[rank] * width, what.misalignment * width);
     });
     ranks_->for_each([&](int rank) {
-      LineReduceScatter call{.output = outputs[rank].data(),
+      ReduceScatterCall call{.output = outputs[rank].data(),
                              .dtype = what.dtype,
                              .reduction = what.reduction,
                              .premul_factor = kPremulFactor,
@@ -91,7 +91,7 @@ class LineReductions : public RanksTest {
         call.inputs[owner] = {inputs[rank].data() + begin * width, shards[owner] * width};
         begin += shards[owner];
       }
-      require(reduce_scatter_lines(ranks_->team(rank), call, ranks_->stream(rank)));
+      require(ll128_reduce_scatter(ranks_->team(rank), call, ranks_->stream(rank)));
     });
     ranks_->synchronize();
     ranks_->expect_no_faults();
@@ -106,17 +106,17 @@ class LineReductions : public RanksTest {
   std::mt19937 random_{20261121};
 };
 
-TEST_P(LineReductions, all_reduce_of_all_sizes) {
+TEST_P(Ll128Reductions, all_reduce_of_all_sizes) {
   for (const size_t num_elements : {0, 1, 2, 30, 60, 120, 121, 240, 241, 1023, 1024, 1025, 100'003, (1 << 20) + 3}) {
     for (const DataType dtype : {DataType::kFloat32, DataType::kBFloat16}) check({num_elements, dtype});
   }
 }
 
-TEST_P(LineReductions, large_all_reduce) {
+TEST_P(Ll128Reductions, large_all_reduce) {
   check({(size_t{20} << 20 >> (ranks_->size() > 4 ? 3 : 0)) + 5, DataType::kBFloat16});
 }
 
-TEST_P(LineReductions, any_alignment) {
+TEST_P(Ll128Reductions, any_alignment) {
   for (const size_t misalignment : {1, 2, 3, 4, 7}) {
     check({50'001, DataType::kBFloat16, Reduction::kSum, misalignment});
     check({30'011, DataType::kFloat32, Reduction::kSum, misalignment});
@@ -124,7 +124,7 @@ TEST_P(LineReductions, any_alignment) {
   }
 }
 
-TEST_P(LineReductions, all_types_and_reductions) {
+TEST_P(Ll128Reductions, all_types_and_reductions) {
   for (int dtype = 0; dtype <= static_cast<int>(DataType::kComplex128); ++dtype) {
     for (int reduction = 1; reduction <= static_cast<int>(Reduction::kPremulSum); ++reduction) {
       const ReductionPlan plan{.dtype = static_cast<DataType>(dtype), .reduction = static_cast<Reduction>(reduction)};
@@ -134,7 +134,7 @@ TEST_P(LineReductions, all_types_and_reductions) {
   }
 }
 
-TEST_P(LineReductions, in_place) {
+TEST_P(Ll128Reductions, in_place) {
   for (const size_t num_elements : {size_t{5}, size_t{2050}, size_t{700'001}}) {
     const Case what{num_elements, DataType::kFloat16};
     const std::vector<Bytes> contents = draw_inputs(what);
@@ -145,22 +145,22 @@ TEST_P(LineReductions, in_place) {
   }
 }
 
-TEST_P(LineReductions, reduce_to_each_root) {
+TEST_P(Ll128Reductions, reduce_to_each_root) {
   for (int root = 0; root < ranks_->size(); ++root) {
     check({12'345, DataType::kFloat32, Reduction::kAverage, 0, root});
     check({1, DataType::kInt64, Reduction::kMax, 0, root});
   }
 }
 
-TEST_P(LineReductions, any_shape) {
-  for (const LineShape shape : {LineShape{1, 1}, {1, 16}, {2, 4}, {0, 16}, {1, 3}}) {
+TEST_P(Ll128Reductions, any_shape) {
+  for (const Ll128Shape shape : {Ll128Shape{1, 1}, {1, 16}, {2, 4}, {0, 16}, {1, 3}}) {
     if (ranks_->team(0).layout.channels[0].num_lanes < 2u * shape.num_lanes) continue;
     check({40'000, DataType::kFloat32, Reduction::kSum, 0, kNoRoot, shape});
     check({40'001, DataType::kBFloat16, Reduction::kSum, 0, kNoRoot, shape});
   }
 }
 
-TEST_P(LineReductions, reduce_scatter_even) {
+TEST_P(Ll128Reductions, reduce_scatter_even) {
   for (const size_t shard : {1, 7, 240, 241, 4096, 100'003}) {
     const size_t all = shard * ranks_->size();
     check_reduce_scatter({all, DataType::kFloat32}, std::vector<size_t>(ranks_->size(), shard));
@@ -168,7 +168,7 @@ TEST_P(LineReductions, reduce_scatter_even) {
   }
 }
 
-TEST_P(LineReductions, reduce_scatter_uneven) {
+TEST_P(Ll128Reductions, reduce_scatter_uneven) {
   for (int round = 0; round < 5; ++round) {
     std::vector<size_t> shards(ranks_->size());
     for (size_t& shard : shards) shard = random_() % 3 == 0 ? 0 : random_() % 20'000;
@@ -177,7 +177,7 @@ TEST_P(LineReductions, reduce_scatter_uneven) {
   }
 }
 
-TEST_P(LineReductions, broadcast_from_each_root) {
+TEST_P(Ll128Reductions, broadcast_from_each_root) {
   for (int root = 0; root < ranks_->size(); ++root) {
     for (const size_t num_bytes : {0, 1, 960, 961, 5000, 3'000'001}) {
       const Case what{num_bytes, DataType::kUint8};
@@ -185,7 +185,7 @@ TEST_P(LineReductions, broadcast_from_each_root) {
       const std::vector<DeviceBuffer> tensors = buffers(what, num_bytes);
       tensors[root].upload(contents);
       ranks_->for_each([&](int rank) {
-        require(broadcast_lines(ranks_->team(rank),
+        require(ll128_broadcast(ranks_->team(rank),
                                 {.data = tensors[rank].data(), .num_bytes = num_bytes, .root = root},
                                 ranks_->stream(rank)));
       });
@@ -195,7 +195,7 @@ TEST_P(LineReductions, broadcast_from_each_root) {
 }
 
 // Lines and packets take turns over one epoch and one block.
-TEST_P(LineReductions, random_sequence_with_ll) {
+TEST_P(Ll128Reductions, random_sequence_with_ll) {
   struct Operation {
     Case what;
     std::vector<Bytes> contents;
@@ -227,7 +227,7 @@ TEST_P(LineReductions, random_sequence_with_ll) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, LineReductions, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, Ll128Reductions, kLayouts, name_of);
 
 }  // namespace
 }  // namespace axon::testing

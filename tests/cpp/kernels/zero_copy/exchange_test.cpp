@@ -43,7 +43,7 @@ class Messages {
 
   void run() const {
     ranks_.for_each([&](int rank) {
-      LineExchange call{.operation = DeviceOperation::kAllToAll};
+      ExchangeCall call{.operation = DeviceOperation::kAllToAll};
       for (int peer = 0; peer < ranks_.size(); ++peer) {
         call.sends[peer] = {sent_[rank][peer].data(), sizes_[rank][peer]};
         call.receives[peer] = {received_[rank][peer].data(), sizes_[peer][rank]};
@@ -158,7 +158,7 @@ TEST_P(DirectExchanges, the_own_block_may_stay_in_place) {
     places.push_back(ranks_->publish(rank, all[rank].data()));
   });
   ranks_->for_each([&](int rank) {
-    LineExchange call{.operation = DeviceOperation::kAllGather};
+    ExchangeCall call{.operation = DeviceOperation::kAllGather};
     ExchangePlaces where{.num_blocks = num_direct_blocks(GetParam())};
     for (int peer = 0; peer < ranks_->size(); ++peer) {
       call.sends[peer] = {all[rank].data() + rank * kBytes, kBytes};
@@ -182,7 +182,7 @@ TEST(DirectArguments, refused_before_any_launch) {
   const StreamView none(nullptr);
   EXPECT_EQ(exchange_direct(team, {.channel = Channel::kPointToPoint}, {}, none).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(exchange_direct(team, {}, {.num_blocks = kMaxBlocks + 1}, none).code(), ErrorCode::kInvalidArgument);
-  LineExchange call;
+  ExchangeCall call;
   call.sends[0].num_bytes = 1;
   EXPECT_EQ(exchange_direct(team, call, {}, none).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(all_reduce_direct(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, {}, none).code(),

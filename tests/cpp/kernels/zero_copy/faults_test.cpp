@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kShortTimeoutNs = 50'000'000;
 constexpr size_t kElements = 500'000;
-constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in direct_meeting.cuh
+constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in handshake.cuh
 const Bytes kUntouched(kElements * 4, std::byte{0xA5});
 
 class DirectFaults : public LayoutTest {
@@ -257,7 +257,7 @@ class DirectGuards : public ::testing::Test {
 
   void launch() {
     DeviceGuard guard(0);
-    LineExchange call{.operation = DeviceOperation::kAllGather};
+    ExchangeCall call{.operation = DeviceOperation::kAllGather};
     ExchangePlaces places{.num_blocks = kNumBlocks};
     for (int rank = 0; rank < ranks_->size(); ++rank) {
       call.sends[rank] = {source_->data(), kBytes};
@@ -270,11 +270,11 @@ class DirectGuards : public ::testing::Test {
 
   void launch_reduction() {
     DeviceGuard guard(0);
-    const LineReduction call{.input = source_->data(),
-                             .output = targets_[0].data(),
-                             .num_elements = kBytes / sizeof(float),
-                             .dtype = DataType::kFloat32,
-                             .reduction = Reduction::kSum};
+    const ReduceCall call{.input = source_->data(),
+                          .output = targets_[0].data(),
+                          .num_elements = kBytes / sizeof(float),
+                          .dtype = DataType::kFloat32,
+                          .reduction = Reduction::kSum};
     const ReductionPlaces places{.input = {}, .output = places_[0], .num_blocks = kNumBlocks};
     require(all_reduce_direct(ranks_->team(0), call, places, ranks_->stream(0)));
     began_ = Clock::now();

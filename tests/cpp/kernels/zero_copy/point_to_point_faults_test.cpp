@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kShortTimeoutNs = 50'000'000;
 constexpr size_t kBytes = 3'000'000;
 constexpr uint32_t kTag = 7;
-constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in direct_messages.cuh
+constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in point_to_point.cuh
 
 // What one end calls.
 struct End {
@@ -54,7 +54,7 @@ class MessageFaults : public LayoutTest {
 
   void send(End end = {}) {
     DeviceGuard guard(ranks_->device(0));
-    LineExchange call{
+    ExchangeCall call{
         .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .sends_to = 1u << 1};
     call.sends[1] = {tensors_[0].data(), end.num_bytes, end.tag};
     require(exchange_messages(ranks_->team(0), call, {.sends_to = end.is_direct ? 1u << 1 : 0}, ranks_->stream(0)));
@@ -62,7 +62,7 @@ class MessageFaults : public LayoutTest {
 
   void receive(End end = {}) {
     DeviceGuard guard(ranks_->device(1));
-    LineExchange call{
+    ExchangeCall call{
         .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
     call.receives[0] = {tensors_[1].data(), end.num_bytes, end.tag};
     MessagePlaces direct{.receives_from = end.is_direct ? 1u << 0 : 0};
@@ -190,7 +190,7 @@ TEST_P(MessageFaults, mismatches_are_seen_by_both_sides) {
 }
 
 // One side's message is a small one. The other is ended by its host, which hears of it.
-TEST_P(MessageFaults, mismatch_between_direct_messages_and_lines) {
+TEST_P(MessageFaults, mismatch_between_direct_messages_and_ll128) {
   const End small{.num_bytes = 1000, .is_direct = false};
   set_up_ranks(kShortTimeoutNs);
   send();

@@ -16,7 +16,7 @@ struct Case {
   int64_t least_direct = 0;  // messages of so many bytes go directly
   size_t misalignment_of_sends = 0;
   size_t misalignment_of_receives = 0;
-  LineShape shape{};
+  Ll128Shape shape{};
 };
 
 // All messages of one batch, each in buffers of its own.
@@ -42,7 +42,7 @@ class Messages {
 
   // The messages to and from the peers in these masks.
   void enqueue(int rank, uint32_t to, uint32_t from, StreamView stream) const {
-    LineExchange call{
+    ExchangeCall call{
         .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .shape = what_.shape};
     MessagePlaces direct;
     for (int peer = 0; peer < ranks_.size(); ++peer) {
@@ -173,17 +173,17 @@ TEST_P(DirectMessages, large) {
 }
 
 TEST_P(DirectMessages, any_shape) {
-  for (const LineShape shape : {LineShape{1, 1}, {2, 4}, {1, 8}, {0, 16}, {2, 16}, {0, 5}}) {
+  for (const Ll128Shape shape : {Ll128Shape{1, 1}, {2, 4}, {1, 8}, {0, 16}, {2, 16}, {0, 5}}) {
     if (static_cast<uint32_t>(shape.num_lanes) >= ranks_->team(0).layout.channels[1].num_lanes) continue;
     check({.sizes = all(50'001), .shape = shape});
   }
 }
 
-TEST_P(DirectMessages, beside_messages_over_lines) {
+TEST_P(DirectMessages, beside_messages_over_ll128) {
   for (int round = 0; round < 20; ++round) check({uneven(300'000), 50'000});
 }
 
-TEST_P(DirectMessages, a_miss_is_made_good_by_lines) {
+TEST_P(DirectMessages, a_miss_is_made_good_by_ll128) {
   for (int source = 0; source < ranks_->size(); ++source) {
     const int target = (source + 1) % ranks_->size();
     const Messages messages(*ranks_, {all(100'001)}, random_);
@@ -198,7 +198,7 @@ TEST_P(DirectMessages, a_miss_is_made_good_by_lines) {
   }
 }
 
-TEST_P(DirectMessages, a_misaligned_tensor_is_sent_over_lines) {
+TEST_P(DirectMessages, a_misaligned_tensor_is_sent_over_ll128) {
   for (const Case& what : {Case{.sizes = all(100'001), .misalignment_of_sends = 8},
                            Case{.sizes = all(100'001), .misalignment_of_receives = 4},
                            Case{.sizes = ring(100'001), .misalignment_of_sends = 3, .misalignment_of_receives = 3}}) {
@@ -247,7 +247,7 @@ TEST_P(DirectMessages, each_edge_and_direction_on_a_stream_of_its_own) {
 }
 
 // Rank 0 sends to two ranks in one batch. The first is to hear of the second before it receives, and the second's
-// message goes over lines: neither waits for the other.
+// message goes over LL128: neither waits for the other.
 TEST_P(DirectMessages, those_of_a_batch_do_not_wait_for_each_other) {
   if (ranks_->size() < 3) GTEST_SKIP() << "needs three ranks";
   Sizes sizes = all(kNone);

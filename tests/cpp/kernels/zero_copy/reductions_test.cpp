@@ -118,7 +118,7 @@ class DirectReductions : public RanksTest {
     if (way == Way::kDeclined) ranks_->withdraw(0, 1, places[1].inputs[0]);
     if (way == Way::kDirect) ++num_direct_;
     ranks_->for_each([&](int rank) {
-      LineReduceScatter call{.output = outputs[rank].data(),
+      ReduceScatterCall call{.output = outputs[rank].data(),
                              .dtype = what.dtype,
                              .reduction = what.reduction,
                              .premul_factor = kPremulFactor};
@@ -215,7 +215,7 @@ TEST_P(DirectReductions, reduce_scatter_uneven_and_declined) {
   }
 }
 
-// One rank does not reach one tensor that it needs: all decline, and the line kernel does the work.
+// One rank does not reach one tensor that it needs: all decline, and the LL128 kernel does the work.
 TEST_P(DirectReductions, a_miss_on_one_rank_makes_all_decline) {
   const Case what = with_blocks({100'003, DataType::kBFloat16});
   for (int rank = 0; rank < ranks_->size(); ++rank) {
@@ -263,7 +263,7 @@ TEST_P(DirectReductions, a_misaligned_tensor_makes_all_decline) {
 }
 
 // Direct kernels, declined ones, and packets take turns over one epoch.
-TEST_P(DirectReductions, random_sequence_with_lines_and_ll) {
+TEST_P(DirectReductions, random_sequence_with_ll128_and_ll) {
   std::vector<std::unique_ptr<Reduced>> operations;
   for (int number = 0; number < 100; ++number) {
     const Case what{random_() % 60'000, DataType::kBFloat16, Reduction::kSum, kNoRoot,

@@ -20,32 +20,32 @@ inline void expect_states(const DeviceRanks& ranks, uint32_t num_direct, uint32_
   }
 }
 
-inline Status all_reduce_either_way(const DeviceTeam& team, LineReduction call, const ReductionPlaces& places,
+inline Status all_reduce_either_way(const DeviceTeam& team, ReduceCall call, const ReductionPlaces& places,
                                     StreamView stream) {
   if (Status status = all_reduce_direct(team, call, places, stream); !status.ok()) return status;
   call.when = When::kIfDeclined;
-  return all_reduce_lines(team, call, stream);
+  return ll128_all_reduce(team, call, stream);
 }
 
-inline Status reduce_scatter_either_way(const DeviceTeam& team, LineReduceScatter call,
+inline Status reduce_scatter_either_way(const DeviceTeam& team, ReduceScatterCall call,
                                         const ReduceScatterPlaces& places, StreamView stream) {
   if (Status status = reduce_scatter_direct(team, call, places, stream); !status.ok()) return status;
   call.when = When::kIfDeclined;
-  return reduce_scatter_lines(team, call, stream);
+  return ll128_reduce_scatter(team, call, stream);
 }
 
-inline Status broadcast_either_way(const DeviceTeam& team, LineBroadcast call, const BroadcastPlaces& places,
+inline Status broadcast_either_way(const DeviceTeam& team, BroadcastCall call, const BroadcastPlaces& places,
                                    StreamView stream) {
   if (Status status = broadcast_direct(team, call, places, stream); !status.ok()) return status;
   call.when = When::kIfDeclined;
-  return broadcast_lines(team, call, stream);
+  return ll128_broadcast(team, call, stream);
 }
 
-inline Status exchange_either_way(const DeviceTeam& team, LineExchange call, const ExchangePlaces& places,
+inline Status exchange_either_way(const DeviceTeam& team, ExchangeCall call, const ExchangePlaces& places,
                                   StreamView stream) {
   if (Status status = exchange_direct(team, call, places, stream); !status.ok()) return status;
   call.when = When::kIfDeclined;
-  return exchange_lines(team, call, stream);
+  return ll128_exchange(team, call, stream);
 }
 
 }  // namespace axon::testing
