@@ -11,8 +11,8 @@
 // is laid out by each operation.
 //
 // *Lines*, for the others: 128 bytes, 120 of data and the sequence number, stored as one by 8 threads of a warp. A warp
-// stores 8 lines, a *frame*, at a time. A directed edge has *lanes*; a lane is a ring of frames in the receiver's block
-// and a credit word in the sender's, which tells how many frames the receiver has taken since the team began.
+// stores 8 lines, a *warp chunk*, at a time. A directed edge has *lanes*; a lane is a ring of chunks in the receiver's
+// block and a credit word in the sender's, which tells how many chunks the receiver has taken since the team began.
 //
 // *Direct* kernels, for large collectives, read and write the peers' tensors themselves. A tensor lies in a *segment*,
 // what its process allocated as one, which the peers map in the background. The ranks tell each other in packets where
@@ -33,8 +33,8 @@ inline constexpr int kMaxTeamRanks = 16;
 inline constexpr int kMaxBlocks = 64;  // of a packet or direct launch; each reads its own copy of the epoch
 inline constexpr int kNumChannels = 2;
 inline constexpr int kNoRoot = 31;
-inline constexpr size_t kFrameBytes = 1024;        // in a ring
-inline constexpr size_t kFramePayloadBytes = 960;  // of a message
+inline constexpr size_t kWarpChunkBytes = 1024;        // in a ring
+inline constexpr size_t kWarpChunkPayloadBytes = 960;  // of a message
 
 struct alignas(16) LlPacket {
   uint32_t low;
@@ -94,7 +94,7 @@ enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismat
 struct FaultReport {
   FaultCode code;
   int32_t peer;             // the rank that was missing, disagreed or has ended
-  uint64_t sequence;        // collectives: the epoch; point to point: how many frames the lane had moved
+  uint64_t sequence;        // collectives: the epoch; point to point: how many chunks the lane had moved
   DeviceDescriptor ours;    // what this rank was doing
   DeviceDescriptor theirs;  // for a mismatch
   uint32_t our_tag;         // of a point-to-point message
@@ -124,20 +124,20 @@ enum class Channel : uint8_t { kCollective = 0, kPointToPoint = 1 };
 // bytes.
 struct ChannelLayout {
   uint32_t num_lanes;    // of a directed edge
-  uint32_t ring_frames;  // of a lane; a power of two
-  uint64_t rings;        // [peer][lane]: frames from that peer
+  uint32_t ring_chunks;  // of a lane; a power of two
+  uint64_t rings;        // [peer][lane]: chunks from that peer
   uint64_t credits;      // [peer][lane] LaneCredit: written by the peer
   uint64_t counters;     // [peer][lane] LaneCounters: read and written by us alone
 };
 
-// How many of our frames a peer has taken since the team began. A sector of its own, since another GPU writes it.
+// How many of our chunks a peer has taken since the team began. A sector of its own, since another GPU writes it.
 struct alignas(32) LaneCredit {
-  uint64_t frames_taken;
+  uint64_t chunks_taken;
 };
 
 struct LaneCounters {
-  uint64_t frames_sent;
-  uint64_t frames_received;
+  uint64_t chunks_sent;
+  uint64_t chunks_received;
 };
 
 // Large point-to-point messages of a directed edge are counted, from 1.

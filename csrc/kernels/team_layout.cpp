@@ -6,13 +6,13 @@
 namespace axon {
 namespace {
 
-// A sender keeps about a round trip's worth of frames under way, 1 MiB over all lanes at NVLink's rate: so many of a
+// A sender keeps about a round trip's worth of chunks under way, 1 MiB over all lanes at NVLink's rate: so many of a
 // lane, and these many lanes; where there is little room, rather lanes than longer ones. Senders and receivers take up
-// to 4 frames at a time, and neither waits for the other as long as a ring holds two such batches.
+// to 4 chunks at a time, and neither waits for the other as long as a ring holds two such batches.
 constexpr uint32_t kMostLanes = 512;              // of a channel, over all edges into a rank
 constexpr uint32_t kMostPointToPointLanes = 256;  // of an edge: one alone may carry everything
-constexpr uint32_t kRingFrames = 16;
-constexpr uint32_t kFewestRingFrames = 8;
+constexpr uint32_t kRingChunks = 16;
+constexpr uint32_t kFewestRingChunks = 8;
 constexpr uint64_t kAlignment = 128;
 constexpr uint64_t kStateBytes = (sizeof(TeamState) + kAlignment - 1) / kAlignment * kAlignment;
 constexpr uint64_t kWordsShare = 64;  // one part of so many is more than state, rendezvous, credits and counters take
@@ -31,13 +31,13 @@ class Space {
 };
 
 ChannelLayout place_channel(Space& space, uint32_t num_peers, uint64_t ring_bytes, uint32_t most_lanes) {
-  const auto frames_an_edge = static_cast<uint32_t>(ring_bytes / kFrameBytes / num_peers);
-  const uint32_t ring_frames = frames_an_edge >= 16 * kRingFrames ? kRingFrames : kFewestRingFrames;
-  const uint32_t num_lanes = std::min(most_lanes, frames_an_edge / ring_frames);
+  const auto chunks_per_peer = static_cast<uint32_t>(ring_bytes / kWarpChunkBytes / num_peers);
+  const uint32_t ring_chunks = chunks_per_peer >= 16 * kRingChunks ? kRingChunks : kFewestRingChunks;
+  const uint32_t num_lanes = std::min(most_lanes, chunks_per_peer / ring_chunks);
   const uint64_t all_lanes = uint64_t{num_peers} * num_lanes;
   return {.num_lanes = num_lanes,
-          .ring_frames = ring_frames,
-          .rings = space.take(all_lanes * ring_frames * kFrameBytes),
+          .ring_chunks = ring_chunks,
+          .rings = space.take(all_lanes * ring_chunks * kWarpChunkBytes),
           .credits = space.take(all_lanes * sizeof(LaneCredit)),
           .counters = space.take(all_lanes * sizeof(LaneCounters))};
 }

@@ -1,7 +1,7 @@
-// Lanes: rings of frames with flow control. Whole warps call all of this.
+// Lanes: rings of chunks with flow control. Whole warps call all of this.
 //
-// A frame's flag is its number on the lane, from 1, in 64 bits: it never repeats, so the ring needs no cleaning. The
-// receiver writes how many frames it has taken into the sender's credit word: only after their payload is in registers,
+// A chunk's flag is its number on the lane, from 1, in 64 bits: it never repeats, so the ring needs no cleaning. The
+// receiver writes how many chunks it has taken into the sender's credit word: only after their payload is in registers,
 // so the sender may overwrite them. Both ends count in device memory, so launches and replays of graphs go on from
 // there. The one warp that has a lane in a launch advances its counters; the number of lanes may change from launch to
 // launch, as long as both ends use the same for a message.
@@ -13,12 +13,12 @@
 
 namespace axon::device {
 
-// Frames that a warp moves at a time, and how many such batches it has under way: enough to cover the latency of
+// Chunks that a warp moves at a time, and how many such batches it has under way: enough to cover the latency of
 // memory, few enough for the registers of 16 warps. A ring has room for two batches, so that neither end can wait for a
 // batch that the other has no room for.
-inline constexpr uint32_t kBatchFrames = 2;
+inline constexpr uint32_t kBatchChunks = 2;
 inline constexpr uint32_t kBatches = 2;
-inline constexpr uint32_t kCreditFrames = 4;  // credit is given for so many, and for the rest at the end
+inline constexpr uint32_t kCreditChunks = 4;  // credit is given for so many, and for the rest at the end
 
 // What the waits of a kernel need to know.
 struct Site {
@@ -37,12 +37,12 @@ struct Site {
   // The ring into `receiver` from `sender`.
   __device__ __forceinline__ std::byte* ring(int receiver, int sender, uint32_t number) const {
     return team.blocks[receiver] + channel.rings +
-           uint64_t{lane_index(receiver, sender, number)} * channel.ring_frames * kFrameBytes;
+           uint64_t{lane_index(receiver, sender, number)} * channel.ring_chunks * kWarpChunkBytes;
   }
 
   __device__ __forceinline__ uint64_t* credit(int sender, int receiver, uint32_t number) const {
     return &reinterpret_cast<LaneCredit*>(team.blocks[sender] + channel.credits)[lane_index(sender, receiver, number)]
-                .frames_taken;
+                .chunks_taken;
   }
 
   __device__ __forceinline__ LaneCounters* counters(int peer, uint32_t number) const {
@@ -50,16 +50,16 @@ struct Site {
            lane_index(team.rank, peer, number);
   }
 
-  __device__ __forceinline__ uint32_t slot_offset(uint32_t frame) const {
-    return (frame & (channel.ring_frames - 1)) * static_cast<uint32_t>(kFrameBytes);
+  __device__ __forceinline__ uint32_t slot_offset(uint32_t chunk) const {
+    return (chunk & (channel.ring_chunks - 1)) * static_cast<uint32_t>(kWarpChunkBytes);
   }
 
   // True while there is no reason to give up; the same for the whole warp.
-  __device__ __forceinline__ bool may_wait(Patience& patience, int peer, uint64_t frame) const {
+  __device__ __forceinline__ bool may_wait(Patience& patience, int peer, uint64_t chunk) const {
     const auto fault = __shfl_sync(kWholeWarp, static_cast<uint32_t>(patience.after_poll([peer] { return peer; })), 0);
     if (fault == 0) return true;
     if (thread_of_warp() == 0) {
-      report_fault(team, {.code = static_cast<FaultCode>(fault), .peer = peer, .sequence = frame, .ours = ours});
+      report_fault(team, {.code = static_cast<FaultCode>(fault), .peer = peer, .sequence = chunk, .ours = ours});
     }
     return false;
   }
@@ -74,18 +74,18 @@ class OutLanes {
     const int peer = static_cast<int>(thread_of_warp());
     ring_ = site.ring(peer, site.team.rank, number);
     credit_ = site.credit(site.team.rank, peer, number);
-    sent_ = load_relaxed(&site.counters(peer, number)->frames_sent);
+    sent_ = load_relaxed(&site.counters(peer, number)->chunks_sent);
     taken_ = load_relaxed(credit_);
   }
 
   // Until every ring has room for so many more; pairs with the credit that InLanes gives. Looks at what it read the
   // last time, and reads again for the next: mostly nobody waits. False: gave up.
-  __device__ __forceinline__ bool await_room(uint32_t num_frames) {
+  __device__ __forceinline__ bool await_room(uint32_t num_chunks) {
     Patience patience(site_.team);
     for (;;) {
       bool has_room = true;
       if (is_used()) {
-        has_room = sent_ + num_frames - taken_ <= site_.channel.ring_frames;
+        has_room = sent_ + num_chunks - taken_ <= site_.channel.ring_chunks;
         taken_ = load_relaxed(credit_);
       }
       const unsigned lacking = __ballot_sync(kWholeWarp, !has_room);
@@ -95,24 +95,24 @@ class OutLanes {
     }
   }
 
-  // To one of the ranks: the first `num_frames` of the shares. There must be room.
-  template <uint32_t kFrames>
-  __device__ __forceinline__ void send(int rank, uint32_t num_frames, const Share (&shares)[kFrames]) {
+  // To one of the ranks: the first `num_chunks` of the shares. There must be room.
+  template <uint32_t kChunks>
+  __device__ __forceinline__ void send(int rank, uint32_t num_chunks, const Share (&shares)[kChunks]) {
     const uint64_t first = __shfl_sync(kWholeWarp, sent_, rank);
     auto* ring = reinterpret_cast<std::byte*>(__shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(ring_), rank));
     __syncwarp();
 #pragma unroll
-    for (uint32_t k = 0; k < kFrames; ++k) {
-      if (k < num_frames) {
-        store_frame(ring + site_.slot_offset(static_cast<uint32_t>(first) + k), shares[k], first + k + 1);
+    for (uint32_t k = 0; k < kChunks; ++k) {
+      if (k < num_chunks) {
+        store_chunk(ring + site_.slot_offset(static_cast<uint32_t>(first) + k), shares[k], first + k + 1);
       }
     }
-    if (thread_of_warp() == static_cast<uint32_t>(rank)) sent_ += num_frames;
+    if (thread_of_warp() == static_cast<uint32_t>(rank)) sent_ += num_chunks;
   }
 
   // For the next launch.
   __device__ __forceinline__ void finish() {
-    if (is_used()) store_relaxed(&site_.counters(static_cast<int>(thread_of_warp()), number_)->frames_sent, sent_);
+    if (is_used()) store_relaxed(&site_.counters(static_cast<int>(thread_of_warp()), number_)->chunks_sent, sent_);
   }
 
  private:
@@ -134,32 +134,32 @@ class InLanes {
     const int peer = static_cast<int>(thread_of_warp());
     ring_ = site.ring(site.team.rank, peer, number);
     credit_ = site.credit(peer, site.team.rank, number);
-    received_ = load_relaxed(&site.counters(peer, number)->frames_received);
+    received_ = load_relaxed(&site.counters(peer, number)->chunks_received);
     polled_ = static_cast<uint32_t>(received_);
   }
 
-  // Asks for the next frames from one of the ranks, without waiting for the answer.
-  template <uint32_t kFrames>
-  __device__ __forceinline__ void poll(int rank, uint32_t num_frames, Share (&shares)[kFrames]) {
-    if (num_frames == 0) return;  // a warp does not end before its last load
-    load_frames(ring_of(rank), __shfl_sync(kWholeWarp, polled_, rank), shares);
-    if (thread_of_warp() == static_cast<uint32_t>(rank)) polled_ += num_frames;
+  // Asks for the next chunks from one of the ranks, without waiting for the answer.
+  template <uint32_t kChunks>
+  __device__ __forceinline__ void poll(int rank, uint32_t num_chunks, Share (&shares)[kChunks]) {
+    if (num_chunks == 0) return;  // a warp does not end before its last load
+    load_chunks(ring_of(rank), __shfl_sync(kWholeWarp, polled_, rank), shares);
+    if (thread_of_warp() == static_cast<uint32_t>(rank)) polled_ += num_chunks;
   }
 
-  // Until the frames that were polled for first are in the shares. False: gave up.
-  template <uint32_t kFrames>
-  __device__ __forceinline__ bool await(int rank, uint32_t num_frames, Share (&shares)[kFrames]) {
+  // Until the chunks that were polled for first are in the shares. False: gave up.
+  template <uint32_t kChunks>
+  __device__ __forceinline__ bool await(int rank, uint32_t num_chunks, Share (&shares)[kChunks]) {
     const uint64_t first = __shfl_sync(kWholeWarp, received_, rank);
     Patience patience(site_.team);
-    while (!have_arrived(shares, num_frames, first + 1)) {
+    while (!have_arrived(shares, num_chunks, first + 1)) {
       if (!site_.may_wait(patience, rank, first)) return false;
-      load_frames(ring_of(rank), static_cast<uint32_t>(first), shares);
+      load_chunks(ring_of(rank), static_cast<uint32_t>(first), shares);
     }
 #pragma unroll
-    for (uint32_t k = 0; k < kFrames; ++k) drop_flag(shares[k]);
+    for (uint32_t k = 0; k < kChunks; ++k) drop_flag(shares[k]);
     if (thread_of_warp() == static_cast<uint32_t>(rank)) {
-      received_ += num_frames;
-      if (received_ % kCreditFrames < num_frames) store_relaxed(credit_, received_);
+      received_ += num_chunks;
+      if (received_ % kCreditChunks < num_chunks) store_relaxed(credit_, received_);
     }
     return true;
   }
@@ -167,7 +167,7 @@ class InLanes {
   __device__ __forceinline__ void finish() {
     if (credit_ == nullptr) return;
     store_relaxed(credit_, received_);
-    store_relaxed(&site_.counters(static_cast<int>(thread_of_warp()), number_)->frames_received, received_);
+    store_relaxed(&site_.counters(static_cast<int>(thread_of_warp()), number_)->chunks_received, received_);
   }
 
  private:
@@ -176,11 +176,11 @@ class InLanes {
   }
 
   // Always as many: loads without conditions stay under way together, and what is too many is not looked at.
-  template <uint32_t kFrames>
-  __device__ __forceinline__ void load_frames(const std::byte* ring, uint32_t first, Share (&shares)[kFrames]) const {
+  template <uint32_t kChunks>
+  __device__ __forceinline__ void load_chunks(const std::byte* ring, uint32_t first, Share (&shares)[kChunks]) const {
     __syncwarp();
 #pragma unroll
-    for (uint32_t k = 0; k < kFrames; ++k) shares[k] = load_frame(ring + site_.slot_offset(first + k));
+    for (uint32_t k = 0; k < kChunks; ++k) shares[k] = load_chunk(ring + site_.slot_offset(first + k));
   }
 
   const Site& site_;

@@ -1,4 +1,4 @@
-// Messages over direct edges: each is cut in frames, dealt out over the lanes of its edge.
+// Messages over direct edges: each is cut in chunks, dealt out over the lanes of its edge.
 //
 // Steps: 1. Bytes out a rank: what it sends, 16/15 on the wire. Sending and receiving warps share nothing, so both
 // directions run at once and no order of calls can deadlock. The own block is copied by warps of its own meanwhile.
@@ -39,8 +39,8 @@ __device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArgument
 __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& job) {
   const InputMessage input(block.send, block.send_bytes);
   const OutputMessage output(block.receive, block.receive_bytes);
-  for (Stride<kBatchFrames> stride(input.num_frames(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
-    Share shares[kBatchFrames];
+  for (Stride<kBatchChunks> stride(input.num_chunks(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
+    Share shares[kBatchChunks];
     load(input, stride, shares);
     store(output, stride, shares);
   }

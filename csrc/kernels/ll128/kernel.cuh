@@ -64,7 +64,7 @@ __device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault,
 class Sender {
  public:
   __device__ __forceinline__ Sender(OutLanes& out, const InputMessage& message, const Job& job)
-      : out_(out), message_(message), stride_(message.num_frames(), job.num_lanes, job.lane) {
+      : out_(out), message_(message), stride_(message.num_chunks(), job.num_lanes, job.lane) {
 #pragma unroll
     for (uint32_t k = 0; k < kBatches; ++k) load(message_, stride_.batches_on(k), shares_[k]);
   }
@@ -86,15 +86,15 @@ class Sender {
  private:
   OutLanes& out_;
   InputMessage message_;
-  Stride<kBatchFrames> stride_;
-  Share shares_[kBatches][kBatchFrames];
+  Stride<kBatchChunks> stride_;
+  Share shares_[kBatches][kBatchChunks];
 };
 
 // … in receiving one, likewise.
 class Receiver {
  public:
   __device__ __forceinline__ Receiver(InLanes& in, const OutputMessage& message, int peer, const Job& job)
-      : in_(in), message_(message), peer_(peer), stride_(message.num_frames(), job.num_lanes, job.lane) {
+      : in_(in), message_(message), peer_(peer), stride_(message.num_chunks(), job.num_lanes, job.lane) {
 #pragma unroll
     for (uint32_t k = 0; k < kBatches; ++k) in_.poll(peer_, stride_.batches_on(k).batch_size(), shares_[k]);
   }
@@ -117,8 +117,8 @@ class Receiver {
   InLanes& in_;
   OutputMessage message_;
   int peer_;
-  Stride<kBatchFrames> stride_;
-  Share shares_[kBatches][kBatchFrames];
+  Stride<kBatchChunks> stride_;
+  Share shares_[kBatches][kBatchChunks];
 };
 
 }  // namespace axon::device

@@ -23,7 +23,8 @@ uint32_t divide_up(uint32_t a, uint32_t b) {
 
 uint32_t JobPlan::lanes_for(size_t num_bytes) const noexcept {
   const uint32_t most = num_bytes < kLongBytes ? limits_.of_short : limits_.of_long;
-  return static_cast<uint32_t>(std::min<size_t>(most, (num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes));
+  return static_cast<uint32_t>(
+      std::min<size_t>(most, (num_bytes + kWarpChunkPayloadBytes - 1) / kWarpChunkPayloadBytes));
 }
 
 JobTable JobPlan::table() const noexcept {
@@ -78,8 +79,8 @@ Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, L
 
 Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept {
   const auto num_owners = static_cast<uint64_t>(std::popcount(owners));
-  const uint64_t num_frames = (num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes;
-  const uint64_t stride = (num_frames + num_owners - 1) / num_owners * kFramePayloadBytes;
+  const uint64_t num_chunks = (num_bytes + kWarpChunkPayloadBytes - 1) / kWarpChunkPayloadBytes;
+  const uint64_t stride = (num_chunks + num_owners - 1) / num_owners * kWarpChunkPayloadBytes;
   Shards shards;
   uint64_t begin = 0;
   for (int rank = 0; rank < num_ranks; ++rank) {

@@ -35,7 +35,7 @@ class JobPlan {
  public:
   JobPlan(int rank, LaneLimits limits) noexcept : rank_(rank), limits_(limits) {}
 
-  // Lanes of a message, the same at both ends: one a frame, while they last. An empty message has none.
+  // Lanes of a message, the same at both ends: one a chunk, while they last. An empty message has none.
   uint32_t lanes_for(size_t num_bytes) const noexcept;
 
   void add_control() noexcept { sizes_[kControlGroup] = 1; }
@@ -62,7 +62,7 @@ Result<LaneLimits> choose_message_lanes(uint32_t available, Ll128Shape wish);
 // … of a reduction whose totals go back: a warp a lane for what a rank sends, what it receives, and what is its own.
 Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, Ll128Shape wish);
 
-// Shards of whole frames, one a bit of `owners`, in the order of their ranks; the others are empty.
+// Shards of whole chunks, one a bit of `owners`, in the order of their ranks; the others are empty.
 struct Shards {
   std::array<uint64_t, kMaxTeamRanks> begins{};
   std::array<uint64_t, kMaxTeamRanks> sizes{};
@@ -72,7 +72,7 @@ Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept;
 // The kernels; null where there is none.
 struct ReduceKernels {
   const void* for_short = nullptr;
-  const void* for_long = nullptr;  // many frames a warp; takes smaller blocks
+  const void* for_long = nullptr;  // many chunks a warp; takes smaller blocks
 };
 const void* ll128_exchange_kernel_address() noexcept;
 const void* ll128_message_kernel_address() noexcept;  // an exchange some of whose messages may go directly

@@ -1,4 +1,4 @@
-// A message in user memory, of any alignment and size, as a run of frames' payloads.
+// A message in user memory, of any alignment and size, as a run of chunks' payloads.
 #pragma once
 
 #include "kernels/ll128/warp_chunk.cuh"
@@ -35,9 +35,9 @@ __device__ __forceinline__ Granule shifted(Granule a, Granule b, uint32_t shift)
   return {a.low >> bits | a.high << 1 << rest, a.high >> bits | b.low << 1 << rest};
 }
 
-// Of a frame that is not whole, or not aligned.
-__device__ __noinline__ inline void store_odd_share(std::byte* data, size_t num_bytes, uint32_t frame, Share share) {
-  const uint32_t begin = frame * kFrameGranules;
+// Of a chunk that is not whole, or not aligned.
+__device__ __noinline__ inline void store_odd_share(std::byte* data, size_t num_bytes, uint32_t chunk, Share share) {
+  const uint32_t begin = chunk * kChunkGranules;
   store_odd_granule(data, num_bytes, begin + Share::first_granule(), share.first);
   if (!holds_flag()) store_odd_granule(data, num_bytes, begin + Share::second_granule(), share.second);
 }
@@ -46,8 +46,8 @@ __device__ __forceinline__ uint32_t count_granules(size_t num_bytes) {
   return static_cast<uint32_t>((num_bytes + sizeof(Granule) - 1) / sizeof(Granule));
 }
 
-__device__ __forceinline__ uint32_t count_frames(size_t num_bytes) {
-  return static_cast<uint32_t>((num_bytes + kFramePayloadBytes - 1) / kFramePayloadBytes);
+__device__ __forceinline__ uint32_t count_chunks(size_t num_bytes) {
+  return static_cast<uint32_t>((num_bytes + kWarpChunkPayloadBytes - 1) / kWarpChunkPayloadBytes);
 }
 
 // To be sent. Read in aligned granules that hold at least a byte of it; their other bytes are dropped, or travel behind
@@ -57,21 +57,21 @@ class InputMessage {
  public:
   __device__ __forceinline__ InputMessage(const std::byte* data, size_t num_bytes)
       : shift_(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(data) % sizeof(Granule))),
-        num_frames_(count_frames(num_bytes)),
+        num_chunks_(count_chunks(num_bytes)),
         last_(count_granules(num_bytes + shift_) - 1),
         granules_(reinterpret_cast<const Granule*>(data - shift_)) {}
 
-  __device__ __forceinline__ uint32_t num_frames() const { return num_frames_; }
+  __device__ __forceinline__ uint32_t num_chunks() const { return num_chunks_; }
   __device__ __forceinline__ bool is_aligned() const { return shift_ == 0; }
 
-  __device__ __forceinline__ Share load_aligned(uint32_t frame) const {
-    const uint32_t begin = frame * kFrameGranules;
+  __device__ __forceinline__ Share load_aligned(uint32_t chunk) const {
+    const uint32_t begin = chunk * kChunkGranules;
     return {granule(begin + Share::first_granule()), granule(begin + Share::second_granule())};
   }
 
-  __device__ __forceinline__ Share load_shifted(uint32_t frame) const {
-    const uint32_t first = frame * kFrameGranules + Share::first_granule();
-    const uint32_t second = frame * kFrameGranules + Share::second_granule();
+  __device__ __forceinline__ Share load_shifted(uint32_t chunk) const {
+    const uint32_t first = chunk * kChunkGranules + Share::first_granule();
+    const uint32_t second = chunk * kChunkGranules + Share::second_granule();
     return {shifted(granule(first), granule(first + 1), shift_), shifted(granule(second), granule(second + 1), shift_)};
   }
 
@@ -79,7 +79,7 @@ class InputMessage {
   __device__ __forceinline__ Granule granule(uint32_t index) const { return granules_[min(index, last_)]; }
 
   uint32_t shift_;  // of the data behind the first granule's begin
-  uint32_t num_frames_;
+  uint32_t num_chunks_;
   uint32_t last_;
   const Granule* granules_;
 };
@@ -90,16 +90,16 @@ class OutputMessage {
   __device__ __forceinline__ OutputMessage(std::byte* data, size_t num_bytes)
       : data_(data),
         num_bytes_(num_bytes),
-        num_even_frames_(is_aligned(data, sizeof(Granule)) ? static_cast<uint32_t>(num_bytes / kFramePayloadBytes)
-                                                           : 0) {}
+        num_whole_chunks_(is_aligned(data, sizeof(Granule)) ? static_cast<uint32_t>(num_bytes / kWarpChunkPayloadBytes)
+                                                            : 0) {}
 
-  __device__ __forceinline__ uint32_t num_frames() const { return count_frames(num_bytes_); }
+  __device__ __forceinline__ uint32_t num_chunks() const { return count_chunks(num_bytes_); }
   // Whole and aligned.
-  __device__ __forceinline__ bool is_even(uint32_t frame) const { return frame < num_even_frames_; }
+  __device__ __forceinline__ bool is_even(uint32_t chunk) const { return chunk < num_whole_chunks_; }
 
-  __device__ __forceinline__ void store(uint32_t frame, const Share& share) const {
-    if (!is_even(frame)) return store_odd_share(data_, num_bytes_, frame, share);
-    Granule* granules = reinterpret_cast<Granule*>(data_) + size_t{frame} * kFrameGranules;
+  __device__ __forceinline__ void store(uint32_t chunk, const Share& share) const {
+    if (!is_even(chunk)) return store_odd_share(data_, num_bytes_, chunk, share);
+    Granule* granules = reinterpret_cast<Granule*>(data_) + size_t{chunk} * kChunkGranules;
     granules[Share::first_granule()] = share.first;
     if (!holds_flag()) granules[Share::second_granule()] = share.second;
   }
@@ -107,28 +107,28 @@ class OutputMessage {
  private:
   std::byte* data_;
   size_t num_bytes_;
-  uint32_t num_even_frames_;
+  uint32_t num_whole_chunks_;
 };
 
-// The frames of a message that one of `num_lanes` warps moves: lane, lane + num_lanes, …; kFrames at a time.
-template <uint32_t kFrames>
+// The chunks of a message that one of `num_lanes` warps moves: lane, lane + num_lanes, …; kChunks at a time.
+template <uint32_t kChunks>
 class Stride {
  public:
-  __device__ __forceinline__ Stride(uint32_t num_frames, uint32_t num_lanes, uint32_t lane)
+  __device__ __forceinline__ Stride(uint32_t num_chunks, uint32_t num_lanes, uint32_t lane)
       : num_lanes_(num_lanes),
         next_(lane),
-        num_left_(lane < num_frames ? (num_frames - lane + num_lanes - 1) / num_lanes : 0) {}
+        num_left_(lane < num_chunks ? (num_chunks - lane + num_lanes - 1) / num_lanes : 0) {}
 
   __device__ __forceinline__ bool has_more() const { return num_left_ != 0; }
   // Of this batch: how many, and which is the k-th.
-  __device__ __forceinline__ uint32_t batch_size() const { return min(kFrames, num_left_); }
-  __device__ __forceinline__ uint32_t frame(uint32_t k) const { return next_ + k * num_lanes_; }
+  __device__ __forceinline__ uint32_t batch_size() const { return min(kChunks, num_left_); }
+  __device__ __forceinline__ uint32_t chunk(uint32_t k) const { return next_ + k * num_lanes_; }
   __device__ __forceinline__ void advance() { *this = batches_on(1); }
   // As it will be then.
   __device__ __forceinline__ Stride batches_on(uint32_t num_batches) const {
     Stride later(*this);
-    later.next_ += num_batches * kFrames * num_lanes_;
-    later.num_left_ -= min(num_batches * kFrames, num_left_);
+    later.next_ += num_batches * kChunks * num_lanes_;
+    later.num_left_ -= min(num_batches * kChunks, num_left_);
     return later;
   }
 
@@ -139,25 +139,25 @@ class Stride {
 };
 
 // One batch between a message and registers.
-template <uint32_t kFrames>
-__device__ __forceinline__ void load(const InputMessage& message, const Stride<kFrames>& stride,
-                                     Share (&shares)[kFrames]) {
+template <uint32_t kChunks>
+__device__ __forceinline__ void load(const InputMessage& message, const Stride<kChunks>& stride,
+                                     Share (&shares)[kChunks]) {
   if (!stride.has_more()) return;
   if (message.is_aligned()) {
 #pragma unroll
-    for (uint32_t k = 0; k < kFrames; ++k) shares[k] = message.load_aligned(stride.frame(k));
+    for (uint32_t k = 0; k < kChunks; ++k) shares[k] = message.load_aligned(stride.chunk(k));
   } else {
 #pragma unroll
-    for (uint32_t k = 0; k < kFrames; ++k) shares[k] = message.load_shifted(stride.frame(k));
+    for (uint32_t k = 0; k < kChunks; ++k) shares[k] = message.load_shifted(stride.chunk(k));
   }
 }
 
-template <uint32_t kFrames>
-__device__ __forceinline__ void store(const OutputMessage& message, const Stride<kFrames>& stride,
-                                      const Share (&shares)[kFrames]) {
+template <uint32_t kChunks>
+__device__ __forceinline__ void store(const OutputMessage& message, const Stride<kChunks>& stride,
+                                      const Share (&shares)[kChunks]) {
 #pragma unroll
-  for (uint32_t k = 0; k < kFrames; ++k) {
-    if (k < stride.batch_size()) message.store(stride.frame(k), shares[k]);
+  for (uint32_t k = 0; k < kChunks; ++k) {
+    if (k < stride.batch_size()) message.store(stride.chunk(k), shares[k]);
   }
 }
 

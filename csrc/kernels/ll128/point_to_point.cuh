@@ -1,4 +1,4 @@
-// The two ends of a message over LL128: its header, and its frames, dealt out over the lanes of the edge.
+// The two ends of a message over LL128: its header, and its chunks, dealt out over the lanes of the edge.
 #pragma once
 
 #include "kernels/ll128/kernel.cuh"

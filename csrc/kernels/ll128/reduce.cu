@@ -52,9 +52,9 @@ ReduceArguments arguments_of(DeviceOperation operation, DataType dtype, Reductio
 
 // Each rank for itself: the others may take the other kernel.
 bool is_long(const ReduceArguments& call, uint32_t num_lanes, Ll128Shape shape) {
-  constexpr uint64_t kFramesOfShort = 2;  // of a lane
+  constexpr uint64_t kChunksOfShort = 2;  // of a lane
   const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
-  return largest > kFramesOfShort * num_lanes * kFramePayloadBytes &&
+  return largest > kChunksOfShort * num_lanes * kWarpChunkPayloadBytes &&
          shape.warps_per_block <= kMostWarpsPerLongReduceBlock;
 }
 

@@ -1,5 +1,5 @@
 // Reductions over direct edges, in one pipeline: every contributor sends shard r of its input to rank r; rank r reduces
-// the parts of each frame as soon as all are there, in rank order, keeps the total and sends it to every receiver.
+// the parts of each chunk as soon as all are there, in rank order, keeps the total and sends it to every receiver.
 //
 // Steps: 2 (reduce_scatter: 1). Bytes out a rank: all_reduce 2(n−1)/n·S, 16/15 on the wire. Sources: reduce_scatter +
 // all_gather (Rabenseifner, 2004) over direct edges. Totals have lanes of their own, behind those of the contributions:
@@ -25,52 +25,52 @@ struct ReduceArguments {
   uint64_t shard_bytes[kMaxTeamRanks];
 };
 
-// Kernels for short messages reduce a frame at a time: less code to fetch before the first is done. Those for long ones
+// Kernels for short messages reduce a chunk at a time: less code to fetch before the first is done. Those for long ones
 // take more at once, and the registers for it.
 struct ShortReduce {
-  static constexpr uint32_t kFrames = 1;
+  static constexpr uint32_t kChunks = 1;
   static constexpr int kWarps = kMostWarpsPerBlock;
 };
 struct LongReduce {
-  static constexpr uint32_t kFrames = 4;
+  static constexpr uint32_t kChunks = 4;
   static constexpr int kWarps = kMostWarpsPerLongReduceBlock;
 };
 
-// The parts of a batch of frames, reduced.
-template <typename Arithmetic, uint32_t kFrames>
+// The parts of a batch of chunks, reduced.
+template <typename Arithmetic, uint32_t kChunks>
 class BatchTotals {
  public:
   __device__ __forceinline__ explicit BatchTotals(const ReducePlan& plan) : plan_(plan) {}
 
-  __device__ __forceinline__ void set(const Share (&part)[kFrames]) {
+  __device__ __forceinline__ void set(const Share (&part)[kChunks]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kFrames; ++k) {
+    for (uint32_t k = 0; k < kChunks; ++k) {
       totals_[k][0].set(plan_, part[k].first);
       totals_[k][1].set(plan_, part[k].second);
     }
   }
 
-  __device__ __forceinline__ void add(const Share (&part)[kFrames]) {
+  __device__ __forceinline__ void add(const Share (&part)[kChunks]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kFrames; ++k) {
+    for (uint32_t k = 0; k < kChunks; ++k) {
       totals_[k][0].add(plan_, part[k].first);
       totals_[k][1].add(plan_, part[k].second);
     }
   }
 
-  __device__ __forceinline__ void result(Share (&totals)[kFrames]) {
+  __device__ __forceinline__ void result(Share (&totals)[kChunks]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kFrames; ++k) totals[k] = {totals_[k][0].result(plan_), totals_[k][1].result(plan_)};
+    for (uint32_t k = 0; k < kChunks; ++k) totals[k] = {totals_[k][0].result(plan_), totals_[k][1].result(plan_)};
   }
 
  private:
   const ReducePlan& plan_;
-  Accumulator<Arithmetic, Granule> totals_[kFrames][2];
+  Accumulator<Arithmetic, Granule> totals_[kChunks][2];
 };
 
 // One warp's part in reducing the own shard. Two loads are under way: of this rank's part of the next batch, and of the
 // peer's part whose turn is next.
-template <typename Arithmetic, uint32_t kFrames>
+template <typename Arithmetic, uint32_t kChunks>
 class Reducer {
  public:
   __device__ __forceinline__ Reducer(const Site& site, const ReduceArguments& call, const Job& job)
@@ -82,7 +82,7 @@ class Reducer {
         in_(site, peers(), job.lane),
         out_(site, receivers_, call.first_total_lane + job.lane),
         totals_(call.plan),
-        stride_(input_.num_frames(), job.num_lanes, job.lane) {
+        stride_(input_.num_chunks(), job.num_lanes, job.lane) {
     begin_own(stride_);
     in_.poll(first_of(peers()), stride_.batch_size(), part_);
   }
@@ -99,13 +99,13 @@ class Reducer {
   static __device__ __forceinline__ int first_of(uint32_t ranks) { return __ffs(static_cast<int>(ranks)) - 1; }
   __device__ __forceinline__ uint32_t peers() const { return contributors_ & ~(1u << rank_); }
 
-  __device__ __forceinline__ void begin_own(const Stride<kFrames>& stride) {
+  __device__ __forceinline__ void begin_own(const Stride<kChunks>& stride) {
     if ((contributors_ >> rank_ & 1) != 0) load(input_, stride, own_);
   }
 
   // All parts of one batch. False: gave up.
   __device__ __forceinline__ bool take_parts() {
-    const Stride<kFrames> next = stride_.batches_on(1);
+    const Stride<kChunks> next = stride_.batches_on(1);
     for (uint32_t left = contributors_; left != 0; left &= left - 1) {
       const bool is_first = left == contributors_;
       const int rank = first_of(left);
@@ -124,7 +124,7 @@ class Reducer {
 
   // False: gave up.
   __device__ __forceinline__ bool pass_on() {
-    Share totals[kFrames];
+    Share totals[kChunks];
     totals_.result(totals);
     if (!out_.await_room(stride_.batch_size())) return false;
     for (uint32_t left = receivers_; left != 0; left &= left - 1) {
@@ -141,10 +141,10 @@ class Reducer {
   OutputMessage output_;
   InLanes in_;
   OutLanes out_;
-  BatchTotals<Arithmetic, kFrames> totals_;
-  Stride<kFrames> stride_;
-  Share own_[kFrames];
-  Share part_[kFrames];
+  BatchTotals<Arithmetic, kChunks> totals_;
+  Stride<kChunks> stride_;
+  Share own_[kChunks];
+  Share part_[kChunks];
 };
 
 template <typename Arithmetic, typename Span>
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
   }
   const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor, fault};
   if (job.group == kOwnGroup) {
-    Reducer<Arithmetic, Span::kFrames> reducer(site, call, job);
+    Reducer<Arithmetic, Span::kChunks> reducer(site, call, job);
     if (site.is_sound()) reducer.run();
     return;
   }

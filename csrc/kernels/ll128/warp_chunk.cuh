@@ -1,6 +1,6 @@
-// Frames: 8 lines that a warp stores by two instructions, 960 bytes of payload and 8 flags.
+// Chunks: 8 lines that a warp stores by two instructions, 960 bytes of payload and 8 flags.
 //
-// Thread t holds 16 bytes of a line in either half of the frame. In the threads whose number ends a line (t % 8 = 7), 8
+// Thread t holds 16 bytes of a line in either half of the chunk. In the threads whose number ends a line (t % 8 = 7), 8
 // of them are the flag. So that user memory is read and written in aligned granules of 16 bytes nevertheless, such a
 // thread holds one granule, split over both halves, and any other thread two:
 //
@@ -13,8 +13,8 @@
 namespace axon::device {
 
 inline constexpr unsigned kWholeWarp = 0xFFFF'FFFF;
-inline constexpr uint32_t kFrameGranules = kFramePayloadBytes / sizeof(Granule);
-inline constexpr uint32_t kHalfFrameBytes = kFrameBytes / 2;
+inline constexpr uint32_t kChunkGranules = kWarpChunkPayloadBytes / sizeof(Granule);
+inline constexpr uint32_t kHalfChunkBytes = kWarpChunkBytes / 2;
 
 __device__ __forceinline__ uint32_t thread_of_warp() {
   return threadIdx.x % 32;
@@ -24,7 +24,7 @@ __device__ __forceinline__ bool holds_flag() {
   return threadIdx.x % 8 == 7;
 }
 
-// A thread's share of a frame's payload. Where the flag is, there is no second granule.
+// A thread's share of a chunk's payload. Where the flag is, there is no second granule.
 struct Share {
   Granule first;
   Granule second;
@@ -36,29 +36,29 @@ struct Share {
 // The warp's threads must be together: all store their parts of a line in one instruction, and load them so. A line
 // that leaves in two parts may show its flag before its payload, and one that is loaded in two, old payload beside the
 // new flag. Hence __syncwarp before any run of these.
-__device__ __forceinline__ void store_frame(std::byte* slot, const Share& share, uint64_t flag) {
+__device__ __forceinline__ void store_chunk(std::byte* slot, const Share& share, uint64_t flag) {
   const bool is_last = holds_flag();
   std::byte* lines = slot + 16 * thread_of_warp();
   store_line(lines, {share.first.low, is_last ? flag : share.first.high});
-  store_line(lines + kHalfFrameBytes,
+  store_line(lines + kHalfChunkBytes,
              {is_last ? share.first.high : share.second.low, is_last ? flag : share.second.high});
 }
 
-// A frame as it lies in the ring, maybe not all there yet.
-__device__ __forceinline__ Share load_frame(const std::byte* slot) {
+// A chunk as it lies in the ring, maybe not all there yet.
+__device__ __forceinline__ Share load_chunk(const std::byte* slot) {
   const std::byte* lines = slot + 16 * thread_of_warp();
   const Granule first = load_line(lines);
-  return {first, load_line(lines + kHalfFrameBytes)};
+  return {first, load_line(lines + kHalfChunkBytes)};
 }
 
-// By a whole warp; the vote comes after every thread's loads. Frames have flags first_flag, first_flag + 1, …
-template <uint32_t kFrames>
-__device__ __forceinline__ bool have_arrived(const Share (&loaded)[kFrames], uint32_t num_frames, uint64_t first_flag) {
+// By a whole warp; the vote comes after every thread's loads. Chunks have flags first_flag, first_flag + 1, …
+template <uint32_t kChunks>
+__device__ __forceinline__ bool have_arrived(const Share (&loaded)[kChunks], uint32_t num_chunks, uint64_t first_flag) {
   bool are_here = true;
 #pragma unroll
-  for (uint32_t k = 0; k < kFrames; ++k) {
+  for (uint32_t k = 0; k < kChunks; ++k) {
     const uint64_t flag = first_flag + k;
-    are_here = are_here && (k >= num_frames || (loaded[k].first.high == flag && loaded[k].second.high == flag));
+    are_here = are_here && (k >= num_chunks || (loaded[k].first.high == flag && loaded[k].second.high == flag));
   }
   return __all_sync(kWholeWarp, are_here || !holds_flag());
 }

@@ -19,7 +19,7 @@ std::vector<Piece> pieces_of(const TeamLayout& layout, int num_ranks) {
                             {layout.packets, uint64_t{2} * layout.region_packets * sizeof(LlPacket)}};
   for (const ChannelLayout& channel : layout.channels) {
     const uint64_t lanes = uint64_t{channel.num_lanes} * (num_ranks - 1);
-    pieces.push_back({channel.rings, lanes * channel.ring_frames * kFrameBytes});
+    pieces.push_back({channel.rings, lanes * channel.ring_chunks * kWarpChunkBytes});
     pieces.push_back({channel.credits, lanes * sizeof(LaneCredit)});
     pieces.push_back({channel.counters, lanes * sizeof(LaneCounters)});
   }
@@ -41,8 +41,8 @@ TEST(TeamLayout, pieces_are_apart_and_within_the_block) {
       EXPECT_GE(layout.value().channels[0].num_lanes, 2u);  // contributions and totals
       EXPECT_GE(layout.value().channels[1].num_lanes, 2u);  // headers and payload
       for (const ChannelLayout& channel : layout.value().channels) {
-        EXPECT_GE(channel.ring_frames, 8u);
-        EXPECT_TRUE(std::has_single_bit(channel.ring_frames));
+        EXPECT_GE(channel.ring_chunks, 8u);
+        EXPECT_TRUE(std::has_single_bit(channel.ring_chunks));
       }
     }
   }
@@ -54,7 +54,7 @@ TEST(TeamLayout, sixteen_mebibytes_serve_four_ranks_well) {
   EXPECT_GE(layout.value().region_packets, ll_one_shot_region_packets(4, size_t{512} << 10));
   EXPECT_GE(layout.value().region_packets, ll_two_shot_region_packets(4, size_t{1} << 20));
   for (const ChannelLayout& channel : layout.value().channels) {
-    EXPECT_GE(uint64_t{3} * channel.num_lanes * channel.ring_frames * kFrameBytes, uint64_t{2} << 20);
+    EXPECT_GE(uint64_t{3} * channel.num_lanes * channel.ring_chunks * kWarpChunkBytes, uint64_t{2} << 20);
   }
 }
 
