@@ -86,9 +86,9 @@ __device__ __forceinline__ void await_stores() {
 }
 
 // Several in a row are under way together: the compiler leaves them in front of what uses them.
-__device__ __forceinline__ Granule load_shared(const Granule* granule) {
-  Granule value;
-  asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(value.low), "=l"(value.high) : "r"(shared_address(granule)));
+__device__ __forceinline__ Vector16 load_shared(const Vector16* vector) {
+  Vector16 value;
+  asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(value.low), "=l"(value.high) : "r"(shared_address(vector)));
   return value;
 }
 

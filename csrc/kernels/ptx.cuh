@@ -44,22 +44,22 @@ __device__ __forceinline__ void store_relaxed(uint64_t* address, uint64_t value)
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value));
 }
 
-struct alignas(16) Granule {
+struct alignas(16) Vector16 {
   uint64_t low;
   uint64_t high;
 };
 
-// A thread's 16 of the 128 bytes of a line. What 8 threads of a warp store to a line by one store_line each reads as a
-// whole by one load_line each: the hardware moves aligned 128 bytes of one instruction together, over NVLink too.
+// A thread's 16 of the 128 bytes of a line. What 8 threads of a warp store to a line by one store_vector each reads as
+// a whole by one load_vector each: the hardware moves aligned 128 bytes of one instruction together, over NVLink too.
 // NCCL's LL128 protocol rests on the same.
-__device__ __forceinline__ Granule load_line(const std::byte* address) {
-  Granule granule;
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(granule.low), "=l"(granule.high) : "l"(address));
-  return granule;
+__device__ __forceinline__ Vector16 load_vector(const std::byte* address) {
+  Vector16 vector;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(vector.low), "=l"(vector.high) : "l"(address));
+  return vector;
 }
 
-__device__ __forceinline__ void store_line(std::byte* address, Granule granule) {
-  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(granule.low), "l"(granule.high));
+__device__ __forceinline__ void store_vector(std::byte* address, Vector16 vector) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(vector.low), "l"(vector.high));
 }
 
 // Orders all earlier writes of this thread before it; pairs with an acquire load, on the host too.

@@ -1,4 +1,4 @@
-// Streams through all slots at once, granule by granule: at::sum_out over the first of the dimensions reads memory at
+// Streams through all slots at once, vector by vector: at::sum_out over the first of the dimensions reads memory at
 // half of what it gives (4 × 64 MiB of bfloat16 on an H200: 133 µs).
 #include "kernels/reduce_slots.hpp"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kMostBlocks = 132 * 4;
-constexpr int kWide = 2;  // granules a thread at a time
+constexpr int kWide = 2;  // vectors a thread at a time
 
 struct ReduceSlotsArguments {
   ReducePlan plan;
@@ -26,22 +26,22 @@ struct ReduceSlotsArguments {
   uint64_t num_bytes;
 };
 
-__device__ __forceinline__ Granule stream_in(const std::byte* address) {
+__device__ __forceinline__ Vector16 stream_in(const std::byte* address) {
   const uint4 words = __ldcs(reinterpret_cast<const uint4*>(address));
-  return *reinterpret_cast<const Granule*>(&words);
+  return *reinterpret_cast<const Vector16*>(&words);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) reduce_slots_kernel(const __grid_constant__ ReduceSlotsArguments call) {
   await_stream();
-  const uint64_t num_granules = count_granules(call.num_bytes);
+  const uint64_t num_vectors = count_vectors(call.num_bytes);
   const uint64_t stride = uint64_t{gridDim.x} * kThreads;
-  for (uint64_t first = uint64_t{blockIdx.x} * kThreads + threadIdx.x; first < num_granules; first += kWide * stride) {
-    Accumulator<Sums<T>, Granule> totals[kWide];
+  for (uint64_t first = uint64_t{blockIdx.x} * kThreads + threadIdx.x; first < num_vectors; first += kWide * stride) {
+    Accumulator<Sums<T>, Vector16> totals[kWide];
     uint64_t offsets[kWide];
 #pragma unroll
     for (int k = 0; k < kWide; ++k) {
-      offsets[k] = (first + k * stride < num_granules ? first + k * stride : first) * sizeof(Granule);
+      offsets[k] = (first + k * stride < num_vectors ? first + k * stride : first) * sizeof(Vector16);
       totals[k].set(call.plan, stream_in(call.slots + offsets[k]));
     }
 #pragma unroll 3
@@ -53,12 +53,12 @@ __global__ void __launch_bounds__(kThreads) reduce_slots_kernel(const __grid_con
 #pragma unroll
     for (int k = 0; k < kWide; ++k) {
       if (k != 0 && offsets[k] == offsets[0]) continue;
-      const Granule total = totals[k].result(call.plan);
+      const Vector16 total = totals[k].result(call.plan);
       const uint64_t num_left = call.num_bytes - offsets[k];
-      if (num_left >= sizeof(Granule)) {
-        *reinterpret_cast<Granule*>(call.output + offsets[k]) = total;
+      if (num_left >= sizeof(Vector16)) {
+        *reinterpret_cast<Vector16*>(call.output + offsets[k]) = total;
       } else {
-        store_odd_granule(call.output + offsets[k], num_left, 0, total);
+        store_partial_vector(call.output + offsets[k], num_left, 0, total);
       }
     }
   }
@@ -95,7 +95,7 @@ Status reduce_slots(const ReduceSlotsCall& call, StreamView stream) {
       .slot_bytes = call.slot_bytes,
       .output = call.output,
       .num_bytes = call.num_elements * size_of(call.dtype)};
-  const size_t span = device::kThreads * device::kWide * sizeof(device::Granule);
+  const size_t span = device::kThreads * device::kWide * sizeof(device::Vector16);
   const auto num_blocks =
       static_cast<int>(std::min((arguments.num_bytes + span - 1) / span, static_cast<size_t>(device::kMostBlocks)));
   void* parameters[] = {&arguments};

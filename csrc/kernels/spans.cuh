@@ -8,9 +8,9 @@
 namespace axon::device {
 
 inline constexpr int kSpanThreads = 512;  // of a block
-inline constexpr int kSpanInFlight = 8;   // granules a thread
-inline constexpr uint64_t kSpanGranules = uint64_t{kSpanThreads} * kSpanInFlight;
-inline constexpr uint64_t kSpanBytes = kSpanGranules * kGranuleBytes;
+inline constexpr int kSpanInFlight = 8;   // vectors a thread
+inline constexpr uint64_t kSpanVectors = uint64_t{kSpanThreads} * kSpanInFlight;
+inline constexpr uint64_t kSpanBytes = kSpanVectors * kVectorBytes;
 
 __host__ __device__ __forceinline__ uint64_t count_spans(uint64_t num_bytes) {
   return (num_bytes + kSpanBytes - 1) / kSpanBytes;
@@ -20,25 +20,25 @@ __host__ __device__ __forceinline__ uint64_t count_spans(uint64_t num_bytes) {
 template <typename ForEachTarget>
 __device__ __forceinline__ void copy_span_to_each(const std::byte* source, uint64_t num_bytes, uint64_t span,
                                                   ForEachTarget for_each_target) {
-  const uint64_t num_granules = num_bytes / kGranuleBytes;
+  const uint64_t num_vectors = num_bytes / kVectorBytes;
   const uint4* from = reinterpret_cast<const uint4*>(source);
-  const uint64_t first = span * kSpanGranules + threadIdx.x;
-  uint4 granules[kSpanInFlight];
+  const uint64_t first = span * kSpanVectors + threadIdx.x;
+  uint4 vectors[kSpanInFlight];
 #pragma unroll
   for (int k = 0; k < kSpanInFlight; ++k) {
-    if (first + k * kSpanThreads < num_granules) granules[k] = __ldcg(from + first + k * kSpanThreads);
+    if (first + k * kSpanThreads < num_vectors) vectors[k] = __ldcg(from + first + k * kSpanThreads);
   }
   for_each_target([&](std::byte* target) {
     uint4* to = reinterpret_cast<uint4*>(target);
 #pragma unroll
     for (int k = 0; k < kSpanInFlight; ++k) {
-      if (first + k * kSpanThreads < num_granules) to[first + k * kSpanThreads] = granules[k];
+      if (first + k * kSpanThreads < num_vectors) to[first + k * kSpanThreads] = vectors[k];
     }
   });
-  const uint64_t num_even = num_granules * kGranuleBytes;
+  const uint64_t num_even = num_vectors * kVectorBytes;
   if (num_even == num_bytes || span + 1 != count_spans(num_bytes) || threadIdx.x != 0) return;
-  const Granule end = load_odd_granule(source + num_even, num_bytes - num_even);
-  for_each_target([&](std::byte* target) { store_odd_granule(target + num_even, num_bytes - num_even, 0, end); });
+  const Vector16 end = load_partial_vector(source + num_even, num_bytes - num_even);
+  for_each_target([&](std::byte* target) { store_partial_vector(target + num_even, num_bytes - num_even, 0, end); });
 }
 
 __device__ __forceinline__ void copy_span(const std::byte* source, std::byte* target, uint64_t num_bytes,

@@ -13,22 +13,22 @@ __device__ __forceinline__ void store_bytes(std::byte* address, uint64_t value, 
   }
 }
 
-// Less than a granule; the rest reads as 0.
-__device__ __forceinline__ Granule load_odd_granule(const std::byte* address, size_t num_valid) {
+// Less than a vector; the rest reads as 0.
+__device__ __forceinline__ Vector16 load_partial_vector(const std::byte* address, size_t num_valid) {
   Payload halves[2]{load_unaligned(address, min(num_valid, size_t{8})), {}};
   if (num_valid > 8) halves[1] = load_unaligned(address + 8, num_valid - 8);
-  return *reinterpret_cast<const Granule*>(halves);
+  return *reinterpret_cast<const Vector16*>(halves);
 }
 
-__device__ __forceinline__ void store_odd_granule(std::byte* data, size_t num_bytes, uint32_t index,
-                                                  const Granule& granule) {
-  const size_t offset = index * sizeof(Granule);
-  if (offset < num_bytes) store_bytes(data + offset, granule.low, min(num_bytes - offset, size_t{8}));
-  if (offset + 8 < num_bytes) store_bytes(data + offset + 8, granule.high, min(num_bytes - offset - 8, size_t{8}));
+__device__ __forceinline__ void store_partial_vector(std::byte* data, size_t num_bytes, uint32_t index,
+                                                     const Vector16& vector) {
+  const size_t offset = index * sizeof(Vector16);
+  if (offset < num_bytes) store_bytes(data + offset, vector.low, min(num_bytes - offset, size_t{8}));
+  if (offset + 8 < num_bytes) store_bytes(data + offset + 8, vector.high, min(num_bytes - offset - 8, size_t{8}));
 }
 
 // The 16 bytes that begin `shift` bytes into `a`.
-__device__ __forceinline__ Granule shifted(Granule a, Granule b, uint32_t shift) {
+__device__ __forceinline__ Vector16 shifted(Vector16 a, Vector16 b, uint32_t shift) {
   if (shift >= 8) a = {a.high, b.low}, b.low = b.high;
   const uint32_t bits = shift % 8 * 8;
   const uint32_t rest = 63 - bits;  // of a shift by one first, since one by 64 is none
@@ -36,52 +36,53 @@ __device__ __forceinline__ Granule shifted(Granule a, Granule b, uint32_t shift)
 }
 
 // Of a chunk that is not whole, or not aligned.
-__device__ __noinline__ inline void store_odd_share(std::byte* data, size_t num_bytes, uint32_t chunk, Share share) {
-  const uint32_t begin = chunk * kChunkGranules;
-  store_odd_granule(data, num_bytes, begin + Share::first_granule(), share.first);
-  if (!holds_flag()) store_odd_granule(data, num_bytes, begin + Share::second_granule(), share.second);
+__device__ __noinline__ inline void store_partial_share(std::byte* data, size_t num_bytes, uint32_t chunk,
+                                                        Share share) {
+  const uint32_t begin = chunk * kChunkVectors;
+  store_partial_vector(data, num_bytes, begin + Share::first_vector(), share.first);
+  if (!holds_flag()) store_partial_vector(data, num_bytes, begin + Share::second_vector(), share.second);
 }
 
-__device__ __forceinline__ uint32_t count_granules(size_t num_bytes) {
-  return static_cast<uint32_t>((num_bytes + sizeof(Granule) - 1) / sizeof(Granule));
+__device__ __forceinline__ uint32_t count_vectors(size_t num_bytes) {
+  return static_cast<uint32_t>((num_bytes + sizeof(Vector16) - 1) / sizeof(Vector16));
 }
 
 __device__ __forceinline__ uint32_t count_chunks(size_t num_bytes) {
   return static_cast<uint32_t>((num_bytes + kWarpChunkPayloadBytes - 1) / kWarpChunkPayloadBytes);
 }
 
-// To be sent. Read in aligned granules that hold at least a byte of it; their other bytes are dropped, or travel behind
-// the end of the message and are dropped there. What lies behind the last granule reads as that: loads without
+// To be sent. Read in aligned vectors that hold at least a byte of it; their other bytes are dropped, or travel behind
+// the end of the message and are dropped there. What lies behind the last vector reads as that: loads without
 // conditions stay under way together.
 class InputMessage {
  public:
   __device__ __forceinline__ InputMessage(const std::byte* data, size_t num_bytes)
-      : shift_(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(data) % sizeof(Granule))),
+      : shift_(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(data) % sizeof(Vector16))),
         num_chunks_(count_chunks(num_bytes)),
-        last_(count_granules(num_bytes + shift_) - 1),
-        granules_(reinterpret_cast<const Granule*>(data - shift_)) {}
+        last_(count_vectors(num_bytes + shift_) - 1),
+        vectors_(reinterpret_cast<const Vector16*>(data - shift_)) {}
 
   __device__ __forceinline__ uint32_t num_chunks() const { return num_chunks_; }
   __device__ __forceinline__ bool is_aligned() const { return shift_ == 0; }
 
   __device__ __forceinline__ Share load_aligned(uint32_t chunk) const {
-    const uint32_t begin = chunk * kChunkGranules;
-    return {granule(begin + Share::first_granule()), granule(begin + Share::second_granule())};
+    const uint32_t begin = chunk * kChunkVectors;
+    return {vector(begin + Share::first_vector()), vector(begin + Share::second_vector())};
   }
 
   __device__ __forceinline__ Share load_shifted(uint32_t chunk) const {
-    const uint32_t first = chunk * kChunkGranules + Share::first_granule();
-    const uint32_t second = chunk * kChunkGranules + Share::second_granule();
-    return {shifted(granule(first), granule(first + 1), shift_), shifted(granule(second), granule(second + 1), shift_)};
+    const uint32_t first = chunk * kChunkVectors + Share::first_vector();
+    const uint32_t second = chunk * kChunkVectors + Share::second_vector();
+    return {shifted(vector(first), vector(first + 1), shift_), shifted(vector(second), vector(second + 1), shift_)};
   }
 
  private:
-  __device__ __forceinline__ Granule granule(uint32_t index) const { return granules_[min(index, last_)]; }
+  __device__ __forceinline__ Vector16 vector(uint32_t index) const { return vectors_[min(index, last_)]; }
 
-  uint32_t shift_;  // of the data behind the first granule's begin
+  uint32_t shift_;  // of the data behind the first vector's begin
   uint32_t num_chunks_;
   uint32_t last_;
-  const Granule* granules_;
+  const Vector16* vectors_;
 };
 
 // To be received. Nothing behind its end is written.
@@ -90,18 +91,18 @@ class OutputMessage {
   __device__ __forceinline__ OutputMessage(std::byte* data, size_t num_bytes)
       : data_(data),
         num_bytes_(num_bytes),
-        num_whole_chunks_(is_aligned(data, sizeof(Granule)) ? static_cast<uint32_t>(num_bytes / kWarpChunkPayloadBytes)
-                                                            : 0) {}
+        num_whole_chunks_(is_aligned(data, sizeof(Vector16)) ? static_cast<uint32_t>(num_bytes / kWarpChunkPayloadBytes)
+                                                             : 0) {}
 
   __device__ __forceinline__ uint32_t num_chunks() const { return count_chunks(num_bytes_); }
   // Whole and aligned.
   __device__ __forceinline__ bool is_even(uint32_t chunk) const { return chunk < num_whole_chunks_; }
 
   __device__ __forceinline__ void store(uint32_t chunk, const Share& share) const {
-    if (!is_even(chunk)) return store_odd_share(data_, num_bytes_, chunk, share);
-    Granule* granules = reinterpret_cast<Granule*>(data_) + size_t{chunk} * kChunkGranules;
-    granules[Share::first_granule()] = share.first;
-    if (!holds_flag()) granules[Share::second_granule()] = share.second;
+    if (!is_even(chunk)) return store_partial_share(data_, num_bytes_, chunk, share);
+    Vector16* vectors = reinterpret_cast<Vector16*>(data_) + size_t{chunk} * kChunkVectors;
+    vectors[Share::first_vector()] = share.first;
+    if (!holds_flag()) vectors[Share::second_vector()] = share.second;
   }
 
  private:

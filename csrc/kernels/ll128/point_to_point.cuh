@@ -14,7 +14,7 @@ struct ExchangeBlock {
   uint32_t receive_tag;
 };
 
-// Before a point-to-point message, on a lane and by a warp of its own: what it is, in thread 0's first granule. False:
+// Before a point-to-point message, on a lane and by a warp of its own: what it is, in thread 0's first vector. False:
 // gave up.
 __device__ __forceinline__ bool send_header(const Site& site, int peer, uint32_t tag) {
   OutLanes out(site, 1u << peer, 0);
@@ -33,7 +33,7 @@ __device__ __forceinline__ bool receive_header(const Site& site, int peer, uint3
   in.poll(peer, 1, header);
   if (!site.is_sound() || !in.await(peer, 1, header)) return false;
   in.finish();
-  const Granule& word = header[0].first;
+  const Vector16& word = header[0].first;
   if (thread_of_warp() != 0) return true;
   if (word.low == *reinterpret_cast<const uint64_t*>(&site.ours) && word.high == tag) return true;
   report_fault(site.team, {.code = FaultCode::kMismatch,

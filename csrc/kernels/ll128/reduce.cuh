@@ -65,7 +65,7 @@ class BatchTotals {
 
  private:
   const ReducePlan& plan_;
-  Accumulator<Arithmetic, Granule> totals_[kChunks][2];
+  Accumulator<Arithmetic, Vector16> totals_[kChunks][2];
 };
 
 // One warp's part in reducing the own shard. Two loads are under way: of this rank's part of the next batch, and of the

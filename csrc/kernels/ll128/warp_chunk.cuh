@@ -1,11 +1,11 @@
 // Chunks: 8 lines that a warp stores by two instructions, 960 bytes of payload and 8 flags.
 //
 // Thread t holds 16 bytes of a line in either half of the chunk. In the threads whose number ends a line (t % 8 = 7), 8
-// of them are the flag. So that user memory is read and written in aligned granules of 16 bytes nevertheless, such a
-// thread holds one granule, split over both halves, and any other thread two:
+// of them are the flag. So that user memory is read and written in aligned vectors of 16 bytes nevertheless, such a
+// thread holds one vector, split over both halves, and any other thread two:
 //
-//   payload  0 … 511     granule t of thread t
-//   payload 512 … 959    second granules, of the 28 threads without flags
+//   payload  0 … 511     vector t of thread t
+//   payload 512 … 959    second vectors, of the 28 threads without flags
 #pragma once
 
 #include "kernels/ll/packet.cuh"
@@ -13,7 +13,7 @@
 namespace axon::device {
 
 inline constexpr unsigned kWholeWarp = 0xFFFF'FFFF;
-inline constexpr uint32_t kChunkGranules = kWarpChunkPayloadBytes / sizeof(Granule);
+inline constexpr uint32_t kChunkVectors = kWarpChunkPayloadBytes / sizeof(Vector16);
 inline constexpr uint32_t kHalfChunkBytes = kWarpChunkBytes / 2;
 
 __device__ __forceinline__ uint32_t thread_of_warp() {
@@ -24,13 +24,13 @@ __device__ __forceinline__ bool holds_flag() {
   return threadIdx.x % 8 == 7;
 }
 
-// A thread's share of a chunk's payload. Where the flag is, there is no second granule.
+// A thread's share of a chunk's payload. Where the flag is, there is no second vector.
 struct Share {
-  Granule first;
-  Granule second;
+  Vector16 first;
+  Vector16 second;
 
-  static __device__ __forceinline__ uint32_t first_granule() { return thread_of_warp(); }
-  static __device__ __forceinline__ uint32_t second_granule() { return 32 + thread_of_warp() - thread_of_warp() / 8; }
+  static __device__ __forceinline__ uint32_t first_vector() { return thread_of_warp(); }
+  static __device__ __forceinline__ uint32_t second_vector() { return 32 + thread_of_warp() - thread_of_warp() / 8; }
 };
 
 // The warp's threads must be together: all store their parts of a line in one instruction, and load them so. A line
@@ -39,16 +39,16 @@ struct Share {
 __device__ __forceinline__ void store_chunk(std::byte* slot, const Share& share, uint64_t flag) {
   const bool is_last = holds_flag();
   std::byte* lines = slot + 16 * thread_of_warp();
-  store_line(lines, {share.first.low, is_last ? flag : share.first.high});
-  store_line(lines + kHalfChunkBytes,
-             {is_last ? share.first.high : share.second.low, is_last ? flag : share.second.high});
+  store_vector(lines, {share.first.low, is_last ? flag : share.first.high});
+  store_vector(lines + kHalfChunkBytes,
+               {is_last ? share.first.high : share.second.low, is_last ? flag : share.second.high});
 }
 
 // A chunk as it lies in the ring, maybe not all there yet.
 __device__ __forceinline__ Share load_chunk(const std::byte* slot) {
   const std::byte* lines = slot + 16 * thread_of_warp();
-  const Granule first = load_line(lines);
-  return {first, load_line(lines + kHalfChunkBytes)};
+  const Vector16 first = load_vector(lines);
+  return {first, load_vector(lines + kHalfChunkBytes)};
 }
 
 // By a whole warp; the vote comes after every thread's loads. Chunks have flags first_flag, first_flag + 1, …

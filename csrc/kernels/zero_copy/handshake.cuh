@@ -70,18 +70,18 @@ __device__ __forceinline__ DeviceDescriptor with_bytes(DeviceDescriptor descript
 }
 
 // What this GPU's table of a peer's segments has where `place` would be.
-__device__ __forceinline__ Granule load_entry(const DeviceTeam& team, int peer, SegmentPlace place) {
+__device__ __forceinline__ Vector16 load_entry(const DeviceTeam& team, int peer, SegmentPlace place) {
   const SegmentEntry* table = team.segments[peer];
-  static_assert(sizeof(Granule) == sizeof(SegmentEntry));
+  static_assert(sizeof(Vector16) == sizeof(SegmentEntry));
   if (table == nullptr) return {};
-  return load_line(reinterpret_cast<const std::byte*>(&table[place.segment % kSegmentSlots]));
+  return load_vector(reinterpret_cast<const std::byte*>(&table[place.segment % kSegmentSlots]));
 }
 
-// Null: not mapped, or off the granules.
-__device__ __forceinline__ std::byte* address_of(SegmentPlace place, Granule entry) {
+// Null: not mapped, or off the vectors.
+__device__ __forceinline__ std::byte* address_of(SegmentPlace place, Vector16 entry) {
   if (place.segment == 0 || entry.low != place.segment) return nullptr;
   std::byte* address = reinterpret_cast<std::byte*>(entry.high) + place.offset;
-  return is_aligned(address, kGranuleBytes) ? address : nullptr;
+  return is_aligned(address, kVectorBytes) ? address : nullptr;
 }
 
 __device__ __forceinline__ bool reads(const DirectMeeting& meeting, int rank) {
@@ -101,8 +101,8 @@ __device__ __forceinline__ bool find_places(const DeviceTeam& team, const Direct
                                             const Payload (&words)[2], Reach& reach) {
   const auto readable = *reinterpret_cast<const SegmentPlace*>(&words[0]);
   const auto writable = *reinterpret_cast<const SegmentPlace*>(&words[1]);
-  const Granule first = reads(meeting, peer) ? load_entry(team, peer, readable) : Granule{};
-  const Granule second = writes(meeting, peer) ? load_entry(team, peer, writable) : Granule{};
+  const Vector16 first = reads(meeting, peer) ? load_entry(team, peer, readable) : Vector16{};
+  const Vector16 second = writes(meeting, peer) ? load_entry(team, peer, writable) : Vector16{};
   reach.readable = address_of(readable, first);
   reach.writable = address_of(writable, second);
   return is_reached(meeting, peer, reach);

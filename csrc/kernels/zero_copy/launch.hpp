@@ -7,7 +7,7 @@
 namespace axon::device {
 
 inline constexpr size_t kMostDirectSharedBytes = 192 << 10;  // of a block, in a team of any size; Hopper has 227 KB
-inline constexpr uint64_t kGranuleBytes = 16;                // what direct kernels move; addresses are multiples of it
+inline constexpr uint64_t kVectorBytes = 16;                 // what direct kernels move; addresses are multiples of it
 
 // What a rank tells the others of a direct kernel, and its own blocks.
 enum class Verdict : uint32_t {
@@ -43,7 +43,7 @@ struct DirectMeeting {
 };
 
 inline bool is_even(const void* data) noexcept {
-  return reinterpret_cast<uintptr_t>(data) % kGranuleBytes == 0;
+  return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;
 }
 
 // `num_bytes` further on.

@@ -3,7 +3,7 @@
 // The receiver *offers* its tensor to the sender: where it is, and which message it expects. One warp of the sender
 // leads: it sends the header, as before every message, compares the offer with what it has, looks the place up,
 // *claims* the offer, and tells its rank's other warps where to write. The last of them that is through tells the
-// receiver. Where the place is not mapped, or an address is off the granules, the leading warp says so instead, and the
+// receiver. Where the place is not mapped, or an address is off the vectors, the leading warp says so instead, and the
 // other warps of both ranks move the message over LL128. A receiver waits for header and outcome both, so whatever the
 // sender has launched instead of this is seen.
 //
@@ -68,7 +68,7 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
     (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
     fence_device();                     // … for this rank's other warps, too
     const auto to = *reinterpret_cast<const SegmentPlace*>(&place);
-    std::byte* target = is_aligned(block.send, kGranuleBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
+    std::byte* target = is_aligned(block.send, kVectorBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
     if (target == nullptr) return kByLl128;
     const bool is_withdrawn = decide(own, context.epoch, Claim::kClaimed, Claim::kWithdrawn);
     if (!is_withdrawn) return reinterpret_cast<uint64_t>(target);
@@ -113,27 +113,27 @@ __device__ __forceinline__ void lead_sending(const Site& site, const ExchangeBlo
   finish_sending(context, peer, __shfl_sync(kWholeWarp, target, 0), num_warps);
 }
 
-// One warp's part of a message that begins at a granule. Chunks go around the warps.
+// One warp's part of a message that begins at a vector. Chunks go around the warps.
 __device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte* target, const Job& part) {
-  constexpr uint32_t kInFlight = 16;  // granules a thread
+  constexpr uint32_t kInFlight = 16;  // vectors a thread
   constexpr uint64_t kChunk = uint64_t{32} * kInFlight;
-  const uint64_t num_granules = block.send_bytes / kGranuleBytes;
+  const uint64_t num_vectors = block.send_bytes / kVectorBytes;
   const auto* from = reinterpret_cast<const uint4*>(block.send);
   auto* to = reinterpret_cast<uint4*>(target);
-  for (uint64_t first = part.lane * kChunk + thread_of_warp(); first < num_granules; first += part.num_lanes * kChunk) {
-    uint4 granules[kInFlight];
+  for (uint64_t first = part.lane * kChunk + thread_of_warp(); first < num_vectors; first += part.num_lanes * kChunk) {
+    uint4 vectors[kInFlight];
 #pragma unroll
     for (uint32_t k = 0; k < kInFlight; ++k) {
-      if (first + 32 * k < num_granules) granules[k] = __ldcg(from + first + 32 * k);
+      if (first + 32 * k < num_vectors) vectors[k] = __ldcg(from + first + 32 * k);
     }
 #pragma unroll
     for (uint32_t k = 0; k < kInFlight; ++k) {
-      if (first + 32 * k < num_granules) to[first + 32 * k] = granules[k];
+      if (first + 32 * k < num_vectors) to[first + 32 * k] = vectors[k];
     }
   }
-  const uint64_t num_even = num_granules * kGranuleBytes, num_odd = block.send_bytes - num_even;
+  const uint64_t num_even = num_vectors * kVectorBytes, num_odd = block.send_bytes - num_even;
   if (num_odd == 0 || part.lane != 0 || thread_of_warp() != 0) return;
-  store_odd_granule(target + num_even, num_odd, 0, load_odd_granule(block.send + num_even, num_odd));
+  store_partial_vector(target + num_even, num_odd, 0, load_partial_vector(block.send + num_even, num_odd));
 }
 
 // By the sender's other warps, of which lane 1 has the first part. True: it is to go over LL128, nothing of it has.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kNumStages = kZeroCopyReduceWarps * kZeroCopyReduceStages;  // of a block
 
-// Several granules a thread, since a chunk costs as much as some hundred instructions; as long as those of all ranks
+// Several vectors a thread, since a chunk costs as much as some hundred instructions; as long as those of all ranks
 // fit together. Where totals stay, half as much is faster up to 32 MiB (benchmarks/results/direct_2xh200.jsonl).
 uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
   constexpr uint32_t kMostStageBytes = kMostDirectSharedBytes / kNumStages;

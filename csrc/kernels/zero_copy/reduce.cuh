@@ -90,10 +90,10 @@ class ZeroCopyReducer {
     return static_cast<uint32_t>(min(uint64_t{call_.chunk_bytes}, call_.shard_bytes - offset_of(chunk)));
   }
 
-  // All but the granule that the shard's end cuts.
+  // All but the vector that the shard's end cuts.
   __device__ __forceinline__ void load(uint32_t chunk, uint32_t stage) const {
     if (chunk >= num_chunks_) return;
-    const uint32_t num_even = bytes_of(chunk) / kGranuleBytes * kGranuleBytes;
+    const uint32_t num_even = bytes_of(chunk) / kVectorBytes * kVectorBytes;
     if (thread_ == 0) barriers_[stage].expect(num_ranks_ * num_even);
     __syncwarp();
     if (thread_ >= num_ranks_ || num_even == 0) return;
@@ -103,38 +103,38 @@ class ZeroCopyReducer {
   // Reduces a chunk that has come, and passes the total on.
   __device__ __forceinline__ void take(uint32_t chunk, std::byte* parts) const {
     const uint32_t num_bytes = bytes_of(chunk);
-    const uint32_t num_odd = num_bytes % kGranuleBytes, num_even = num_bytes - num_odd;
-    Granule* cut = reinterpret_cast<Granule*>(parts + num_even);
+    const uint32_t num_odd = num_bytes % kVectorBytes, num_even = num_bytes - num_odd;
+    Vector16* cut = reinterpret_cast<Vector16*>(parts + num_even);
     if (num_odd != 0) {
       if (thread_ < num_ranks_) {
-        cut[thread_ * (call_.chunk_bytes / kGranuleBytes)] =
-            load_odd_granule(source_ + offset_of(chunk) + num_even, num_odd);
+        cut[thread_ * (call_.chunk_bytes / kVectorBytes)] =
+            load_partial_vector(source_ + offset_of(chunk) + num_even, num_odd);
       }
       __syncwarp();
     }
-    reduce(reinterpret_cast<Granule*>(parts), count_granules(num_bytes));
+    reduce(reinterpret_cast<Vector16*>(parts), count_vectors(num_bytes));
     fence_proxy_shared();
     __syncwarp();
     if (target_ != nullptr) {
       std::byte* target = target_ + offset_of(chunk);
       if (num_even != 0) begin_store(target, parts, num_even);
-      if (num_odd != 0) store_odd_granule(target + num_even, num_odd, 0, *cut);
+      if (num_odd != 0) store_partial_vector(target + num_even, num_odd, 0, *cut);
     }
     close_store_group();
   }
 
-  // kWide granules a thread at a time, so that their loads do not wait for each other's sums. Behind the end the first
+  // kWide vectors a thread at a time, so that their loads do not wait for each other's sums. Behind the end the first
   // one is taken again.
-  __device__ __forceinline__ void reduce(Granule* parts, uint32_t num_granules) const {
+  __device__ __forceinline__ void reduce(Vector16* parts, uint32_t num_vectors) const {
     constexpr uint32_t kWide = 4;
-    const uint32_t stride = call_.chunk_bytes / kGranuleBytes;
+    const uint32_t stride = call_.chunk_bytes / kVectorBytes;
 #pragma unroll 1
-    for (uint32_t first = thread_; first < num_granules; first += 32 * kWide) {
-      Accumulator<Arithmetic, Granule> totals[kWide];
-      Granule next[kWide];
+    for (uint32_t first = thread_; first < num_vectors; first += 32 * kWide) {
+      Accumulator<Arithmetic, Vector16> totals[kWide];
+      Vector16 next[kWide];
       uint32_t indices[kWide];
 #pragma unroll
-      for (uint32_t k = 0; k < kWide; ++k) indices[k] = first + 32 * k < num_granules ? first + 32 * k : first;
+      for (uint32_t k = 0; k < kWide; ++k) indices[k] = first + 32 * k < num_vectors ? first + 32 * k : first;
 #pragma unroll
       for (uint32_t k = 0; k < kWide; ++k) next[k] = load_shared(&parts[indices[k]]);
 #pragma unroll
