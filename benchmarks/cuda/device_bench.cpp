@@ -198,7 +198,7 @@ int previous_of(const Call& call) {
 
 ExchangeCall around(const Call& call) {
   const int next = next_of(call), previous = previous_of(call);
-  ExchangeCall what{.channel = Channel::kPointToPoint,
+  ExchangeCall what{.traffic = TrafficClass::kPointToPoint,
                     .operation = DeviceOperation::kPointToPoint,
                     .sends_to = 1u << next,
                     .receives_from = 1u << previous,

@@ -31,7 +31,7 @@ namespace axon {
 
 inline constexpr int kMaxTeamRanks = 16;
 inline constexpr int kMaxBlocks = 64;  // of a packet or direct launch; each reads its own copy of the epoch
-inline constexpr int kNumChannels = 2;
+inline constexpr int kNumTrafficClasses = 2;
 inline constexpr int kNoRoot = 31;
 inline constexpr size_t kWarpChunkBytes = 1024;        // in a ring
 inline constexpr size_t kWarpChunkPayloadBytes = 960;  // of a message
@@ -118,11 +118,11 @@ struct TeamState {
 };
 
 // Collectives and point-to-point messages have lanes of their own, so their kernels may run side by side.
-enum class Channel : uint8_t { kCollective = 0, kPointToPoint = 1 };
+enum class TrafficClass : uint8_t { kCollective = 0, kPointToPoint = 1 };
 
-// The lanes of one channel in a rank's block: of every edge from and to each of its num_ranks − 1 peers. Offsets in
-// bytes.
-struct ChannelLayout {
+// The lanes of one traffic class in a rank's block: of every edge from and to each of its num_ranks − 1 peers. Offsets
+// in bytes.
+struct TrafficLayout {
   uint32_t num_lanes;    // of a directed edge
   uint32_t ring_chunks;  // of a lane; a power of two
   uint64_t rings;        // [peer][lane]: chunks from that peer
@@ -164,7 +164,7 @@ struct TeamLayout {
   uint64_t rendezvous;  // [rank] Rendezvous, the own one unused
   uint64_t packets;     // two regions
   uint32_t region_packets;
-  ChannelLayout channels[kNumChannels];
+  TrafficLayout traffic[kNumTrafficClasses];
 };
 
 // A rank's view of its team, passed to every kernel. Nothing in it changes while the team lives, so graphs may bake it.

@@ -246,7 +246,7 @@ class MessageBatch {
  private:
   const LaunchSite& site_;
   // As bytes, since those of one launch may have several types.
-  ExchangeCall call_{.channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
+  ExchangeCall call_{.traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
   MessagePlaces direct_;
 };
 

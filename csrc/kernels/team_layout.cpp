@@ -9,7 +9,7 @@ namespace {
 // A sender keeps about a round trip's worth of chunks under way, 1 MiB over all lanes at NVLink's rate: so many of a
 // lane, and these many lanes; where there is little room, rather lanes than longer ones. Senders and receivers take up
 // to 4 chunks at a time, and neither waits for the other as long as a ring holds two such batches.
-constexpr uint32_t kMostLanes = 512;              // of a channel, over all edges into a rank
+constexpr uint32_t kMostLanes = 512;              // of a traffic class, over all edges into a rank
 constexpr uint32_t kMostPointToPointLanes = 256;  // of an edge: one alone may carry everything
 constexpr uint32_t kRingChunks = 16;
 constexpr uint32_t kFewestRingChunks = 8;
@@ -30,7 +30,7 @@ class Space {
   uint64_t used_ = 0;
 };
 
-ChannelLayout place_channel(Space& space, uint32_t num_peers, uint64_t ring_bytes, uint32_t most_lanes) {
+TrafficLayout place_traffic(Space& space, uint32_t num_peers, uint64_t ring_bytes, uint32_t most_lanes) {
   const auto chunks_per_peer = static_cast<uint32_t>(ring_bytes / kWarpChunkBytes / num_peers);
   const uint32_t ring_chunks = chunks_per_peer >= 16 * kRingChunks ? kRingChunks : kFewestRingChunks;
   const uint32_t num_lanes = std::min(most_lanes, chunks_per_peer / ring_chunks);
@@ -61,12 +61,12 @@ Result<TeamLayout> lay_out(int num_ranks, size_t block_bytes) {
                     .rendezvous = 0,
                     .packets = 0,
                     .region_packets = static_cast<uint32_t>(block_bytes / 4 / sizeof(LlPacket)) + kMaxTeamRanks,
-                    .channels = {}};
+                    .traffic = {}};
   layout.rendezvous = space.take(static_cast<uint64_t>(num_ranks) * sizeof(Rendezvous));
   layout.packets = space.take(uint64_t{2} * layout.region_packets * sizeof(LlPacket));
-  layout.channels[0] = place_channel(space, num_peers, block_bytes / 4, kMostLanes / num_peers);
-  layout.channels[1] = place_channel(space, num_peers, block_bytes / 4 - block_bytes / kWordsShare,
-                                     std::min(kMostPointToPointLanes, kMostLanes / num_peers));
+  layout.traffic[0] = place_traffic(space, num_peers, block_bytes / 4, kMostLanes / num_peers);
+  layout.traffic[1] = place_traffic(space, num_peers, block_bytes / 4 - block_bytes / kWordsShare,
+                                    std::min(kMostPointToPointLanes, kMostLanes / num_peers));
   return layout;
 }
 

@@ -23,35 +23,35 @@ inline constexpr uint32_t kCreditChunks = 4;  // credit is given for so many, an
 // What the waits of a kernel need to know.
 struct Site {
   const DeviceTeam& team;
-  const ChannelLayout& channel;
+  const TrafficLayout& traffic;
   const DeviceDescriptor& ours;
   uint32_t fault;  // as this launch began: read early, looked at once all first loads are under way
 
   __device__ __forceinline__ bool is_sound() const { return fault == 0; }
 
-  // Of a lane between `owner`'s block and `peer`, in all tables of the channel.
+  // Of a lane between `owner`'s block and `peer`, in all tables of the traffic class.
   __device__ __forceinline__ uint32_t lane_index(int owner, int peer, uint32_t number) const {
-    return static_cast<uint32_t>(peer < owner ? peer : peer - 1) * channel.num_lanes + number;
+    return static_cast<uint32_t>(peer < owner ? peer : peer - 1) * traffic.num_lanes + number;
   }
 
   // The ring into `receiver` from `sender`.
   __device__ __forceinline__ std::byte* ring(int receiver, int sender, uint32_t number) const {
-    return team.blocks[receiver] + channel.rings +
-           uint64_t{lane_index(receiver, sender, number)} * channel.ring_chunks * kWarpChunkBytes;
+    return team.blocks[receiver] + traffic.rings +
+           uint64_t{lane_index(receiver, sender, number)} * traffic.ring_chunks * kWarpChunkBytes;
   }
 
   __device__ __forceinline__ uint64_t* credit(int sender, int receiver, uint32_t number) const {
-    return &reinterpret_cast<LaneCredit*>(team.blocks[sender] + channel.credits)[lane_index(sender, receiver, number)]
+    return &reinterpret_cast<LaneCredit*>(team.blocks[sender] + traffic.credits)[lane_index(sender, receiver, number)]
                 .chunks_taken;
   }
 
   __device__ __forceinline__ LaneCounters* counters(int peer, uint32_t number) const {
-    return reinterpret_cast<LaneCounters*>(team.blocks[team.rank] + channel.counters) +
+    return reinterpret_cast<LaneCounters*>(team.blocks[team.rank] + traffic.counters) +
            lane_index(team.rank, peer, number);
   }
 
   __device__ __forceinline__ uint32_t slot_offset(uint32_t chunk) const {
-    return (chunk & (channel.ring_chunks - 1)) * static_cast<uint32_t>(kWarpChunkBytes);
+    return (chunk & (traffic.ring_chunks - 1)) * static_cast<uint32_t>(kWarpChunkBytes);
   }
 
   // True while there is no reason to give up; the same for the whole warp.
@@ -85,7 +85,7 @@ class OutLanes {
     for (;;) {
       bool has_room = true;
       if (is_used()) {
-        has_room = sent_ + num_chunks - taken_ <= site_.channel.ring_chunks;
+        has_room = sent_ + num_chunks - taken_ <= site_.traffic.ring_chunks;
         taken_ = load_relaxed(credit_);
       }
       const unsigned lacking = __ballot_sync(kWholeWarp, !has_room);

@@ -4,9 +4,9 @@
 //   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
 //   AXON_TRY(ll128_all_reduce(team, {.input = in, .output = out, .num_elements = n, …}, stream));
 //
-// Kernels of one team and channel run one after the other, in the same order on all ranks that they connect; the caller
-// sees to that, by streams and events. They fail without launching when an argument is unsupported. What goes wrong on
-// the device stands in the team's mailbox; the output is then undefined.
+// Kernels of one team and traffic class run one after the other, in the same order on all ranks that they connect; the
+// caller sees to that, by streams and events. They fail without launching when an argument is unsupported. What goes
+// wrong on the device stands in the team's mailbox; the output is then undefined.
 #pragma once
 
 #include <array>
@@ -40,10 +40,10 @@ struct ReceiveBlock {
   uint32_t tag = 0;
 };
 
-// A message to and from each rank. On the collective channel every rank launches it, and meets every other even where a
-// block is empty; on the other channel it meets the ranks in the masks alone.
+// A message to and from each rank. On the collective traffic class every rank launches it, and meets every other even
+// where a block is empty; on the other traffic class it meets the ranks in the masks alone.
 struct ExchangeCall {
-  Channel channel = Channel::kCollective;
+  TrafficClass traffic = TrafficClass::kCollective;
   DeviceOperation operation{};  // what all ranks must agree on, with dtype and root
   DataType dtype = DataType::kByte;
   int root = kNoRoot;

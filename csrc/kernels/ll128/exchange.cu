@@ -18,7 +18,7 @@ namespace {
 
 struct ExchangeArguments {
   DeviceDescriptor descriptor;  // those of the message are added to its num_bytes, edge by edge
-  Channel channel;
+  TrafficClass traffic;
   When when;
   JobTable jobs;
   MessagePlaces direct;
@@ -26,8 +26,8 @@ struct ExchangeArguments {
 };
 
 // Of each message.
-__host__ __device__ constexpr uint32_t num_header_lanes(Channel channel) {
-  return channel == Channel::kPointToPoint ? 1 : 0;
+__host__ __device__ constexpr uint32_t num_header_lanes(TrafficClass traffic) {
+  return traffic == TrafficClass::kPointToPoint ? 1 : 0;
 }
 
 __device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArguments& call, uint64_t num_bytes) {
@@ -83,10 +83,10 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   const int peer = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
   const ExchangeBlock& block = call.blocks[peer];
   const DeviceDescriptor ours = descriptor_of(call, sends ? block.send_bytes : block.receive_bytes);
-  const Site site{team, team.layout.channels[static_cast<int>(call.channel)], ours, fault};
+  const Site site{team, team.layout.traffic[static_cast<int>(call.traffic)], ours, fault};
   const bool is_direct = kMayBeDirect && ((sends ? call.direct.sends_to : call.direct.receives_from) >> peer & 1) != 0;
   if (is_direct && !run_directly(site, call, peer, job)) return;
-  const uint32_t header_lanes = num_header_lanes(call.channel);
+  const uint32_t header_lanes = num_header_lanes(call.traffic);
   if (job.lane < header_lanes) {
     (void)(sends ? send_header(site, peer, block.send_tag) : receive_header(site, peer, block.receive_tag));
     return;
@@ -101,7 +101,7 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call,
                                              .reduction = static_cast<uint64_t>(Reduction::kNone),
                                              .root = static_cast<uint64_t>(call.root),
                                              .num_bytes = call.announced},
-                              .channel = call.channel,
+                              .traffic = call.traffic,
                               .when = call.when,
                               .jobs = {},
                               .direct = direct,
@@ -119,8 +119,8 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call,
 
 JobPlan plan_jobs(const DeviceTeam& team, const ExchangeCall& call, LaneLimits limits) {
   JobPlan plan(team.rank, limits);
-  const bool is_collective = call.channel == Channel::kCollective;
-  const uint32_t header_lanes = num_header_lanes(call.channel);
+  const bool is_collective = call.traffic == TrafficClass::kCollective;
+  const uint32_t header_lanes = num_header_lanes(call.traffic);
   if (is_collective) plan.add_control();
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     const SendBlock& send = call.sends[rank];
@@ -158,8 +158,8 @@ Status ll128_exchange(const DeviceTeam& team, const ExchangeCall& call, StreamVi
 Status exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& direct,
                          StreamView stream) {
   const bool may_be_direct = (direct.sends_to | direct.receives_from) != 0;
-  if (may_be_direct && (call.channel != Channel::kPointToPoint || call.when != When::kAlways)) {
-    return Status(ErrorCode::kInvalidArgument, "messages that may go directly are on the point-to-point channel");
+  if (may_be_direct && (call.traffic != TrafficClass::kPointToPoint || call.when != When::kAlways)) {
+    return Status(ErrorCode::kInvalidArgument, "messages that may go directly are point-to-point traffic");
   }
   if (call.sends[team.rank].num_bytes != call.receives[team.rank].num_bytes) {
     return Status(ErrorCode::kInvalidArgument,
@@ -167,9 +167,9 @@ Status exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const
                       std::to_string(call.receives[team.rank].num_bytes));
   }
   const uint32_t available =
-      team.layout.channels[static_cast<int>(call.channel)].num_lanes - device::num_header_lanes(call.channel);
+      team.layout.traffic[static_cast<int>(call.traffic)].num_lanes - device::num_header_lanes(call.traffic);
   Result<device::LaneLimits> limits =
-      call.channel == Channel::kCollective
+      call.traffic == TrafficClass::kCollective
           ? device::choose_lanes(available, static_cast<uint32_t>(team.num_ranks - 1), call.shape)
           : device::choose_message_lanes(available, call.shape);
   if (!limits.ok()) return std::move(limits.status());

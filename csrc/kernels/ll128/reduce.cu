@@ -60,7 +60,7 @@ bool is_long(const ReduceArguments& call, uint32_t num_lanes, Ll128Shape shape) 
 
 Status launch_reduce(const DeviceTeam& team, ReduceKernels kernels, ReduceArguments& call, Ll128Shape shape,
                      StreamView stream) {
-  const uint32_t all_lanes = team.layout.channels[static_cast<int>(Channel::kCollective)].num_lanes;
+  const uint32_t all_lanes = team.layout.traffic[static_cast<int>(TrafficClass::kCollective)].num_lanes;
   const uint32_t available = call.receivers == 0 ? all_lanes : all_lanes / 2;
   const auto num_edges = static_cast<uint32_t>(team.num_ranks - 1);
   Result<LaneLimits> limits = call.receivers == 0 ? choose_lanes(available, num_edges, shape)

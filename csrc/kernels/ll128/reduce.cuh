@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
     meet(team, fault, call.when, call.descriptor, call.descriptor);
     return;
   }
-  const Site site{team, team.layout.channels[static_cast<int>(Channel::kCollective)], call.descriptor, fault};
+  const Site site{team, team.layout.traffic[static_cast<int>(TrafficClass::kCollective)], call.descriptor, fault};
   if (job.group == kOwnGroup) {
     Reducer<Arithmetic, Span::kChunks> reducer(site, call, job);
     if (site.is_sound()) reducer.run();

@@ -51,7 +51,7 @@ struct BroadcastPlaces {
 };
 
 // Every rank writes its messages into the receivers' tensors. One flight; (n−1)·S bytes out of a rank. On the
-// collective channel only.
+// collective traffic class only.
 Status exchange_direct(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places,
                        StreamView stream);
 

@@ -104,7 +104,7 @@ uint32_t count_own_blocks(const DeviceTeam& team, const ExchangeCall& call, int 
 }
 
 Status check(const DeviceTeam& team, const ExchangeCall& call) {
-  if (call.channel != Channel::kCollective) {
+  if (call.traffic != TrafficClass::kCollective) {
     return Status(ErrorCode::kInvalidArgument, "point-to-point messages go over LL128");
   }
   if (call.sends[team.rank].num_bytes == call.receives[team.rank].num_bytes) return Status();

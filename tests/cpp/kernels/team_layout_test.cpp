@@ -17,11 +17,11 @@ std::vector<Piece> pieces_of(const TeamLayout& layout, int num_ranks) {
   std::vector<Piece> pieces{{0, sizeof(TeamState)},
                             {layout.rendezvous, num_ranks * sizeof(Rendezvous)},
                             {layout.packets, uint64_t{2} * layout.region_packets * sizeof(LlPacket)}};
-  for (const ChannelLayout& channel : layout.channels) {
-    const uint64_t lanes = uint64_t{channel.num_lanes} * (num_ranks - 1);
-    pieces.push_back({channel.rings, lanes * channel.ring_chunks * kWarpChunkBytes});
-    pieces.push_back({channel.credits, lanes * sizeof(LaneCredit)});
-    pieces.push_back({channel.counters, lanes * sizeof(LaneCounters)});
+  for (const TrafficLayout& traffic : layout.traffic) {
+    const uint64_t lanes = uint64_t{traffic.num_lanes} * (num_ranks - 1);
+    pieces.push_back({traffic.rings, lanes * traffic.ring_chunks * kWarpChunkBytes});
+    pieces.push_back({traffic.credits, lanes * sizeof(LaneCredit)});
+    pieces.push_back({traffic.counters, lanes * sizeof(LaneCounters)});
   }
   return pieces;
 }
@@ -38,11 +38,11 @@ TEST(TeamLayout, pieces_are_apart_and_within_the_block) {
         end = piece.begin + piece.num_bytes;
       }
       EXPECT_LE(end, block_bytes) << num_ranks << " ranks, " << block_bytes << " bytes";
-      EXPECT_GE(layout.value().channels[0].num_lanes, 2u);  // contributions and totals
-      EXPECT_GE(layout.value().channels[1].num_lanes, 2u);  // headers and payload
-      for (const ChannelLayout& channel : layout.value().channels) {
-        EXPECT_GE(channel.ring_chunks, 8u);
-        EXPECT_TRUE(std::has_single_bit(channel.ring_chunks));
+      EXPECT_GE(layout.value().traffic[0].num_lanes, 2u);  // contributions and totals
+      EXPECT_GE(layout.value().traffic[1].num_lanes, 2u);  // headers and payload
+      for (const TrafficLayout& traffic : layout.value().traffic) {
+        EXPECT_GE(traffic.ring_chunks, 8u);
+        EXPECT_TRUE(std::has_single_bit(traffic.ring_chunks));
       }
     }
   }
@@ -53,8 +53,8 @@ TEST(TeamLayout, sixteen_mebibytes_serve_four_ranks_well) {
   ASSERT_TRUE(layout.ok());
   EXPECT_GE(layout.value().region_packets, ll_one_shot_region_packets(4, size_t{512} << 10));
   EXPECT_GE(layout.value().region_packets, ll_two_shot_region_packets(4, size_t{1} << 20));
-  for (const ChannelLayout& channel : layout.value().channels) {
-    EXPECT_GE(uint64_t{3} * channel.num_lanes * channel.ring_chunks * kWarpChunkBytes, uint64_t{2} << 20);
+  for (const TrafficLayout& traffic : layout.value().traffic) {
+    EXPECT_GE(uint64_t{3} * traffic.num_lanes * traffic.ring_chunks * kWarpChunkBytes, uint64_t{2} << 20);
   }
 }
 

@@ -16,7 +16,7 @@ Sizes even(int num_ranks, size_t num_bytes) {
 struct Case {
   Sizes sizes;
   size_t misalignment = 0;
-  Channel channel = Channel::kCollective;
+  TrafficClass traffic = TrafficClass::kCollective;
   Ll128Shape shape{};
 };
 
@@ -39,7 +39,7 @@ class Messages {
   }
 
   Status enqueue(int rank, StreamView stream) const {
-    ExchangeCall call{.channel = what_.channel, .operation = DeviceOperation::kAllToAll, .shape = what_.shape};
+    ExchangeCall call{.traffic = what_.traffic, .operation = DeviceOperation::kAllToAll, .shape = what_.shape};
     for (int peer = 0; peer < ranks_.size(); ++peer) {
       call.sends[peer] = {sent_[rank][peer].data(), bytes(rank, peer), tag(rank, peer)};
       call.receives[peer] = {received_[rank][peer].data(), bytes(peer, rank), tag(peer, rank)};
@@ -147,9 +147,9 @@ TEST_P(Ll128Exchanges, the_own_block_may_stay_in_place) {
 // The number of lanes and the grid change from launch to launch; a lane goes on where it stood.
 TEST_P(Ll128Exchanges, any_shape) {
   for (const Ll128Shape shape : {Ll128Shape{1, 1}, {2, 4}, {1, 8}, {3, 2}, {0, 16}, {2, 16}, {0, 5}}) {
-    check({even(ranks_->size(), 50'000), 0, Channel::kCollective, shape});
-    if (static_cast<uint32_t>(shape.num_lanes) < ranks_->team(0).layout.channels[1].num_lanes) {  // one is for headers
-      check({even(ranks_->size(), 50'001), 0, Channel::kPointToPoint, shape});
+    check({even(ranks_->size(), 50'000), 0, TrafficClass::kCollective, shape});
+    if (static_cast<uint32_t>(shape.num_lanes) < ranks_->team(0).layout.traffic[1].num_lanes) {  // one is for headers
+      check({even(ranks_->size(), 50'001), 0, TrafficClass::kPointToPoint, shape});
     }
   }
 }
@@ -159,7 +159,7 @@ TEST_P(Ll128Exchanges, point_to_point_meets_only_the_ranks_named) {
   for (int rank = 0; rank < ranks_->size(); ++rank) sizes[rank][rank] = 0;
   for (const int64_t num_bytes : {0, 1, 960, 961, 1'000'000}) {
     sizes[0][1] = num_bytes;
-    const Messages messages(*ranks_, {sizes, 8, Channel::kPointToPoint}, random_);
+    const Messages messages(*ranks_, {sizes, 8, TrafficClass::kPointToPoint}, random_);
     ranks_->for_each([&](int rank) {
       if (rank < 2) require(messages.enqueue(rank, ranks_->stream(rank)));
     });
@@ -168,12 +168,12 @@ TEST_P(Ll128Exchanges, point_to_point_meets_only_the_ranks_named) {
 }
 
 TEST_P(Ll128Exchanges, point_to_point_batches) {
-  for (int round = 0; round < 20; ++round) check({uneven(100'000, -1), 0, Channel::kPointToPoint});
+  for (int round = 0; round < 20; ++round) check({uneven(100'000, -1), 0, TrafficClass::kPointToPoint});
 }
 
 // Both directions of an edge, each rank sends before it receives.
 TEST_P(Ll128Exchanges, large_point_to_point_both_ways) {
-  check({even(ranks_->size(), size_t{5} << 20), 0, Channel::kPointToPoint});
+  check({even(ranks_->size(), size_t{5} << 20), 0, TrafficClass::kPointToPoint});
 }
 
 TEST_P(Ll128Exchanges, point_to_point_beside_collectives) {
@@ -184,7 +184,7 @@ TEST_P(Ll128Exchanges, point_to_point_beside_collectives) {
   for (int round = 0; round < kRounds; ++round) {
     collectives.push_back(std::make_unique<Messages>(*ranks_, Case{uneven(60'000, 0)}, random_));
     point_to_points.push_back(
-        std::make_unique<Messages>(*ranks_, Case{uneven(60'000, -1), 0, Channel::kPointToPoint}, random_));
+        std::make_unique<Messages>(*ranks_, Case{uneven(60'000, -1), 0, TrafficClass::kPointToPoint}, random_));
   }
   for (int round = 0; round < kRounds; ++round) {
     collectives[round]->run();

@@ -140,10 +140,10 @@ TEST_P(Ll128Faults, mismatch_between_ll_and_ll128) {
 TEST_P(Ll128Faults, point_to_point_mismatch_names_tags) {
   DeviceRanks ranks = this->ranks();
   ExchangeCall send{
-      .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .sends_to = 1u << 1};
+      .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .sends_to = 1u << 1};
   send.sends[1] = {tensors_[0].data(), 1000, 7};
   ExchangeCall receive{
-      .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
+      .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
   receive.receives[0] = {tensors_[1].data(), 1000, 8};
   ranks.for_each([&](int rank) {
     if (rank < 2) require(ll128_exchange(ranks.team(rank), rank == 0 ? send : receive, ranks.stream(rank)));

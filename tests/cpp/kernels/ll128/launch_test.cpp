@@ -48,7 +48,7 @@ TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
       SCOPED_TRACE(std::to_string(num_ranks) + " ranks, blocks of " + std::to_string(block_bytes));
       const Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
       ASSERT_TRUE(layout.ok());
-      const uint32_t all_lanes = layout.value().channels[static_cast<int>(Channel::kCollective)].num_lanes;
+      const uint32_t all_lanes = layout.value().traffic[static_cast<int>(TrafficClass::kCollective)].num_lanes;
       const auto num_edges = static_cast<uint32_t>(num_ranks - 1);
       const Result<LaneLimits> of_exchange = choose_lanes(all_lanes, num_edges, {});
       const Result<LaneLimits> of_fold = choose_reduce_lanes(all_lanes / 2, num_edges, {});
@@ -56,7 +56,7 @@ TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
       expect_room(everything(num_ranks, of_exchange.value()), kMostWarpsPerBlock);
       expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongReduceBlock);
       const uint32_t lanes_of_messages =
-          layout.value().channels[static_cast<int>(Channel::kPointToPoint)].num_lanes - 1;
+          layout.value().traffic[static_cast<int>(TrafficClass::kPointToPoint)].num_lanes - 1;
       const Result<LaneLimits> of_message = choose_message_lanes(lanes_of_messages, {});
       ASSERT_TRUE(of_message.ok());
       for (const uint32_t num_blocks : {kPreferredBlocks, kMostBlocks}) {

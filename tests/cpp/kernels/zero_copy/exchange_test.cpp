@@ -180,7 +180,8 @@ INSTANTIATE_TEST_SUITE_P(layouts, DirectExchanges, kLayouts, name_of);
 TEST(DirectArguments, refused_before_any_launch) {
   const DeviceTeam team = team_without_memory();
   const StreamView none(nullptr);
-  EXPECT_EQ(exchange_direct(team, {.channel = Channel::kPointToPoint}, {}, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(exchange_direct(team, {.traffic = TrafficClass::kPointToPoint}, {}, none).code(),
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(exchange_direct(team, {}, {.num_blocks = kMaxBlocks + 1}, none).code(), ErrorCode::kInvalidArgument);
   ExchangeCall call;
   call.sends[0].num_bytes = 1;

@@ -55,7 +55,7 @@ class MessageFaults : public LayoutTest {
   void send(End end = {}) {
     DeviceGuard guard(ranks_->device(0));
     ExchangeCall call{
-        .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .sends_to = 1u << 1};
+        .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .sends_to = 1u << 1};
     call.sends[1] = {tensors_[0].data(), end.num_bytes, end.tag};
     require(exchange_messages(ranks_->team(0), call, {.sends_to = end.is_direct ? 1u << 1 : 0}, ranks_->stream(0)));
   }
@@ -63,7 +63,7 @@ class MessageFaults : public LayoutTest {
   void receive(End end = {}) {
     DeviceGuard guard(ranks_->device(1));
     ExchangeCall call{
-        .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
+        .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
     call.receives[0] = {tensors_[1].data(), end.num_bytes, end.tag};
     MessagePlaces direct{.receives_from = end.is_direct ? 1u << 0 : 0};
     direct.receives[0] = place_;

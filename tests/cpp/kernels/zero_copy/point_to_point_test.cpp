@@ -43,7 +43,7 @@ class Messages {
   // The messages to and from the peers in these masks.
   void enqueue(int rank, uint32_t to, uint32_t from, StreamView stream) const {
     ExchangeCall call{
-        .channel = Channel::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .shape = what_.shape};
+        .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .shape = what_.shape};
     MessagePlaces direct;
     for (int peer = 0; peer < ranks_.size(); ++peer) {
       if (peer == rank) continue;
@@ -174,7 +174,7 @@ TEST_P(DirectMessages, large) {
 
 TEST_P(DirectMessages, any_shape) {
   for (const Ll128Shape shape : {Ll128Shape{1, 1}, {2, 4}, {1, 8}, {0, 16}, {2, 16}, {0, 5}}) {
-    if (static_cast<uint32_t>(shape.num_lanes) >= ranks_->team(0).layout.channels[1].num_lanes) continue;
+    if (static_cast<uint32_t>(shape.num_lanes) >= ranks_->team(0).layout.traffic[1].num_lanes) continue;
     check({.sizes = all(50'001), .shape = shape});
   }
 }
@@ -298,9 +298,9 @@ INSTANTIATE_TEST_SUITE_P(layouts, DirectMessages, kLayouts, name_of);
 TEST(MessageArguments, refused_before_any_launch) {
   const DeviceTeam team = team_without_memory();
   const StreamView none(nullptr);
-  EXPECT_EQ(exchange_messages(team, {.channel = Channel::kCollective}, {.sends_to = 1u << 1}, none).code(),
+  EXPECT_EQ(exchange_messages(team, {.traffic = TrafficClass::kCollective}, {.sends_to = 1u << 1}, none).code(),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(exchange_messages(team, {.channel = Channel::kPointToPoint, .when = When::kIfDeclined},
+  EXPECT_EQ(exchange_messages(team, {.traffic = TrafficClass::kPointToPoint, .when = When::kIfDeclined},
                               {.receives_from = 1u << 1}, none)
                 .code(),
             ErrorCode::kInvalidArgument);
