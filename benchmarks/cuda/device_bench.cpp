@@ -3,7 +3,7 @@
 //   device_bench [RANKS] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--block BYTES]
 //                       [--misalignment BYTES] [--shapes LxW,LxW,…]
 //
-// JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (lanes an edge x
+// JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (channels an edge x
 // warps a block; for packets blocks x threads; for direct kernels blocks x 0). Direct kernels are timed with the line
 // kernels behind them; num_direct tells how often these had nothing to do (send_recv_ring_direct: how many messages
 // did not go over LL128). Sizes of all_gather, reduce_scatter and
@@ -57,7 +57,7 @@ struct Call {
   int rank() const { return team.rank; }
   int num_ranks() const { return team.num_ranks; }
   size_t shard() const { return num_bytes / num_ranks(); }
-  Ll128Shape ll128_shape() const { return {.num_lanes = shape.first, .warps_per_block = shape.second}; }
+  Ll128Shape ll128_shape() const { return {.num_channels = shape.first, .warps_per_block = shape.second}; }
 };
 
 LlCollective packets(const Call& call, size_t num_bytes) {

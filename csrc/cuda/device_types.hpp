@@ -11,8 +11,9 @@
 // is laid out by each operation.
 //
 // *Lines*, for the others: 128 bytes, 120 of data and the sequence number, stored as one by 8 threads of a warp. A warp
-// stores 8 lines, a *warp chunk*, at a time. A directed edge has *lanes*; a lane is a ring of chunks in the receiver's
-// block and a credit word in the sender's, which tells how many chunks the receiver has taken since the team began.
+// stores 8 lines, a *warp chunk*, at a time. A directed edge has *channels*; a channel is a ring of chunks in the
+// receiver's block and a credit word in the sender's, which tells how many chunks the receiver has taken since the team
+// began.
 //
 // *Direct* kernels, for large collectives, read and write the peers' tensors themselves. A tensor lies in a *segment*,
 // what its process allocated as one, which the peers map in the background. The ranks tell each other in packets where
@@ -94,7 +95,7 @@ enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismat
 struct FaultReport {
   FaultCode code;
   int32_t peer;             // the rank that was missing, disagreed or has ended
-  uint64_t sequence;        // collectives: the epoch; point to point: how many chunks the lane had moved
+  uint64_t sequence;        // collectives: the epoch; point to point: how many chunks the channel had moved
   DeviceDescriptor ours;    // what this rank was doing
   DeviceDescriptor theirs;  // for a mismatch
   uint32_t our_tag;         // of a point-to-point message
@@ -117,25 +118,25 @@ struct TeamState {
   uint32_t epochs[kMaxBlocks];   // the last one that is over
 };
 
-// Collectives and point-to-point messages have lanes of their own, so their kernels may run side by side.
+// Collectives and point-to-point messages have channels of their own, so their kernels may run side by side.
 enum class TrafficClass : uint8_t { kCollective = 0, kPointToPoint = 1 };
 
-// The lanes of one traffic class in a rank's block: of every edge from and to each of its num_ranks − 1 peers. Offsets
-// in bytes.
+// The channels of one traffic class in a rank's block: of every edge from and to each of its num_ranks − 1 peers.
+// Offsets in bytes.
 struct TrafficLayout {
-  uint32_t num_lanes;    // of a directed edge
-  uint32_t ring_chunks;  // of a lane; a power of two
-  uint64_t rings;        // [peer][lane]: chunks from that peer
-  uint64_t credits;      // [peer][lane] LaneCredit: written by the peer
-  uint64_t counters;     // [peer][lane] LaneCounters: read and written by us alone
+  uint32_t num_channels;  // of a directed edge
+  uint32_t ring_chunks;   // of a channel; a power of two
+  uint64_t rings;         // [peer][channel]: chunks from that peer
+  uint64_t credits;       // [peer][channel] ChannelCredit: written by the peer
+  uint64_t counters;      // [peer][channel] ChannelCounters: read and written by us alone
 };
 
 // How many of our chunks a peer has taken since the team began. A sector of its own, since another GPU writes it.
-struct alignas(32) LaneCredit {
+struct alignas(32) ChannelCredit {
   uint64_t chunks_taken;
 };
 
-struct LaneCounters {
+struct ChannelCounters {
   uint64_t chunks_sent;
   uint64_t chunks_received;
 };

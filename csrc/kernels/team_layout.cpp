@@ -6,11 +6,11 @@
 namespace axon {
 namespace {
 
-// A sender keeps about a round trip's worth of chunks under way, 1 MiB over all lanes at NVLink's rate: so many of a
-// lane, and these many lanes; where there is little room, rather lanes than longer ones. Senders and receivers take up
-// to 4 chunks at a time, and neither waits for the other as long as a ring holds two such batches.
-constexpr uint32_t kMostLanes = 512;              // of a traffic class, over all edges into a rank
-constexpr uint32_t kMostPointToPointLanes = 256;  // of an edge: one alone may carry everything
+// A sender keeps about a round trip's worth of chunks under way, 1 MiB over all channels at NVLink's rate: so many of a
+// channel, and these many channels; where there is little room, rather channels than longer ones. Senders and receivers
+// take up to 4 chunks at a time, and neither waits for the other as long as a ring holds two such batches.
+constexpr uint32_t kMostChannels = 512;              // of a traffic class, over all edges into a rank
+constexpr uint32_t kMostPointToPointChannels = 256;  // of an edge: one alone may carry everything
 constexpr uint32_t kRingChunks = 16;
 constexpr uint32_t kFewestRingChunks = 8;
 constexpr uint64_t kAlignment = 128;
@@ -30,16 +30,16 @@ class Space {
   uint64_t used_ = 0;
 };
 
-TrafficLayout place_traffic(Space& space, uint32_t num_peers, uint64_t ring_bytes, uint32_t most_lanes) {
+TrafficLayout place_traffic(Space& space, uint32_t num_peers, uint64_t ring_bytes, uint32_t most_channels) {
   const auto chunks_per_peer = static_cast<uint32_t>(ring_bytes / kWarpChunkBytes / num_peers);
   const uint32_t ring_chunks = chunks_per_peer >= 16 * kRingChunks ? kRingChunks : kFewestRingChunks;
-  const uint32_t num_lanes = std::min(most_lanes, chunks_per_peer / ring_chunks);
-  const uint64_t all_lanes = uint64_t{num_peers} * num_lanes;
-  return {.num_lanes = num_lanes,
+  const uint32_t num_channels = std::min(most_channels, chunks_per_peer / ring_chunks);
+  const uint64_t all_channels = uint64_t{num_peers} * num_channels;
+  return {.num_channels = num_channels,
           .ring_chunks = ring_chunks,
-          .rings = space.take(all_lanes * ring_chunks * kWarpChunkBytes),
-          .credits = space.take(all_lanes * sizeof(LaneCredit)),
-          .counters = space.take(all_lanes * sizeof(LaneCounters))};
+          .rings = space.take(all_channels * ring_chunks * kWarpChunkBytes),
+          .credits = space.take(all_channels * sizeof(ChannelCredit)),
+          .counters = space.take(all_channels * sizeof(ChannelCounters))};
 }
 
 }  // namespace
@@ -64,9 +64,9 @@ Result<TeamLayout> lay_out(int num_ranks, size_t block_bytes) {
                     .traffic = {}};
   layout.rendezvous = space.take(static_cast<uint64_t>(num_ranks) * sizeof(Rendezvous));
   layout.packets = space.take(uint64_t{2} * layout.region_packets * sizeof(LlPacket));
-  layout.traffic[0] = place_traffic(space, num_peers, block_bytes / 4, kMostLanes / num_peers);
+  layout.traffic[0] = place_traffic(space, num_peers, block_bytes / 4, kMostChannels / num_peers);
   layout.traffic[1] = place_traffic(space, num_peers, block_bytes / 4 - block_bytes / kWordsShare,
-                                    std::min(kMostPointToPointLanes, kMostLanes / num_peers));
+                                    std::min(kMostPointToPointChannels, kMostChannels / num_peers));
   return layout;
 }
 

@@ -9,9 +9,9 @@ namespace axon {
 inline constexpr size_t kMinBlockBytes = size_t{1} << 20;
 inline constexpr size_t kMaxBlockBytes = size_t{64} << 20;
 
-// For 2 to kMaxTeamRanks ranks. Half of the block goes to packets, a quarter to the lanes of collectives, the rest to
-// those of point-to-point messages. At 4 ranks 16 MiB serve one-shot all_reduce of 512 KiB, two-shot of 1 MiB and lines
-// at full bandwidth; 1 MiB serves everything with fewer lanes.
+// For 2 to kMaxTeamRanks ranks. Half of the block goes to packets, a quarter to the channels of collectives, the rest
+// to those of point-to-point messages. At 4 ranks 16 MiB serve one-shot all_reduce of 512 KiB, two-shot of 1 MiB and
+// lines at full bandwidth; 1 MiB serves everything with fewer channels.
 Result<TeamLayout> lay_out(int num_ranks, size_t block_bytes);
 
 }  // namespace axon

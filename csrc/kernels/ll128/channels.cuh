@@ -1,12 +1,12 @@
-// Lanes: rings of chunks with flow control. Whole warps call all of this.
+// Channels: rings of chunks with flow control. Whole warps call all of this.
 //
-// A chunk's flag is its number on the lane, from 1, in 64 bits: it never repeats, so the ring needs no cleaning. The
+// A chunk's flag is its number on the channel, from 1, in 64 bits: it never repeats, so the ring needs no cleaning. The
 // receiver writes how many chunks it has taken into the sender's credit word: only after their payload is in registers,
 // so the sender may overwrite them. Both ends count in device memory, so launches and replays of graphs go on from
-// there. The one warp that has a lane in a launch advances its counters; the number of lanes may change from launch to
-// launch, as long as both ends use the same for a message.
+// there. The one warp that has a channel in a launch advances its counters; the number of channels may change from
+// launch to launch, as long as both ends use the same for a message.
 //
-// A warp has lane `number` of the edges to or from a set of ranks; thread r keeps what belongs to rank r.
+// A warp has channel `number` of the edges to or from a set of ranks; thread r keeps what belongs to rank r.
 #pragma once
 
 #include "kernels/ll128/warp_chunk.cuh"
@@ -29,25 +29,26 @@ struct Site {
 
   __device__ __forceinline__ bool is_sound() const { return fault == 0; }
 
-  // Of a lane between `owner`'s block and `peer`, in all tables of the traffic class.
-  __device__ __forceinline__ uint32_t lane_index(int owner, int peer, uint32_t number) const {
-    return static_cast<uint32_t>(peer < owner ? peer : peer - 1) * traffic.num_lanes + number;
+  // Of a channel between `owner`'s block and `peer`, in all tables of the traffic class.
+  __device__ __forceinline__ uint32_t channel_index(int owner, int peer, uint32_t number) const {
+    return static_cast<uint32_t>(peer < owner ? peer : peer - 1) * traffic.num_channels + number;
   }
 
   // The ring into `receiver` from `sender`.
   __device__ __forceinline__ std::byte* ring(int receiver, int sender, uint32_t number) const {
     return team.blocks[receiver] + traffic.rings +
-           uint64_t{lane_index(receiver, sender, number)} * traffic.ring_chunks * kWarpChunkBytes;
+           uint64_t{channel_index(receiver, sender, number)} * traffic.ring_chunks * kWarpChunkBytes;
   }
 
   __device__ __forceinline__ uint64_t* credit(int sender, int receiver, uint32_t number) const {
-    return &reinterpret_cast<LaneCredit*>(team.blocks[sender] + traffic.credits)[lane_index(sender, receiver, number)]
+    return &reinterpret_cast<ChannelCredit*>(team.blocks[sender] +
+                                             traffic.credits)[channel_index(sender, receiver, number)]
                 .chunks_taken;
   }
 
-  __device__ __forceinline__ LaneCounters* counters(int peer, uint32_t number) const {
-    return reinterpret_cast<LaneCounters*>(team.blocks[team.rank] + traffic.counters) +
-           lane_index(team.rank, peer, number);
+  __device__ __forceinline__ ChannelCounters* counters(int peer, uint32_t number) const {
+    return reinterpret_cast<ChannelCounters*>(team.blocks[team.rank] + traffic.counters) +
+           channel_index(team.rank, peer, number);
   }
 
   __device__ __forceinline__ uint32_t slot_offset(uint32_t chunk) const {
@@ -65,10 +66,10 @@ struct Site {
   }
 };
 
-class OutLanes {
+class SendChannels {
  public:
   // To the ranks in the mask, which are peers.
-  __device__ __forceinline__ OutLanes(const Site& site, uint32_t ranks, uint32_t number)
+  __device__ __forceinline__ SendChannels(const Site& site, uint32_t ranks, uint32_t number)
       : site_(site), number_(number) {
     if ((ranks >> thread_of_warp() & 1) == 0) return;
     const int peer = static_cast<int>(thread_of_warp());
@@ -78,8 +79,8 @@ class OutLanes {
     taken_ = load_relaxed(credit_);
   }
 
-  // Until every ring has room for so many more; pairs with the credit that InLanes gives. Looks at what it read the
-  // last time, and reads again for the next: mostly nobody waits. False: gave up.
+  // Until every ring has room for so many more; pairs with the credit that ReceiveChannels gives. Looks at what it read
+  // the last time, and reads again for the next: mostly nobody waits. False: gave up.
   __device__ __forceinline__ bool await_room(uint32_t num_chunks) {
     Patience patience(site_.team);
     for (;;) {
@@ -127,9 +128,10 @@ class OutLanes {
 };
 
 // Each batch is polled for before it is waited for, in the same order.
-class InLanes {
+class ReceiveChannels {
  public:
-  __device__ __forceinline__ InLanes(const Site& site, uint32_t ranks, uint32_t number) : site_(site), number_(number) {
+  __device__ __forceinline__ ReceiveChannels(const Site& site, uint32_t ranks, uint32_t number)
+      : site_(site), number_(number) {
     if ((ranks >> thread_of_warp() & 1) == 0) return;
     const int peer = static_cast<int>(thread_of_warp());
     ring_ = site.ring(site.team.rank, peer, number);

@@ -18,10 +18,10 @@
 
 namespace axon {
 
-// For tuning; zeros: chosen by size. Lanes are of an edge (an all_reduce uses as many again for its totals) and must be
-// the same on all ranks.
+// For tuning; zeros: chosen by size. Channels are of an edge (an all_reduce uses as many again for its totals) and must
+// be the same on all ranks.
 struct Ll128Shape {
-  int num_lanes = 0;
+  int num_channels = 0;
   int warps_per_block = 0;
 };
 

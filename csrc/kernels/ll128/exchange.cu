@@ -1,4 +1,4 @@
-// Messages over direct edges: each is cut in chunks, dealt out over the lanes of its edge.
+// Messages over direct edges: each is cut in chunks, dealt out over the channels of its edge.
 //
 // Steps: 1. Bytes out a rank: what it sends, 16/15 on the wire. Sending and receiving warps share nothing, so both
 // directions run at once and no order of calls can deadlock. The own block is copied by warps of its own meanwhile.
@@ -26,7 +26,7 @@ struct ExchangeArguments {
 };
 
 // Of each message.
-__host__ __device__ constexpr uint32_t num_header_lanes(TrafficClass traffic) {
+__host__ __device__ constexpr uint32_t num_header_channels(TrafficClass traffic) {
   return traffic == TrafficClass::kPointToPoint ? 1 : 0;
 }
 
@@ -39,7 +39,8 @@ __device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArgument
 __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& job) {
   const InputMessage input(block.send, block.send_bytes);
   const OutputMessage output(block.receive, block.receive_bytes);
-  for (Stride<kBatchChunks> stride(input.num_chunks(), job.num_lanes, job.lane); stride.has_more(); stride.advance()) {
+  for (Stride<kBatchChunks> stride(input.num_chunks(), job.num_channels, job.channel); stride.has_more();
+       stride.advance()) {
     Share shares[kBatchChunks];
     load(input, stride, shares);
     store(output, stride, shares);
@@ -60,11 +61,11 @@ __device__ __forceinline__ bool run_directly(const Site& site, const ExchangeArg
                                              const Job& job) {
   const ExchangeBlock& block = call.blocks[peer];
   if (job.group < kInGroups) {
-    if (job.lane != 0) return sends_by_ll128(site, block, peer, job);
-    lead_sending(site, block, peer, job.num_lanes);
+    if (job.channel != 0) return sends_by_ll128(site, block, peer, job);
+    lead_sending(site, block, peer, job.num_channels);
   } else {
-    if (job.lane != 0) return receives_by_ll128(site, block, peer, job.num_lanes);
-    lead_receiving(site, block, call.direct.receives[peer], peer, job.num_lanes);
+    if (job.channel != 0) return receives_by_ll128(site, block, peer, job.num_channels);
+    lead_receiving(site, block, call.direct.receives[peer], peer, job.num_channels);
   }
   return false;
 }
@@ -86,13 +87,13 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   const Site site{team, team.layout.traffic[static_cast<int>(call.traffic)], ours, fault};
   const bool is_direct = kMayBeDirect && ((sends ? call.direct.sends_to : call.direct.receives_from) >> peer & 1) != 0;
   if (is_direct && !run_directly(site, call, peer, job)) return;
-  const uint32_t header_lanes = num_header_lanes(call.traffic);
-  if (job.lane < header_lanes) {
+  const uint32_t header_channels = num_header_channels(call.traffic);
+  if (job.channel < header_channels) {
     (void)(sends ? send_header(site, peer, block.send_tag) : receive_header(site, peer, block.receive_tag));
     return;
   }
-  const Job part{job.group, job.lane - header_lanes, job.num_lanes - header_lanes};
-  sends ? send_part(site, block, peer, job.lane, part) : receive_part(site, block, peer, job.lane, part);
+  const Job part{job.group, job.channel - header_channels, job.num_channels - header_channels};
+  sends ? send_part(site, block, peer, job.channel, part) : receive_part(site, block, peer, job.channel, part);
 }
 
 ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& direct) {
@@ -117,23 +118,23 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call,
   return arguments;
 }
 
-JobPlan plan_jobs(const DeviceTeam& team, const ExchangeCall& call, LaneLimits limits) {
+JobPlan plan_jobs(const DeviceTeam& team, const ExchangeCall& call, ChannelLimits limits) {
   JobPlan plan(team.rank, limits);
   const bool is_collective = call.traffic == TrafficClass::kCollective;
-  const uint32_t header_lanes = num_header_lanes(call.traffic);
+  const uint32_t header_channels = num_header_channels(call.traffic);
   if (is_collective) plan.add_control();
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     const SendBlock& send = call.sends[rank];
     const ReceiveBlock& receive = call.receives[rank];
     if (rank == team.rank) {
-      if (send.data != receive.data) plan.add_own(plan.lanes_for(send.num_bytes));
+      if (send.data != receive.data) plan.add_own(plan.channels_for(send.num_bytes));
       continue;
     }
     if (is_collective || (call.sends_to >> rank & 1) != 0) {
-      plan.add_send(rank, header_lanes + plan.lanes_for(send.num_bytes));
+      plan.add_send(rank, header_channels + plan.channels_for(send.num_bytes));
     }
     if (is_collective || (call.receives_from >> rank & 1) != 0) {
-      plan.add_receive(rank, header_lanes + plan.lanes_for(receive.num_bytes));
+      plan.add_receive(rank, header_channels + plan.channels_for(receive.num_bytes));
     }
   }
   return plan;
@@ -167,11 +168,11 @@ Status exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const
                       std::to_string(call.receives[team.rank].num_bytes));
   }
   const uint32_t available =
-      team.layout.traffic[static_cast<int>(call.traffic)].num_lanes - device::num_header_lanes(call.traffic);
-  Result<device::LaneLimits> limits =
+      team.layout.traffic[static_cast<int>(call.traffic)].num_channels - device::num_header_channels(call.traffic);
+  Result<device::ChannelLimits> limits =
       call.traffic == TrafficClass::kCollective
-          ? device::choose_lanes(available, static_cast<uint32_t>(team.num_ranks - 1), call.shape)
-          : device::choose_message_lanes(available, call.shape);
+          ? device::choose_channels(available, static_cast<uint32_t>(team.num_ranks - 1), call.shape)
+          : device::choose_message_channels(available, call.shape);
   if (!limits.ok()) return std::move(limits.status());
   const device::JobPlan plan = device::plan_jobs(team, call, limits.value());
   Result<LaunchShape> grid =

@@ -13,8 +13,8 @@ namespace axon::device {
 
 struct Job {
   uint32_t group;
-  uint32_t lane;       // in the group, …
-  uint32_t num_lanes;  // … which has so many
+  uint32_t channel;       // in the group, …
+  uint32_t num_channels;  // … which has so many
 };
 
 // False: this warp has none. Consecutive jobs go to different blocks, so that each multiprocessor gets some of every
@@ -63,8 +63,8 @@ __device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault,
 // on as soon as it is sent.
 class Sender {
  public:
-  __device__ __forceinline__ Sender(OutLanes& out, const InputMessage& message, const Job& job)
-      : out_(out), message_(message), stride_(message.num_chunks(), job.num_lanes, job.lane) {
+  __device__ __forceinline__ Sender(SendChannels& out, const InputMessage& message, const Job& job)
+      : out_(out), message_(message), stride_(message.num_chunks(), job.num_channels, job.channel) {
 #pragma unroll
     for (uint32_t k = 0; k < kBatches; ++k) load(message_, stride_.batches_on(k), shares_[k]);
   }
@@ -84,7 +84,7 @@ class Sender {
   }
 
  private:
-  OutLanes& out_;
+  SendChannels& out_;
   InputMessage message_;
   Stride<kBatchChunks> stride_;
   Share shares_[kBatches][kBatchChunks];
@@ -93,8 +93,8 @@ class Sender {
 // … in receiving one, likewise.
 class Receiver {
  public:
-  __device__ __forceinline__ Receiver(InLanes& in, const OutputMessage& message, int peer, const Job& job)
-      : in_(in), message_(message), peer_(peer), stride_(message.num_chunks(), job.num_lanes, job.lane) {
+  __device__ __forceinline__ Receiver(ReceiveChannels& in, const OutputMessage& message, int peer, const Job& job)
+      : in_(in), message_(message), peer_(peer), stride_(message.num_chunks(), job.num_channels, job.channel) {
 #pragma unroll
     for (uint32_t k = 0; k < kBatches; ++k) in_.poll(peer_, stride_.batches_on(k).batch_size(), shares_[k]);
   }
@@ -114,7 +114,7 @@ class Receiver {
   }
 
  private:
-  InLanes& in_;
+  ReceiveChannels& in_;
   OutputMessage message_;
   int peer_;
   Stride<kBatchChunks> stride_;

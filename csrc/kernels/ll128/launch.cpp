@@ -9,10 +9,10 @@ namespace {
 
 constexpr uint32_t kFewestWarpsPerBlock = 4;
 // Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md).
-constexpr LaneLimits kPreferredLanes{.of_short = 192, .of_long = 160};
+constexpr ChannelLimits kPreferredChannels{.of_short = 192, .of_long = 160};
 // Of a point-to-point message: long ones are written directly, by fewer warps on more multiprocessors. 1 GiB each way
 // between two H100: 338 GB/s by 160 warps, 11 a block; 357 to 358, 5 a block; 364 to 365 by 128, 4 a block.
-constexpr LaneLimits kMessageLanes{.of_short = 192, .of_long = 128};
+constexpr ChannelLimits kMessageChannels{.of_short = 192, .of_long = 128};
 constexpr size_t kLongBytes = size_t{4} << 20;
 
 uint32_t divide_up(uint32_t a, uint32_t b) {
@@ -21,7 +21,7 @@ uint32_t divide_up(uint32_t a, uint32_t b) {
 
 }  // namespace
 
-uint32_t JobPlan::lanes_for(size_t num_bytes) const noexcept {
+uint32_t JobPlan::channels_for(size_t num_bytes) const noexcept {
   const uint32_t most = num_bytes < kLongBytes ? limits_.of_short : limits_.of_long;
   return static_cast<uint32_t>(
       std::min<size_t>(most, (num_bytes + kWarpChunkPayloadBytes - 1) / kWarpChunkPayloadBytes));
@@ -50,28 +50,29 @@ Result<LaunchShape> JobPlan::grid(Ll128Shape wish, int most_warps, uint32_t pref
   return LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
 }
 
-static Result<LaneLimits> choose_lanes(uint32_t available, LaneLimits preferred, Ll128Shape wish) {
-  const auto wished = static_cast<uint32_t>(wish.num_lanes);
+static Result<ChannelLimits> choose_channels(uint32_t available, ChannelLimits preferred, Ll128Shape wish) {
+  const auto wished = static_cast<uint32_t>(wish.num_channels);
   if (wished > available) {
     return Status(ErrorCode::kInvalidArgument,
-                  std::to_string(wished) + " lanes an edge; the team has " + std::to_string(available));
+                  std::to_string(wished) + " channels an edge; the team has " + std::to_string(available));
   }
-  if (wished != 0) return LaneLimits{wished, wished};
-  return LaneLimits{.of_short = std::clamp(preferred.of_short, 1u, available),
-                    .of_long = std::clamp(preferred.of_long, 1u, available)};
+  if (wished != 0) return ChannelLimits{wished, wished};
+  return ChannelLimits{.of_short = std::clamp(preferred.of_short, 1u, available),
+                       .of_long = std::clamp(preferred.of_long, 1u, available)};
 }
 
-Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, Ll128Shape wish) {
-  return choose_lanes(available, {kPreferredLanes.of_short / num_edges, kPreferredLanes.of_long / num_edges}, wish);
+Result<ChannelLimits> choose_channels(uint32_t available, uint32_t num_edges, Ll128Shape wish) {
+  return choose_channels(available, {kPreferredChannels.of_short / num_edges, kPreferredChannels.of_long / num_edges},
+                         wish);
 }
 
-Result<LaneLimits> choose_message_lanes(uint32_t available, Ll128Shape wish) {
-  return choose_lanes(available, kMessageLanes, wish);
+Result<ChannelLimits> choose_message_channels(uint32_t available, Ll128Shape wish) {
+  return choose_channels(available, kMessageChannels, wish);
 }
 
-Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, Ll128Shape wish) {
-  Result<LaneLimits> limits = choose_lanes(available, num_edges, wish);
-  if (!limits.ok() || wish.num_lanes != 0) return limits;
+Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_edges, Ll128Shape wish) {
+  Result<ChannelLimits> limits = choose_channels(available, num_edges, wish);
+  if (!limits.ok() || wish.num_channels != 0) return limits;
   const uint32_t most = (kMostBlocks * kMostWarpsPerLongReduceBlock - 1) / (2 * num_edges + 1);
   limits.value().of_short = std::min(limits.value().of_short, most);
   return limits;

@@ -1,7 +1,7 @@
-// The host side that all LL128 kernels share: lanes, jobs, grid.
+// The host side that all LL128 kernels share: channels, jobs, grid.
 //
 // A launch is a set of jobs, a warp each, in groups: one for control, one to send to and one to receive from each peer,
-// one for what a rank does by itself. A group has as many jobs as its message has lanes.
+// one for what a rank does by itself. A group has as many jobs as its message has channels.
 #pragma once
 
 #include <array>
@@ -25,23 +25,23 @@ struct JobTable {
   uint16_t begins[kNumGroups + 1];  // group g has jobs begins[g] … begins[g+1] − 1
 };
 
-// How many lanes of an edge a message may have. Short ones take more: each lane has its latency but once.
-struct LaneLimits {
+// How many channels of an edge a message may have. Short ones take more: each channel has its latency but once.
+struct ChannelLimits {
   uint32_t of_short;
   uint32_t of_long;
 };
 
 class JobPlan {
  public:
-  JobPlan(int rank, LaneLimits limits) noexcept : rank_(rank), limits_(limits) {}
+  JobPlan(int rank, ChannelLimits limits) noexcept : rank_(rank), limits_(limits) {}
 
-  // Lanes of a message, the same at both ends: one a chunk, while they last. An empty message has none.
-  uint32_t lanes_for(size_t num_bytes) const noexcept;
+  // Channels of a message, the same at both ends: one a chunk, while they last. An empty message has none.
+  uint32_t channels_for(size_t num_bytes) const noexcept;
 
   void add_control() noexcept { sizes_[kControlGroup] = 1; }
-  void add_send(int peer, uint32_t num_lanes) noexcept { sizes_[kOutGroups + slot_of(peer)] = num_lanes; }
-  void add_receive(int peer, uint32_t num_lanes) noexcept { sizes_[kInGroups + slot_of(peer)] = num_lanes; }
-  void add_own(uint32_t num_lanes) noexcept { sizes_[kOwnGroup] = num_lanes; }
+  void add_send(int peer, uint32_t num_channels) noexcept { sizes_[kOutGroups + slot_of(peer)] = num_channels; }
+  void add_receive(int peer, uint32_t num_channels) noexcept { sizes_[kInGroups + slot_of(peer)] = num_channels; }
+  void add_own(uint32_t num_channels) noexcept { sizes_[kOwnGroup] = num_channels; }
 
   JobTable table() const noexcept;
   // Of all jobs; fails where the caller's wish or the jobs are too many to be resident at once.
@@ -51,16 +51,16 @@ class JobPlan {
   uint32_t slot_of(int peer) const noexcept { return static_cast<uint32_t>(peer < rank_ ? peer : peer - 1); }
 
   int rank_;
-  LaneLimits limits_;
+  ChannelLimits limits_;
   std::array<uint32_t, kNumGroups> sizes_{};
 };
 
-// For messages on `num_edges` at a time, of an edge's `available` lanes; or the caller's wish.
-Result<LaneLimits> choose_lanes(uint32_t available, uint32_t num_edges, Ll128Shape wish);
+// For messages on `num_edges` at a time, of an edge's `available` channels; or the caller's wish.
+Result<ChannelLimits> choose_channels(uint32_t available, uint32_t num_edges, Ll128Shape wish);
 // … of a point-to-point message, which may be alone, and is to fill the link then.
-Result<LaneLimits> choose_message_lanes(uint32_t available, Ll128Shape wish);
-// … of a reduction whose totals go back: a warp a lane for what a rank sends, what it receives, and what is its own.
-Result<LaneLimits> choose_reduce_lanes(uint32_t available, uint32_t num_edges, Ll128Shape wish);
+Result<ChannelLimits> choose_message_channels(uint32_t available, Ll128Shape wish);
+// … of a reduction whose totals go back: a warp a channel for what a rank sends, what it receives, and what is its own.
+Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_edges, Ll128Shape wish);
 
 // Shards of whole chunks, one a bit of `owners`, in the order of their ranks; the others are empty.
 struct Shards {

@@ -111,30 +111,31 @@ class OutputMessage {
   uint32_t num_whole_chunks_;
 };
 
-// The chunks of a message that one of `num_lanes` warps moves: lane, lane + num_lanes, …; kChunks at a time.
+// The chunks of a message that one of `num_channels` warps moves: channel, channel + num_channels, …; kChunks at a
+// time.
 template <uint32_t kChunks>
 class Stride {
  public:
-  __device__ __forceinline__ Stride(uint32_t num_chunks, uint32_t num_lanes, uint32_t lane)
-      : num_lanes_(num_lanes),
-        next_(lane),
-        num_left_(lane < num_chunks ? (num_chunks - lane + num_lanes - 1) / num_lanes : 0) {}
+  __device__ __forceinline__ Stride(uint32_t num_chunks, uint32_t num_channels, uint32_t channel)
+      : num_channels_(num_channels),
+        next_(channel),
+        num_left_(channel < num_chunks ? (num_chunks - channel + num_channels - 1) / num_channels : 0) {}
 
   __device__ __forceinline__ bool has_more() const { return num_left_ != 0; }
   // Of this batch: how many, and which is the k-th.
   __device__ __forceinline__ uint32_t batch_size() const { return min(kChunks, num_left_); }
-  __device__ __forceinline__ uint32_t chunk(uint32_t k) const { return next_ + k * num_lanes_; }
+  __device__ __forceinline__ uint32_t chunk(uint32_t k) const { return next_ + k * num_channels_; }
   __device__ __forceinline__ void advance() { *this = batches_on(1); }
   // As it will be then.
   __device__ __forceinline__ Stride batches_on(uint32_t num_batches) const {
     Stride later(*this);
-    later.next_ += num_batches * kChunks * num_lanes_;
+    later.next_ += num_batches * kChunks * num_channels_;
     later.num_left_ -= min(num_batches * kChunks, num_left_);
     return later;
   }
 
  private:
-  uint32_t num_lanes_;
+  uint32_t num_channels_;
   uint32_t next_;
   uint32_t num_left_;
 };

@@ -1,4 +1,4 @@
-// The two ends of a message over LL128: its header, and its chunks, dealt out over the lanes of the edge.
+// The two ends of a message over LL128: its header, and its chunks, dealt out over the channels of the edge.
 #pragma once
 
 #include "kernels/ll128/kernel.cuh"
@@ -14,10 +14,10 @@ struct ExchangeBlock {
   uint32_t receive_tag;
 };
 
-// Before a point-to-point message, on a lane and by a warp of its own: what it is, in thread 0's first vector. False:
-// gave up.
+// Before a point-to-point message, on a channel and by a warp of its own: what it is, in thread 0's first vector.
+// False: gave up.
 __device__ __forceinline__ bool send_header(const Site& site, int peer, uint32_t tag) {
-  OutLanes out(site, 1u << peer, 0);
+  SendChannels out(site, 1u << peer, 0);
   Share header[1]{};
   if (thread_of_warp() == 0) header[0].first = {*reinterpret_cast<const uint64_t*>(&site.ours), tag};
   if (!site.is_sound() || !out.await_room(1)) return false;
@@ -28,7 +28,7 @@ __device__ __forceinline__ bool send_header(const Site& site, int peer, uint32_t
 
 // False: gave up or, for thread 0, it is not what this rank expects.
 __device__ __forceinline__ bool receive_header(const Site& site, int peer, uint32_t tag) {
-  InLanes in(site, 1u << peer, 0);
+  ReceiveChannels in(site, 1u << peer, 0);
   Share header[1];
   in.poll(peer, 1, header);
   if (!site.is_sound() || !in.await(peer, 1, header)) return false;
@@ -46,17 +46,17 @@ __device__ __forceinline__ bool receive_header(const Site& site, int peer, uint3
   return false;
 }
 
-// `part` of the message, on lane `lane`.
-__device__ __forceinline__ void send_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t lane,
+// `part` of the message, on channel `channel`.
+__device__ __forceinline__ void send_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t channel,
                                           const Job& part) {
-  OutLanes out(site, 1u << peer, lane);
+  SendChannels out(site, 1u << peer, channel);
   Sender sender(out, InputMessage(block.send, block.send_bytes), part);
   if (site.is_sound()) sender.run(peer);
 }
 
-__device__ __forceinline__ void receive_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t lane,
+__device__ __forceinline__ void receive_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t channel,
                                              const Job& part) {
-  InLanes in(site, 1u << peer, lane);
+  ReceiveChannels in(site, 1u << peer, channel);
   Receiver receiver(in, OutputMessage(block.receive, block.receive_bytes), peer, part);
   if (site.is_sound()) receiver.run();
 }

@@ -42,7 +42,7 @@ ReduceArguments arguments_of(DeviceOperation operation, DataType dtype, Reductio
           .plan = {.reduction = reduction_of_kernel(dtype, reduction), .num_ranks = 1, .premul_factor = 1},
           .contributors = 0,
           .receivers = 0,
-          .first_total_lane = 0,
+          .first_total_channel = 0,
           .when = When::kAlways,
           .jobs = {},
           .inputs = {},
@@ -51,35 +51,35 @@ ReduceArguments arguments_of(DeviceOperation operation, DataType dtype, Reductio
 }
 
 // Each rank for itself: the others may take the other kernel.
-bool is_long(const ReduceArguments& call, uint32_t num_lanes, Ll128Shape shape) {
-  constexpr uint64_t kChunksOfShort = 2;  // of a lane
+bool is_long(const ReduceArguments& call, uint32_t num_channels, Ll128Shape shape) {
+  constexpr uint64_t kChunksOfShort = 2;  // of a channel
   const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
-  return largest > kChunksOfShort * num_lanes * kWarpChunkPayloadBytes &&
+  return largest > kChunksOfShort * num_channels * kWarpChunkPayloadBytes &&
          shape.warps_per_block <= kMostWarpsPerLongReduceBlock;
 }
 
 Status launch_reduce(const DeviceTeam& team, ReduceKernels kernels, ReduceArguments& call, Ll128Shape shape,
                      StreamView stream) {
-  const uint32_t all_lanes = team.layout.traffic[static_cast<int>(TrafficClass::kCollective)].num_lanes;
-  const uint32_t available = call.receivers == 0 ? all_lanes : all_lanes / 2;
+  const uint32_t all_channels = team.layout.traffic[static_cast<int>(TrafficClass::kCollective)].num_channels;
+  const uint32_t available = call.receivers == 0 ? all_channels : all_channels / 2;
   const auto num_edges = static_cast<uint32_t>(team.num_ranks - 1);
-  Result<LaneLimits> limits = call.receivers == 0 ? choose_lanes(available, num_edges, shape)
-                                                  : choose_reduce_lanes(available, num_edges, shape);
+  Result<ChannelLimits> limits = call.receivers == 0 ? choose_channels(available, num_edges, shape)
+                                                     : choose_reduce_channels(available, num_edges, shape);
   if (!limits.ok()) return std::move(limits.status());
-  call.first_total_lane = available;
+  call.first_total_channel = available;
 
   JobPlan plan(team.rank, limits.value());
   plan.add_control();
   const bool contributes = (call.contributors >> team.rank & 1) != 0;
   const bool receives = (call.receivers >> team.rank & 1) != 0;
   for (int owner = 0; owner < team.num_ranks; ++owner) {
-    const uint32_t shard_lanes = plan.lanes_for(call.shard_bytes[owner]);
+    const uint32_t shard_channels = plan.channels_for(call.shard_bytes[owner]);
     if (owner == team.rank) {
-      plan.add_own(shard_lanes);
+      plan.add_own(shard_channels);
       continue;
     }
-    if (contributes) plan.add_send(owner, shard_lanes);
-    if (receives) plan.add_receive(owner, shard_lanes);
+    if (contributes) plan.add_send(owner, shard_channels);
+    if (receives) plan.add_receive(owner, shard_channels);
   }
   const bool takes_long = is_long(call, limits.value().of_long, shape);
   Result<LaunchShape> grid = plan.grid(shape, takes_long ? kMostWarpsPerLongReduceBlock : kMostWarpsPerBlock);

@@ -2,9 +2,9 @@
 // the parts of each chunk as soon as all are there, in rank order, keeps the total and sends it to every receiver.
 //
 // Steps: 2 (reduce_scatter: 1). Bytes out a rank: all_reduce 2(n−1)/n·S, 16/15 on the wire. Sources: reduce_scatter +
-// all_gather (Rabenseifner, 2004) over direct edges. Totals have lanes of their own, behind those of the contributions:
-// senders wait for reducing warps, reducing warps for senders and for the receivers of totals, and these for nobody, so
-// nothing can wait in a circle.
+// all_gather (Rabenseifner, 2004) over direct edges. Totals have channels of their own, behind those of the
+// contributions: senders wait for reducing warps, reducing warps for senders and for the receivers of totals, and these
+// for nobody, so nothing can wait in a circle.
 #pragma once
 
 #include "kernels/ll128/kernel.cuh"
@@ -17,7 +17,7 @@ struct ReduceArguments {
   ReducePlan plan;
   uint32_t contributors;  // a bit a rank: has an input
   uint32_t receivers;     // gets the totals of all shards
-  uint32_t first_total_lane;
+  uint32_t first_total_channel;
   When when;
   JobTable jobs;
   const std::byte* inputs[kMaxTeamRanks];  // shard r of this rank's input
@@ -79,10 +79,10 @@ class Reducer {
         receivers_(call.receivers & ~(1u << rank_)),
         input_(call.inputs[rank_], call.shard_bytes[rank_]),
         output_(call.outputs[rank_], call.outputs[rank_] == nullptr ? 0 : call.shard_bytes[rank_]),
-        in_(site, peers(), job.lane),
-        out_(site, receivers_, call.first_total_lane + job.lane),
+        in_(site, peers(), job.channel),
+        out_(site, receivers_, call.first_total_channel + job.channel),
         totals_(call.plan),
-        stride_(input_.num_chunks(), job.num_lanes, job.lane) {
+        stride_(input_.num_chunks(), job.num_channels, job.channel) {
     begin_own(stride_);
     in_.poll(first_of(peers()), stride_.batch_size(), part_);
   }
@@ -139,8 +139,8 @@ class Reducer {
   uint32_t receivers_;
   InputMessage input_;
   OutputMessage output_;
-  InLanes in_;
-  OutLanes out_;
+  ReceiveChannels in_;
+  SendChannels out_;
   BatchTotals<Arithmetic, kChunks> totals_;
   Stride<kChunks> stride_;
   Share own_[kChunks];
@@ -167,11 +167,11 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
   const bool sends = job.group < kInGroups;
   const int owner = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
   if (sends) {
-    OutLanes out(site, 1u << owner, job.lane);
+    SendChannels out(site, 1u << owner, job.channel);
     Sender sender(out, InputMessage(call.inputs[owner], call.shard_bytes[owner]), job);
     if (site.is_sound()) sender.run(owner);
   } else {
-    InLanes in(site, 1u << owner, call.first_total_lane + job.lane);
+    ReceiveChannels in(site, 1u << owner, call.first_total_channel + job.channel);
     Receiver receiver(in, OutputMessage(call.outputs[owner], call.shard_bytes[owner]), owner, job);
     if (site.is_sound()) receiver.run();
   }

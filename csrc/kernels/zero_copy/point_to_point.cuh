@@ -120,7 +120,8 @@ __device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte
   const uint64_t num_vectors = block.send_bytes / kVectorBytes;
   const auto* from = reinterpret_cast<const uint4*>(block.send);
   auto* to = reinterpret_cast<uint4*>(target);
-  for (uint64_t first = part.lane * kChunk + thread_of_warp(); first < num_vectors; first += part.num_lanes * kChunk) {
+  for (uint64_t first = part.channel * kChunk + thread_of_warp(); first < num_vectors;
+       first += part.num_channels * kChunk) {
     uint4 vectors[kInFlight];
 #pragma unroll
     for (uint32_t k = 0; k < kInFlight; ++k) {
@@ -132,11 +133,11 @@ __device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte
     }
   }
   const uint64_t num_even = num_vectors * kVectorBytes, num_odd = block.send_bytes - num_even;
-  if (num_odd == 0 || part.lane != 0 || thread_of_warp() != 0) return;
+  if (num_odd == 0 || part.channel != 0 || thread_of_warp() != 0) return;
   store_partial_vector(target + num_even, num_odd, 0, load_partial_vector(block.send + num_even, num_odd));
 }
 
-// By the sender's other warps, of which lane 1 has the first part. True: it is to go over LL128, nothing of it has.
+// By the sender's other warps, of which channel 1 has the first part. True: it is to go over LL128, nothing of it has.
 __device__ __forceinline__ bool sends_by_ll128(const Site& site, const ExchangeBlock& block, int peer, const Job& job) {
   Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
   const EpochContext context(site.team, site.ours, next_message(own.sent));
@@ -150,9 +151,9 @@ __device__ __forceinline__ bool sends_by_ll128(const Site& site, const ExchangeB
   target = __shfl_sync(kWholeWarp, target, 0);
   __syncwarp();
   if (target != kByLl128 && target != kNowhere) {
-    write_part(block, reinterpret_cast<std::byte*>(target), {job.group, job.lane - 1, job.num_lanes - 1});
+    write_part(block, reinterpret_cast<std::byte*>(target), {job.group, job.channel - 1, job.num_channels - 1});
   }
-  finish_sending(context, peer, target, job.num_lanes);
+  finish_sending(context, peer, target, job.num_channels);
   return target == kByLl128;
 }
 

@@ -206,7 +206,7 @@ struct Layout {
     return devices;
   }
 
-  // All kernels of all ranks must fit on the GPU at once: where many share one, fewer lanes, hence smaller grids.
+  // All kernels of all ranks must fit on the GPU at once: where many share one, fewer channels, hence smaller grids.
   size_t block_bytes() const {
     return placement == Placement::kGpuEach ? size_t{16} << 20 : num_ranks <= 3 ? size_t{2} << 20 : kMinBlockBytes;
   }

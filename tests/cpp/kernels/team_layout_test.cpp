@@ -18,10 +18,10 @@ std::vector<Piece> pieces_of(const TeamLayout& layout, int num_ranks) {
                             {layout.rendezvous, num_ranks * sizeof(Rendezvous)},
                             {layout.packets, uint64_t{2} * layout.region_packets * sizeof(LlPacket)}};
   for (const TrafficLayout& traffic : layout.traffic) {
-    const uint64_t lanes = uint64_t{traffic.num_lanes} * (num_ranks - 1);
-    pieces.push_back({traffic.rings, lanes * traffic.ring_chunks * kWarpChunkBytes});
-    pieces.push_back({traffic.credits, lanes * sizeof(LaneCredit)});
-    pieces.push_back({traffic.counters, lanes * sizeof(LaneCounters)});
+    const uint64_t channels = uint64_t{traffic.num_channels} * (num_ranks - 1);
+    pieces.push_back({traffic.rings, channels * traffic.ring_chunks * kWarpChunkBytes});
+    pieces.push_back({traffic.credits, channels * sizeof(ChannelCredit)});
+    pieces.push_back({traffic.counters, channels * sizeof(ChannelCounters)});
   }
   return pieces;
 }
@@ -38,8 +38,8 @@ TEST(TeamLayout, pieces_are_apart_and_within_the_block) {
         end = piece.begin + piece.num_bytes;
       }
       EXPECT_LE(end, block_bytes) << num_ranks << " ranks, " << block_bytes << " bytes";
-      EXPECT_GE(layout.value().traffic[0].num_lanes, 2u);  // contributions and totals
-      EXPECT_GE(layout.value().traffic[1].num_lanes, 2u);  // headers and payload
+      EXPECT_GE(layout.value().traffic[0].num_channels, 2u);  // contributions and totals
+      EXPECT_GE(layout.value().traffic[1].num_channels, 2u);  // headers and payload
       for (const TrafficLayout& traffic : layout.value().traffic) {
         EXPECT_GE(traffic.ring_chunks, 8u);
         EXPECT_TRUE(std::has_single_bit(traffic.ring_chunks));
@@ -54,7 +54,7 @@ TEST(TeamLayout, sixteen_mebibytes_serve_four_ranks_well) {
   EXPECT_GE(layout.value().region_packets, ll_one_shot_region_packets(4, size_t{512} << 10));
   EXPECT_GE(layout.value().region_packets, ll_two_shot_region_packets(4, size_t{1} << 20));
   for (const TrafficLayout& traffic : layout.value().traffic) {
-    EXPECT_GE(uint64_t{3} * traffic.num_lanes * traffic.ring_chunks * kWarpChunkBytes, uint64_t{2} << 20);
+    EXPECT_GE(uint64_t{3} * traffic.num_channels * traffic.ring_chunks * kWarpChunkBytes, uint64_t{2} << 20);
   }
 }
 

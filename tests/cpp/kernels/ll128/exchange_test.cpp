@@ -144,11 +144,12 @@ TEST_P(Ll128Exchanges, the_own_block_may_stay_in_place) {
   ranks_->for_each([&](int rank) { all[rank].expect_contents(expected, "rank " + std::to_string(rank)); });
 }
 
-// The number of lanes and the grid change from launch to launch; a lane goes on where it stood.
+// The number of channels and the grid change from launch to launch; a channel goes on where it stood.
 TEST_P(Ll128Exchanges, any_shape) {
   for (const Ll128Shape shape : {Ll128Shape{1, 1}, {2, 4}, {1, 8}, {3, 2}, {0, 16}, {2, 16}, {0, 5}}) {
     check({even(ranks_->size(), 50'000), 0, TrafficClass::kCollective, shape});
-    if (static_cast<uint32_t>(shape.num_lanes) < ranks_->team(0).layout.traffic[1].num_lanes) {  // one is for headers
+    if (static_cast<uint32_t>(shape.num_channels) <
+        ranks_->team(0).layout.traffic[1].num_channels) {  // one is for headers
       check({even(ranks_->size(), 50'001), 0, TrafficClass::kPointToPoint, shape});
     }
   }
@@ -211,9 +212,9 @@ INSTANTIATE_TEST_SUITE_P(layouts, Ll128Exchanges, kLayouts, name_of);
 TEST(Ll128Arguments, refused_before_any_launch) {
   const DeviceTeam team = team_without_memory();
   const StreamView none(nullptr);
-  ExchangeCall call{.shape = {.num_lanes = 1000}};
+  ExchangeCall call{.shape = {.num_channels = 1000}};
   EXPECT_EQ(ll128_exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
-  call = {.shape = {.num_lanes = 1, .warps_per_block = 17}};
+  call = {.shape = {.num_channels = 1, .warps_per_block = 17}};
   EXPECT_EQ(ll128_exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
   call = {};
   call.sends[0].num_bytes = 1;

@@ -13,25 +13,25 @@ namespace {
 
 constexpr int kHalfOfAHopper = 66;  // multiprocessors
 
-// Of a rank that sends to all others, receives from all, and has a part of its own, as many lanes as there can be.
-JobPlan everything(int num_ranks, LaneLimits limits) {
+// Of a rank that sends to all others, receives from all, and has a part of its own, as many channels as there can be.
+JobPlan everything(int num_ranks, ChannelLimits limits) {
   JobPlan plan(0, limits);
-  const uint32_t num_lanes = std::max(limits.of_short, limits.of_long);
+  const uint32_t num_channels = std::max(limits.of_short, limits.of_long);
   plan.add_control();
-  plan.add_own(num_lanes);
+  plan.add_own(num_channels);
   for (int peer = 1; peer < num_ranks; ++peer) {
-    plan.add_send(peer, num_lanes);
-    plan.add_receive(peer, num_lanes);
+    plan.add_send(peer, num_channels);
+    plan.add_receive(peer, num_channels);
   }
   return plan;
 }
 
 // Point-to-point messages to and from all others, whose headers have a warp each.
-JobPlan batch_with_all(int num_ranks, uint32_t num_lanes) {
-  JobPlan plan(0, {num_lanes, num_lanes});
+JobPlan batch_with_all(int num_ranks, uint32_t num_channels) {
+  JobPlan plan(0, {num_channels, num_channels});
   for (int peer = 1; peer < num_ranks; ++peer) {
-    plan.add_send(peer, 1 + num_lanes);
-    plan.add_receive(peer, 1 + num_lanes);
+    plan.add_send(peer, 1 + num_channels);
+    plan.add_receive(peer, 1 + num_channels);
   }
   return plan;
 }
@@ -48,16 +48,16 @@ TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
       SCOPED_TRACE(std::to_string(num_ranks) + " ranks, blocks of " + std::to_string(block_bytes));
       const Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
       ASSERT_TRUE(layout.ok());
-      const uint32_t all_lanes = layout.value().traffic[static_cast<int>(TrafficClass::kCollective)].num_lanes;
+      const uint32_t all_channels = layout.value().traffic[static_cast<int>(TrafficClass::kCollective)].num_channels;
       const auto num_edges = static_cast<uint32_t>(num_ranks - 1);
-      const Result<LaneLimits> of_exchange = choose_lanes(all_lanes, num_edges, {});
-      const Result<LaneLimits> of_fold = choose_reduce_lanes(all_lanes / 2, num_edges, {});
+      const Result<ChannelLimits> of_exchange = choose_channels(all_channels, num_edges, {});
+      const Result<ChannelLimits> of_fold = choose_reduce_channels(all_channels / 2, num_edges, {});
       ASSERT_TRUE(of_exchange.ok() && of_fold.ok());
       expect_room(everything(num_ranks, of_exchange.value()), kMostWarpsPerBlock);
       expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongReduceBlock);
-      const uint32_t lanes_of_messages =
-          layout.value().traffic[static_cast<int>(TrafficClass::kPointToPoint)].num_lanes - 1;
-      const Result<LaneLimits> of_message = choose_message_lanes(lanes_of_messages, {});
+      const uint32_t channels_of_messages =
+          layout.value().traffic[static_cast<int>(TrafficClass::kPointToPoint)].num_channels - 1;
+      const Result<ChannelLimits> of_message = choose_message_channels(channels_of_messages, {});
       ASSERT_TRUE(of_message.ok());
       for (const uint32_t num_blocks : {kPreferredBlocks, kMostBlocks}) {
         expect_room(batch_with_all(num_ranks, of_message.value().of_short), kMostWarpsPerBlock, num_blocks);

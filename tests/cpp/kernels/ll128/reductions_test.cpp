@@ -154,7 +154,7 @@ TEST_P(Ll128Reductions, reduce_to_each_root) {
 
 TEST_P(Ll128Reductions, any_shape) {
   for (const Ll128Shape shape : {Ll128Shape{1, 1}, {1, 16}, {2, 4}, {0, 16}, {1, 3}}) {
-    if (ranks_->team(0).layout.traffic[0].num_lanes < 2u * shape.num_lanes) continue;
+    if (ranks_->team(0).layout.traffic[0].num_channels < 2u * shape.num_channels) continue;
     check({40'000, DataType::kFloat32, Reduction::kSum, 0, kNoRoot, shape});
     check({40'001, DataType::kBFloat16, Reduction::kSum, 0, kNoRoot, shape});
   }

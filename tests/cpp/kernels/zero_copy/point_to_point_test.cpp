@@ -174,7 +174,7 @@ TEST_P(DirectMessages, large) {
 
 TEST_P(DirectMessages, any_shape) {
   for (const Ll128Shape shape : {Ll128Shape{1, 1}, {2, 4}, {1, 8}, {0, 16}, {2, 16}, {0, 5}}) {
-    if (static_cast<uint32_t>(shape.num_lanes) >= ranks_->team(0).layout.traffic[1].num_lanes) continue;
+    if (static_cast<uint32_t>(shape.num_channels) >= ranks_->team(0).layout.traffic[1].num_channels) continue;
     check({.sizes = all(50'001), .shape = shape});
   }
 }
@@ -228,7 +228,7 @@ TEST_P(DirectMessages, each_edge_and_direction_on_a_stream_of_its_own) {
   ranks_->for_each([&](int rank) {
     for (int count = 0; count < 2 * ranks_->size(); ++count) streams[rank].push_back(require(Stream::create()));
   });
-  const Messages messages(*ranks_, {.sizes = all(300'001), .least_direct = 0, .shape = {.num_lanes = 4}}, random_);
+  const Messages messages(*ranks_, {.sizes = all(300'001), .least_direct = 0, .shape = {.num_channels = 4}}, random_);
   for (int round = 0; round < kRounds; ++round) {
     ranks_->for_each([&](int rank) {
       for (int peer = 0; peer < ranks_->size(); ++peer) {
