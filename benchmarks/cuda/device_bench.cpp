@@ -4,12 +4,11 @@
 //                       [--misalignment BYTES] [--shapes LxW,LxW,…]
 //
 // JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (channels an edge x
-// warps a block; for packets blocks x threads; for direct kernels blocks x 0). Direct kernels are timed with the line
-// kernels behind them; num_direct tells how often these had nothing to do (send_recv_ring_direct: how many messages
-// did not go over LL128). Sizes of all_gather, reduce_scatter and
-// all_to_all are totals. A sample is a run of operations that wait for each other across the GPUs, in one graph launch
-// or launched one by one, timed by events; what counts is the rank launched last, since the others' time includes
-// waiting for its launch. Medians.
+// warps a block; for packets blocks x threads; for zero-copy kernels blocks x 0). Zero-copy kernels are timed with the
+// line kernels behind them; num_zero_copy tells how often these had nothing to do (send_recv_ring_zero_copy: how many
+// messages did not go over LL128). Sizes of all_gather, reduce_scatter and all_to_all are totals. A sample is a run of
+// operations that wait for each other across the GPUs, in one graph launch or launched one by one, timed by events;
+// what counts is the rank launched last, since the others' time includes waiting for its launch. Medians.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -93,10 +92,10 @@ Status reduce_by_ll128(const Call& call) {
   return ll128_all_reduce(call.team, what, call.stream);
 }
 
-Status reduce_directly(const Call& call) {
+Status reduce_by_zero_copy(const Call& call) {
   ReduceCall what = reduction(call);
   const ReductionPlaces places{.input = call.input_place, .output = call.output_place, .num_blocks = call.shape.first};
-  AXON_TRY(all_reduce_direct(call.team, what, places, call.stream));
+  AXON_TRY(zero_copy_all_reduce(call.team, what, places, call.stream));
   what.when = When::kIfDeclined;
   return ll128_all_reduce(call.team, what, call.stream);
 }
@@ -115,13 +114,13 @@ Status scatter_sums(const Call& call) {
   return ll128_reduce_scatter(call.team, what, call.stream);
 }
 
-Status scatter_sums_directly(const Call& call) {
+Status scatter_sums_by_zero_copy(const Call& call) {
   ReduceScatterCall what = sums_of_shards(call);
   ReduceScatterPlaces places{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     places.inputs[rank] = device::behind(call.input_place, rank * call.shard());
   }
-  AXON_TRY(reduce_scatter_direct(call.team, what, places, call.stream));
+  AXON_TRY(zero_copy_reduce_scatter(call.team, what, places, call.stream));
   what.when = When::kIfDeclined;
   return ll128_reduce_scatter(call.team, what, call.stream);
 }
@@ -152,13 +151,13 @@ Status by_ll128(const Call& call) {
 }
 
 template <ExchangeCall (*kOperation)(const Call&)>
-Status directly(const Call& call) {
+Status by_zero_copy(const Call& call) {
   ExchangeCall what = kOperation(call);
   ExchangePlaces places{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     places.receives[rank] = device::behind(call.output_place, rank * call.shard());
   }
-  AXON_TRY(exchange_direct(call.team, what, places, call.stream));
+  AXON_TRY(zero_copy_exchange(call.team, what, places, call.stream));
   what.when = When::kIfDeclined;
   return ll128_exchange(call.team, what, call.stream);
 }
@@ -184,7 +183,7 @@ Status hand_on(const Call& call) {
   BroadcastCall what{.data = call.rank() == 0 ? call.input : call.output, .num_bytes = call.num_bytes, .root = 0};
   const BroadcastPlaces places{
       .data = call.output_place, .num_blocks = call.shape.first, .num_spans = call.shape.second};
-  AXON_TRY(broadcast_direct(call.team, what, places, call.stream));
+  AXON_TRY(zero_copy_broadcast(call.team, what, places, call.stream));
   what.when = When::kIfDeclined;
   return ll128_broadcast(call.team, what, call.stream);
 }
@@ -208,10 +207,10 @@ ExchangeCall around(const Call& call) {
   return what;
 }
 
-Status send_around_directly(const Call& call) {
-  MessagePlaces direct{.sends_to = 1u << next_of(call), .receives_from = 1u << previous_of(call)};
-  direct.receives[previous_of(call)] = call.output_place;
-  return exchange_messages(call.team, around(call), direct, call.stream);
+Status send_around_by_zero_copy(const Call& call) {
+  MessagePlaces zero_copy{.sends_to = 1u << next_of(call), .receives_from = 1u << previous_of(call)};
+  zero_copy.receives[previous_of(call)] = call.output_place;
+  return zero_copy_exchange_messages(call.team, around(call), zero_copy, call.stream);
 }
 
 // What every rank must find in element `index` of its output; inputs are (index % 7) + rank.
@@ -237,19 +236,19 @@ struct Work {
 constexpr Work kWorks[] = {{"ll_all_reduce_one_shot", one_shot, Result16::kSum},
                            {"ll_all_reduce_two_shot", two_shot, Result16::kSum},
                            {"ll128_all_reduce", reduce_by_ll128, Result16::kSum},
-                           {"all_reduce_direct", reduce_directly, Result16::kSum},
+                           {"zero_copy_all_reduce", reduce_by_zero_copy, Result16::kSum},
                            {"ll_all_gather", gather_by_ll, Result16::kGathered},
                            {"ll128_all_gather", by_ll128<all_gather>, Result16::kGathered},
-                           {"all_gather_direct", directly<all_gather>, Result16::kGathered},
+                           {"zero_copy_all_gather", by_zero_copy<all_gather>, Result16::kGathered},
                            {"ll128_reduce_scatter", scatter_sums, Result16::kSumOfShard},
-                           {"reduce_scatter_direct", scatter_sums_directly, Result16::kSumOfShard},
+                           {"zero_copy_reduce_scatter", scatter_sums_by_zero_copy, Result16::kSumOfShard},
                            {"ll128_all_to_all", by_ll128<all_to_all>, Result16::kShuffled},
-                           {"all_to_all_direct", directly<all_to_all>, Result16::kShuffled},
+                           {"zero_copy_all_to_all", by_zero_copy<all_to_all>, Result16::kShuffled},
                            {"ll128_broadcast", broadcast, Result16::kFromRoot},
                            {"broadcast_one_flight", broadcast_in_one_flight, Result16::kFromRoot},
-                           {"broadcast_direct", hand_on, Result16::kFromRoot},
+                           {"zero_copy_broadcast", hand_on, Result16::kFromRoot},
                            {"send_recv_ring", by_ll128<around>, Result16::kFromPrevious},
-                           {"send_recv_ring_direct", send_around_directly, Result16::kFromPrevious}};
+                           {"send_recv_ring_zero_copy", send_around_by_zero_copy, Result16::kFromPrevious}};
 
 uint16_t bfloat16_of(float value) {
   uint32_t bits;
@@ -304,7 +303,7 @@ class Bench {
   }
 
   void report(const Work& work, size_t num_bytes) {
-    const uint32_t first_direct = num_direct();
+    const uint32_t first_zero_copy = num_zero_copy();
     const float by_default = measure(work, num_bytes, {});
     const size_t num_wrong = count_wrong(work, num_bytes);
     float best = by_default;
@@ -318,10 +317,10 @@ class Bench {
     std::printf(
         "{\"work\": \"%s\", \"num_ranks\": %d, \"num_bytes\": %zu, \"dtype\": \"bfloat16\", \"mode\": \"%s\", \"us\": "
         "%.2f, \"best_us\": %.2f, \"best_grid\": \"%dx%d\", \"busbw\": %.1f, \"num_wrong\": %zu, "
-        "\"num_direct\": %u}\n",
+        "\"num_zero_copy\": %u}\n",
         work.name, ranks_.size(), num_bytes, options_.in_graph ? "graph" : "eager", by_default, best, best_shape.first,
         best_shape.second, work.bus_factor(ranks_.size()) * static_cast<double>(num_bytes) / best / 1000, num_wrong,
-        num_direct() - first_direct);
+        num_zero_copy() - first_zero_copy);
     std::fflush(stdout);
   }
 
@@ -350,9 +349,9 @@ class Bench {
   std::byte* output(int rank) const { return buffers_[rank].output.data() + options_.misalignment; }
 
   // By rank 0; a message that it sends and one that it receives count one each.
-  uint32_t num_direct() const {
+  uint32_t num_zero_copy() const {
     const TeamState state = ranks_.state(0);
-    return state.num_direct + state.num_direct_messages;
+    return state.num_zero_copy + state.num_zero_copy_messages;
   }
 
   static std::vector<int> devices(const Options& options) {

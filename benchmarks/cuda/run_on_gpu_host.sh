@@ -64,7 +64,7 @@ all_of() { # all_of SUFFIX ARGUMENT…: runs the bundle's programs named so, one
 
 sanitize() { # sanitize TOOL [OPTION…]: the kernels' own tests
   compute-sanitizer --tool "$@" --error-exitcode 9 "$programs/gpu_test" --gtest_brief=1 --gtest_filter="${SANITIZED:-\
-*in_place*gpu_each_2*:*any_grid*gpu_each_2*:*mismatch*gpu_each_2*:*uneven*gpu_each_2*:*DirectMessages*gpu_each_2*}"
+*in_place*gpu_each_2*:*any_grid*gpu_each_2*:*mismatch*gpu_each_2*:*uneven*gpu_each_2*:*ZeroCopyMessages*gpu_each_2*}"
 }
 
 python_tests() { # python_tests SELECTION FILE…: on GPUs only

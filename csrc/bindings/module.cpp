@@ -70,7 +70,7 @@ py::dict path_to(AxonBackend& backend, int rank) {
   row["lanes"] = lanes;
   row["kernels"] = path.gpu ? py::object(py::bool_(path.gpu->by_kernels)) : py::object(py::none());
   row["obstacle"] = path.gpu ? path.gpu->obstacle : "";
-  row["num_direct"] = path.gpu ? path.gpu->num_direct : 0;
+  row["num_zero_copy"] = path.gpu ? path.gpu->num_zero_copy : 0;
   return row;
 }
 
@@ -99,8 +99,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
       .def("__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
   backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); })
-      .def_property_readonly("num_direct",
-                             py::cpp_function(&AxonBackend::num_direct, py::call_guard<axon::GilReleased>()))
+      .def_property_readonly("num_zero_copy",
+                             py::cpp_function(&AxonBackend::num_zero_copy, py::call_guard<axon::GilReleased>()))
       .def_property_readonly("mem_allocator", &axon::mem_allocator)
       .def("path_to", &axon::path_to, py::arg("rank"))
       .def("get_error", &AxonBackend::getError, py::call_guard<axon::GilReleased>())

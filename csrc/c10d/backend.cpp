@@ -154,9 +154,9 @@ uint64_t AxonBackend::getSequenceNumberForGroup() {
   return communicator_->num_started() + num_launched_by_former + (side != nullptr ? side->num_launched() : 0);
 }
 
-uint64_t AxonBackend::num_direct() {
+uint64_t AxonBackend::num_zero_copy() {
   const CudaSide* side = cuda_side_.load(std::memory_order_acquire);
-  return side != nullptr ? side->num_direct() : 0;
+  return side != nullptr ? side->num_zero_copy() : 0;
 }
 
 AxonBackend::Path AxonBackend::path_to(int rank) {

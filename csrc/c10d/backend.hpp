@@ -141,7 +141,7 @@ class AxonBackend final : public c10d::Backend {
 
   // Operations on CUDA tensors that kernels have done on the peers' tensors themselves, with no copy between: so far,
   // or since the last suspend().
-  uint64_t num_direct();
+  uint64_t num_zero_copy();
 
   // How tensors get to another rank of the group: for people.
   struct Path {

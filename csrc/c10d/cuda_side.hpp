@@ -37,9 +37,9 @@ class Workspace;
 struct Meeting;
 
 struct GpuPath {
-  bool by_kernels = false;  // else through host memory
-  std::string obstacle;     // why not, as far as this rank can tell: the peer may know
-  uint64_t num_direct = 0;  // messages of this rank, to and from any, that went straight from tensor to tensor so far
+  bool by_kernels = false;     // else through host memory
+  std::string obstacle;        // why not, as far as this rank can tell: the peer may know
+  uint64_t num_zero_copy = 0;  // messages of this rank, to and from any, that went straight from tensor to tensor
 };
 
 class CudaSide {
@@ -54,7 +54,7 @@ class CudaSide {
   at::Device device() const noexcept { return device_; }
   uint64_t num_launched() const noexcept { return num_launched_.load(std::memory_order_relaxed); }
   // Of those, the ones that the device has done directly so far. Throws when the device cannot be asked.
-  uint64_t num_direct() const;
+  uint64_t num_zero_copy() const;
 
   // What the group holds of the GPU, in bytes.
   struct Memory {

@@ -15,11 +15,11 @@
 // receiver's block and a credit word in the sender's, which tells how many chunks the receiver has taken since the team
 // began.
 //
-// *Direct* kernels, for large collectives, read and write the peers' tensors themselves. A tensor lies in a *segment*,
-// what its process allocated as one, which the peers map in the background. The ranks tell each other in packets where
-// their tensors are, vote whether all of them can reach all that they need, and do nothing if not: an LL128 kernel that
-// is launched behind then does the work. A large point-to-point message is agreed on by its two ranks alone, in the
-// kernel that moves it one way or the other.
+// *Zero-copy* kernels, for large collectives, read and write the peers' tensors themselves. A tensor lies in a
+// *segment*, what its process allocated as one, which the peers map in the background. The ranks tell each other in
+// packets where their tensors are, vote whether all of them can reach all that they need, and do nothing if not: an
+// LL128 kernel that is launched behind then does the work. A large point-to-point message is agreed on by its two ranks
+// alone, in the kernel that moves it one way or the other.
 #pragma once
 
 #include <cstddef>
@@ -111,11 +111,11 @@ struct TeamMailbox {
 
 // At the begin of the rank's own block. Between launches all epochs are equal.
 struct TeamState {
-  uint32_t fault;       // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
-  uint32_t declined;    // by a direct kernel, for the LL128 kernel behind it: whether there is something left to do
-  uint32_t num_direct;  // operations that direct kernels have done: a statistic
-  uint32_t num_direct_messages;  // point to point, sent or received: a rank's own statistic
-  uint32_t epochs[kMaxBlocks];   // the last one that is over
+  uint32_t fault;     // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
+  uint32_t declined;  // by a zero-copy kernel, for the LL128 kernel behind it: whether there is something left to do
+  uint32_t num_zero_copy;           // operations that zero-copy kernels have done: a statistic
+  uint32_t num_zero_copy_messages;  // point to point, sent or received: a rank's own statistic
+  uint32_t epochs[kMaxBlocks];      // the last one that is over
 };
 
 // Collectives and point-to-point messages have channels of their own, so their kernels may run side by side.

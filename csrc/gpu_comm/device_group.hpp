@@ -97,9 +97,9 @@ class DeviceGroup final : public Companion {
   std::weak_ptr<void> graphs() const;
 
   // Operations that kernels have done on the peers' tensors themselves: a statistic. Asks the device, behind nothing.
-  Result<uint64_t> num_direct() const { return total(&TeamState::num_direct); }
+  Result<uint64_t> num_zero_copy() const { return total(&TeamState::num_zero_copy); }
   // The same of messages that this rank has sent or received.
-  Result<uint64_t> num_direct_messages() const { return total(&TeamState::num_direct_messages); }
+  Result<uint64_t> num_zero_copy_messages() const { return total(&TeamState::num_zero_copy_messages); }
 
   // Of the GPU: the arena, which the process's groups share, and the group's part of it. 0: it has none.
   size_t arena_bytes() const noexcept { return block_.num_bytes == 0 ? 0 : arena_->num_bytes(); }

@@ -102,14 +102,14 @@ ExchangeCall messages_of(const DeviceTeam& team, const CollectiveArguments& argu
 // Moves messages through the tensors' segments, then by LL128 what could not be moved so.
 Status launch_exchange(const LaunchSite& site, Kernel kernel, ExchangeCall call) {
   const DeviceTeam& team = site.team;
-  if (kernel == Kernel::kDirect) {
+  if (kernel == Kernel::kZeroCopy) {
     ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, site.beside, team.num_ranks)};
     for (int rank = 0; rank < team.num_ranks; ++rank) {
       const ReceiveBlock& receive = call.receives[static_cast<size_t>(rank)];
       if (rank == team.rank || receive.num_bytes == 0) continue;
       places.receives[static_cast<size_t>(rank)] = site.segments.locate(receive.data, receive.num_bytes);
     }
-    AXON_TRY(exchange_direct(team, call, places, site.stream));
+    AXON_TRY(zero_copy_exchange(team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
   return ll128_exchange(team, call, site.stream);
@@ -119,11 +119,11 @@ Status launch_exchange(const LaunchSite& site, Kernel kernel, ExchangeCall call)
 Status launch_broadcast(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
   const Buffer& tensor = arguments.outputs[0];
   BroadcastCall call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
-  if (kernel == Kernel::kDirect) {
+  if (kernel == Kernel::kZeroCopy) {
     BroadcastPlaces places{.num_blocks =
                                preferred_blocks(DeviceOperation::kBroadcast, site.beside, site.team.num_ranks)};
     if (site.team.rank != call.root) places.data = site.segments.locate(tensor.data, tensor.num_bytes);
-    AXON_TRY(broadcast_direct(site.team, call, places, site.stream));
+    AXON_TRY(zero_copy_broadcast(site.team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
   return ll128_broadcast(site.team, call, site.stream);
@@ -153,7 +153,7 @@ Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& 
   if (kernel == Kernel::kLlOneShot || kernel == Kernel::kLlTwoShot) {
     return launch_ll_all_reduce(site, kernel, call);
   }
-  if (kernel == Kernel::kDirect) {
+  if (kernel == Kernel::kZeroCopy) {
     const size_t num_bytes = call.num_elements * size_of(call.dtype);
     const bool has_root = call.root != kNoRoot;
     const auto operation_there = has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce;
@@ -162,7 +162,7 @@ Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& 
     if (!has_root || call.root == site.team.rank) {
       places.output = call.output == call.input ? places.input : site.segments.locate(call.output, num_bytes);
     }
-    AXON_TRY(all_reduce_direct(site.team, call, places, site.stream));
+    AXON_TRY(zero_copy_all_reduce(site.team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
   return ll128_all_reduce(site.team, call, site.stream);
@@ -174,14 +174,14 @@ Status launch_reduce_scatter(const LaunchSite& site, Kernel kernel, const Collec
                          .reduction = arguments.reduction,
                          .premul_factor = arguments.premul_factor};
   for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
-  if (kernel == Kernel::kDirect) {
+  if (kernel == Kernel::kZeroCopy) {
     ReduceScatterPlaces places{.num_blocks =
                                    preferred_blocks(DeviceOperation::kReduceScatter, site.beside, site.team.num_ranks)};
     for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
       const ConstBuffer& input = arguments.inputs[rank];
       if (input.num_bytes != 0) places.inputs[rank] = site.segments.locate(input.data, input.num_bytes);
     }
-    AXON_TRY(reduce_scatter_direct(site.team, call, places, site.stream));
+    AXON_TRY(zero_copy_reduce_scatter(site.team, call, places, site.stream));
     call.when = When::kIfDeclined;
   }
   return ll128_reduce_scatter(site.team, call, site.stream);
@@ -227,27 +227,28 @@ class MessageBatch {
     uint32_t& edges = sends ? call_.sends_to : call_.receives_from;
     if ((edges & bit) != 0) return false;
     edges |= bit;
-    const bool is_direct = select_kernel(query_of(message, site_.team.num_ranks), site_.team.layout) == Kernel::kDirect;
+    const bool is_zero_copy =
+        select_kernel(query_of(message, site_.team.num_ranks), site_.team.layout) == Kernel::kZeroCopy;
     if (sends) {
       call_.sends[peer] = to_send(message.arguments.inputs[0], message.tag);
-      if (is_direct) direct_.sends_to |= bit;
+      if (is_zero_copy) zero_copy_.sends_to |= bit;
       return true;
     }
     const Buffer& tensor = message.arguments.outputs[0];
     call_.receives[peer] = to_receive(tensor, message.tag);
-    if (!is_direct) return true;
-    direct_.receives_from |= bit;
-    direct_.receives[peer] = site_.segments.locate(tensor.data, tensor.num_bytes);
+    if (!is_zero_copy) return true;
+    zero_copy_.receives_from |= bit;
+    zero_copy_.receives[peer] = site_.segments.locate(tensor.data, tensor.num_bytes);
     return true;
   }
 
-  Status launch() const { return exchange_messages(site_.team, call_, direct_, site_.stream); }
+  Status launch() const { return zero_copy_exchange_messages(site_.team, call_, zero_copy_, site_.stream); }
 
  private:
   const LaunchSite& site_;
   // As bytes, since those of one launch may have several types.
   ExchangeCall call_{.traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
-  MessagePlaces direct_;
+  MessagePlaces zero_copy_;
 };
 
 }  // namespace

@@ -36,29 +36,29 @@ constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kLlTwoShot},
     {OperationKind::kAllReduce, 2, 4 * kMiB, Kernel::kLl128},
     {OperationKind::kAllReduce, kAnyRanks, kMiB, Kernel::kLl128},
-    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
     {OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kLl},
     {OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
     {OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kZeroCopy},
     {OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLl128},
     {OperationKind::kBroadcast, kAnyRanks, 128 * kMiB, Kernel::kLl128Scattered},
-    {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
     {OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLl128},
-    {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
     {OperationKind::kReduceScatter, 2, 4 * kMiB, Kernel::kLl128},
     {OperationKind::kReduceScatter, kAnyRanks, kMiB, Kernel::kLl128},
-    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
     {OperationKind::kGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
     {OperationKind::kScatter, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
     {OperationKind::kAllToAll, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
     {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLl128},
     {OperationKind::kPointToPoint, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kDirect},
+    {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
 };
 
 constexpr bool reduces(OperationKind kind) noexcept {
@@ -91,7 +91,8 @@ std::string padded(std::string text, size_t width) {
 }  // namespace
 
 const char* name_of(Kernel kernel) noexcept {
-  static constexpr std::array kNames{"none", "ll_one_shot", "ll_two_shot", "ll", "ll128", "ll128_scattered", "direct"};
+  static constexpr std::array kNames{"none",  "ll_one_shot",     "ll_two_shot", "ll",
+                                     "ll128", "ll128_scattered", "zero_copy"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

@@ -21,7 +21,7 @@ enum class Kernel : uint8_t {
   kLl,              // all_gather
   kLl128,           // everything; a broadcast in one flight
   kLl128Scattered,  // broadcast in two flights
-  kDirect,          // on the peers' tensors themselves, or by LL128 where they cannot be reached
+  kZeroCopy,        // on the peers' tensors themselves, or by LL128 where they cannot be reached
 };
 
 const char* name_of(Kernel kernel) noexcept;

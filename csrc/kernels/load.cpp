@@ -47,7 +47,7 @@ Status load_kernels(int num_ranks) {
   }
   AXON_TRY(load(device::ll128_exchange_kernel_address()));
   AXON_TRY(load(device::ll128_message_kernel_address()));
-  AXON_TRY(device::load_direct_kernels());
+  AXON_TRY(device::zero_copy_load_kernels());
   AXON_TRY(load_reduce_slots_kernels());
   return ll_load_kernels(num_ranks);
 }

@@ -19,7 +19,7 @@ struct ReduceSlotsCall {
   Reduction reduction = Reduction::kSum;  // or kAverage
 };
 
-// In rank order, in the elements' accumulation type, rounded once: as all_reduce_direct does.
+// In rank order, in the elements' accumulation type, rounded once: as zero_copy_all_reduce does.
 Status reduce_slots(const ReduceSlotsCall& call, StreamView stream);
 
 // Puts its kernels on the current device.

@@ -1,7 +1,7 @@
 // Epochs, and waits that always end.
 //
 // The epoch counts a team's collectives in device memory, so a replayed graph goes on counting. Each block that needs
-// it reads its own copy, and at the end of a launch, unless a direct kernel has left the epoch to the LL128 kernel
+// it reads its own copy, and at the end of a launch, unless a zero-copy kernel has left the epoch to the LL128 kernel
 // behind it, all kMaxBlocks copies have been advanced, each by one block only: no atomics, and the next launch may have
 // another number of blocks. It wraps at 2³²; only equality and parity are ever looked at.
 #pragma once

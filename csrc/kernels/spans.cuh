@@ -1,4 +1,4 @@
-// Spans: what a block of a direct kernel moves of a message at a time, by ordinary loads and stores of 16 bytes. A
+// Spans: what a block of a zero-copy kernel moves of a message at a time, by ordinary loads and stores of 16 bytes. A
 // multiprocessor writes ~50 GB/s by these as by bulk copies, and they need no shared memory.
 #pragma once
 

@@ -56,10 +56,10 @@ def backend_of(group: dist.ProcessGroup | None = None) -> Any:
     return (group or dist.distributed_c10d._get_default_group())._get_backend(torch.device("cuda"))
 
 
-def num_direct(group: dist.ProcessGroup | None = None) -> int:
+def num_zero_copy(group: dist.ProcessGroup | None = None) -> int:
     """How many operations of a group kernels have done so far on the peers' tensors themselves."""
     torch.cuda.synchronize()
-    return int(backend_of(group).num_direct)
+    return int(backend_of(group).num_zero_copy)
 
 
 def until_direct(collective: Callable[..., object], *arguments: object) -> None:
@@ -67,10 +67,10 @@ def until_direct(collective: Callable[..., object], *arguments: object) -> None:
 
     All ranks see the same counts, so they make the same number of calls.
     """
-    before = num_direct()
+    before = num_zero_copy()
     for _ in range(_MOST_TRIES):
         collective(*arguments)
-        if num_direct() > before:
+        if num_zero_copy() > before:
             return
         time.sleep(0.005)
     raise AssertionError(f"not once done directly in {_MOST_TRIES} calls")
@@ -80,11 +80,11 @@ def check_direct(work: Exercise, num_turns: int) -> None:
     """Each call of many is right and done directly, once the tensors are known; sync and async as each rank likes."""
     until_direct(work.launch, dist.group.WORLD, False)
     for turn in range(2 * num_turns):
-        before = num_direct()
+        before = num_zero_copy()
         work.fill()
         finish(work.launch(dist.group.WORLD, bool((turn >> dist.get_rank() % 2) & 1)))
         assert work.count_wrong() == 0
-        assert num_direct() == before + 1
+        assert num_zero_copy() == before + 1
 
 
 def enqueue_beside_a_late_host(tensors: Sequence[torch.Tensor], late_s: float) -> float:

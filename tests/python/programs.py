@@ -394,7 +394,7 @@ def is_traced_in_pairs() -> None:
 
 def uses_large_tensors() -> None:
     """Operations that need the tensors of all ranks, each with a GPU. Prints how many were done on them directly."""
-    from gpu import exercise, num_direct
+    from gpu import exercise, num_zero_copy
 
     torch.cuda.set_device(int(sys.argv[2]) % torch.cuda.device_count())
     join()
@@ -408,7 +408,7 @@ def uses_large_tensors() -> None:
                     if started := work.launch(dist.group.WORLD, turn % 2 == 1):
                         started.wait()
                     assert work.count_wrong() == 0, (name, num_bytes, turn)
-        print(f"{num_direct()} directly", flush=True)
+        print(f"{num_zero_copy()} directly", flush=True)
     dist.destroy_process_group()
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from devices import on
-from gpu import check_direct, enqueue_beside_a_late_host, exercise, meet, num_direct, until_direct
+from gpu import check_direct, enqueue_beside_a_late_host, exercise, meet, num_zero_copy, until_direct
 from pool import BACKEND, RankPool, own_rank
 from processes import run_ranks
 from reference import case, finish, same_bits
@@ -203,12 +203,12 @@ def _in_a_pool() -> None:
     for step in range(5):
         work.fill()
         data.fill_(dist.get_rank() + step)
-        before = num_direct()
+        before = num_zero_copy()
         finish(work.launch(dist.group.WORLD, True))
         dist.all_reduce(data)
         assert work.count_wrong() == 0
         same_bits(data, torch.full_like(data, sum(range(step, step + dist.get_world_size()))))
-        assert num_direct() == before + 2
+        assert num_zero_copy() == before + 2
     del work, data, pool
     gc.collect()
     torch.cuda.empty_cache()
@@ -239,13 +239,13 @@ def _captured_first() -> None:
         wrong += (data != total).sum() + (shares != total).sum()
         step += 1
     until_direct(graph.replay)
-    before, replayed = num_direct(), int(step)
+    before, replayed = num_zero_copy(), int(step)
     for _ in range(20):
         graph.replay()
     torch.cuda.synchronize()
     assert int(step) == replayed + 20
     assert int(wrong) == 0
-    assert num_direct() >= before + 20  # of two operations in each; the second may have been mapped later
+    assert num_zero_copy() >= before + 20  # of two operations in each; the second may have been mapped later
     del shares
     graph.reset()
     torch.cuda.empty_cache()

@@ -34,10 +34,10 @@ def test_random_operations(ranks: RankPool, request: pytest.FixtureRequest) -> N
     if seed is None:
         seed = random.randrange(1 << 32)
     print(f"--torture-operations {num_operations} --torture-seed {seed}")  # shown where it fails
-    num_direct = ranks.run(_torture, seed, num_operations, timeout_s=60 + num_operations / 50)
-    print(f"{num_direct} operations on the peers' tensors themselves")
+    num_zero_copy = ranks.run(_torture, seed, num_operations, timeout_s=60 + num_operations / 50)
+    print(f"{num_zero_copy} operations on the peers' tensors themselves")
     if ranks.device == "cuda" and num_operations >= OPERATIONS["cuda"]:
-        assert all(count > 0 for count in num_direct), "no kernel has reached its peers' tensors"
+        assert all(count > 0 for count in num_zero_copy), "no kernel has reached its peers' tensors"
 
 
 def test_random_operations_of_16_threads_on_16_groups(two_ranks: RankPool) -> None:

@@ -76,10 +76,10 @@ class Torture:
     def close(self) -> int:
         """How many operations kernels have done on the peers' tensors themselves."""
         own_groups = [group for group, _ in self.own_groups]
-        num_direct = sum(gpu.num_direct(group) for group in own_groups) if self._on_gpu else 0
+        num_zero_copy = sum(gpu.num_zero_copy(group) for group in own_groups) if self._on_gpu else 0
         for group in own_groups:
             dist.destroy_process_group(group)
-        return num_direct
+        return num_zero_copy
 
     def _step(self, step: int, operation: Callable[[Draw], Call]) -> None:
         group, members = self._random.choice(self._groups)

@@ -158,7 +158,7 @@ def _probe_gpu(view: View, seconds: float) -> None:
     torch.cuda.synchronize()
     path = _backend().path_to(view.peer)
     view.kernels, view.obstacle = path["kernels"], path["obstacle"]
-    view.direct = path["num_direct"] > before["num_direct"]
+    view.direct = path["num_zero_copy"] > before["num_zero_copy"]
 
 
 def _speed(view: View, device: str, seconds: float) -> Speed | None:

@@ -346,7 +346,7 @@ GpuPath CudaSide::path_to(int peer) {
     const Status obstacle = group_->obstacle_to(peer);
     return {.by_kernels = false, .obstacle = obstacle.ok() ? "" : obstacle.message()};
   }
-  return {.by_kernels = true, .obstacle = "", .num_direct = value_of(group_->num_direct_messages())};
+  return {.by_kernels = true, .obstacle = "", .num_zero_copy = value_of(group_->num_zero_copy_messages())};
 }
 
 const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds timeout) {
@@ -417,8 +417,8 @@ void CudaSide::give_up() noexcept {
   communicator_->abort("a call on CUDA tensors has failed half-way");
 }
 
-uint64_t CudaSide::num_direct() const {
-  return value_of(group_->num_direct());
+uint64_t CudaSide::num_zero_copy() const {
+  return value_of(group_->num_zero_copy());
 }
 
 void CudaSide::gate(Part& part) {

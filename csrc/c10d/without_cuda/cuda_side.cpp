@@ -33,7 +33,7 @@ CudaSide::Memory CudaSide::memory() {
 GpuPath CudaSide::path_to(int) {
   return {};
 }
-uint64_t CudaSide::num_direct() const {
+uint64_t CudaSide::num_zero_copy() const {
   return 0;
 }
 

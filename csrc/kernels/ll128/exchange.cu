@@ -21,7 +21,7 @@ struct ExchangeArguments {
   TrafficClass traffic;
   When when;
   JobTable jobs;
-  MessagePlaces direct;
+  MessagePlaces zero_copy;
   ExchangeBlock blocks[kMaxTeamRanks];
 };
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& 
   }
 }
 
-// The ranks of an all_to_all do not know alike how large it is: peers may have launched a direct kernel.
+// The ranks of an all_to_all do not know alike how large it is: peers may have launched a zero-copy kernel.
 __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
   const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
   const DeviceDescriptor to_peer = descriptor_of(call, block.send_bytes);
@@ -57,21 +57,21 @@ __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeAr
 }
 
 // Of a message that goes directly if it can. True: this warp has to move its part over LL128.
-__device__ __forceinline__ bool run_directly(const Site& site, const ExchangeArguments& call, int peer,
-                                             const Job& job) {
+__device__ __forceinline__ bool run_zero_copy(const Site& site, const ExchangeArguments& call, int peer,
+                                              const Job& job) {
   const ExchangeBlock& block = call.blocks[peer];
   if (job.group < kInGroups) {
     if (job.channel != 0) return sends_by_ll128(site, block, peer, job);
     lead_sending(site, block, peer, job.num_channels);
   } else {
     if (job.channel != 0) return receives_by_ll128(site, block, peer, job.num_channels);
-    lead_receiving(site, block, call.direct.receives[peer], peer, job.num_channels);
+    lead_receiving(site, block, call.zero_copy.receives[peer], peer, job.num_channels);
   }
   return false;
 }
 
-// kMayBeDirect: some of its messages, which are point-to-point, go directly if they can.
-template <bool kMayBeDirect>
+// kMayBeZeroCopy: some of its messages, which are point-to-point, go directly if they can.
+template <bool kMayBeZeroCopy>
 __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
     ll128_exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
   await_stream();
@@ -85,8 +85,9 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   const ExchangeBlock& block = call.blocks[peer];
   const DeviceDescriptor ours = descriptor_of(call, sends ? block.send_bytes : block.receive_bytes);
   const Site site{team, team.layout.traffic[static_cast<int>(call.traffic)], ours, fault};
-  const bool is_direct = kMayBeDirect && ((sends ? call.direct.sends_to : call.direct.receives_from) >> peer & 1) != 0;
-  if (is_direct && !run_directly(site, call, peer, job)) return;
+  const bool is_zero_copy =
+      kMayBeZeroCopy && ((sends ? call.zero_copy.sends_to : call.zero_copy.receives_from) >> peer & 1) != 0;
+  if (is_zero_copy && !run_zero_copy(site, call, peer, job)) return;
   const uint32_t header_channels = num_header_channels(call.traffic);
   if (job.channel < header_channels) {
     (void)(sends ? send_header(site, peer, block.send_tag) : receive_header(site, peer, block.receive_tag));
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   sends ? send_part(site, block, peer, job.channel, part) : receive_part(site, block, peer, job.channel, part);
 }
 
-ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& direct) {
+ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& zero_copy) {
   ExchangeArguments arguments{.descriptor = {.operation = static_cast<uint64_t>(call.operation),
                                              .dtype = static_cast<uint64_t>(call.dtype),
                                              .reduction = static_cast<uint64_t>(Reduction::kNone),
@@ -105,7 +106,7 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call,
                               .traffic = call.traffic,
                               .when = call.when,
                               .jobs = {},
-                              .direct = direct,
+                              .zero_copy = zero_copy,
                               .blocks = {}};
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     arguments.blocks[rank] = {.send = static_cast<const std::byte*>(call.sends[rank].data),
@@ -153,13 +154,13 @@ const void* ll128_message_kernel_address() noexcept {
 }  // namespace device
 
 Status ll128_exchange(const DeviceTeam& team, const ExchangeCall& call, StreamView stream) {
-  return exchange_messages(team, call, {}, stream);
+  return zero_copy_exchange_messages(team, call, {}, stream);
 }
 
-Status exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& direct,
-                         StreamView stream) {
-  const bool may_be_direct = (direct.sends_to | direct.receives_from) != 0;
-  if (may_be_direct && (call.traffic != TrafficClass::kPointToPoint || call.when != When::kAlways)) {
+Status zero_copy_exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& zero_copy,
+                                   StreamView stream) {
+  const bool may_be_zero_copy = (zero_copy.sends_to | zero_copy.receives_from) != 0;
+  if (may_be_zero_copy && (call.traffic != TrafficClass::kPointToPoint || call.when != When::kAlways)) {
     return Status(ErrorCode::kInvalidArgument, "messages that may go directly are point-to-point traffic");
   }
   if (call.sends[team.rank].num_bytes != call.receives[team.rank].num_bytes) {
@@ -175,13 +176,14 @@ Status exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const
           : device::choose_message_channels(available, call.shape);
   if (!limits.ok()) return std::move(limits.status());
   const device::JobPlan plan = device::plan_jobs(team, call, limits.value());
-  Result<LaunchShape> grid =
-      plan.grid(call.shape, device::kMostWarpsPerBlock, may_be_direct ? device::kMostBlocks : device::kPreferredBlocks);
+  Result<LaunchShape> grid = plan.grid(call.shape, device::kMostWarpsPerBlock,
+                                       may_be_zero_copy ? device::kMostBlocks : device::kPreferredBlocks);
   if (!grid.ok()) return std::move(grid.status());
-  device::ExchangeArguments arguments = device::arguments_of(team, call, direct);
+  device::ExchangeArguments arguments = device::arguments_of(team, call, zero_copy);
   arguments.jobs = plan.table();
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  const void* kernel = may_be_direct ? device::ll128_message_kernel_address() : device::ll128_exchange_kernel_address();
+  const void* kernel =
+      may_be_zero_copy ? device::ll128_message_kernel_address() : device::ll128_exchange_kernel_address();
   return launch(kernel, grid.value(), parameters, stream);
 }
 

@@ -31,13 +31,14 @@ __device__ __forceinline__ bool find_job(const JobTable& jobs, Job& job) {
   return true;
 }
 
-// By all threads of a launch. The direct kernel before it on the stream has written the word; nobody does during this.
+// By all threads of a launch. The zero-copy kernel before it on the stream has written the word; nobody does during
+// this.
 __device__ __forceinline__ bool has_work(const DeviceTeam& team, When when) {
   return when == When::kAlways || load_relaxed(&team.state->declined) != 0;
 }
 
 // By the control warp of a collective: meets all peers, and counts the epoch, which it returns. `to_peer` and
-// `from_peer` are this thread's peer's; `fault` is the rank's as this launch began. Behind a direct kernel that has
+// `from_peer` are this thread's peer's; `fault` is the rank's as this launch began. Behind a zero-copy kernel that has
 // declined, in the same epoch, all have met.
 __device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault, When when,
                                          const DeviceDescriptor& to_peer, const DeviceDescriptor& from_peer) {

@@ -15,8 +15,8 @@ namespace axon {
 namespace device {
 namespace {
 
-struct DirectBroadcastArguments {
-  DirectMeeting meeting;
+struct ZeroCopyBroadcastArguments {
+  ZeroCopyHandshake meeting;
   std::byte* data;
   uint64_t num_bytes;
   uint64_t part_bytes;     // but for the last ones
@@ -29,17 +29,17 @@ struct Part {
   uint64_t num_bytes;
 };
 
-__device__ __forceinline__ Part part_of(const DirectBroadcastArguments& call, uint32_t number) {
+__device__ __forceinline__ Part part_of(const ZeroCopyBroadcastArguments& call, uint32_t number) {
   const uint64_t begin = min(number * call.part_bytes, call.num_bytes);
   return {begin, min(call.part_bytes, call.num_bytes - begin)};
 }
 
-__device__ __forceinline__ uint64_t count_stretches(const DirectBroadcastArguments& call, uint64_t num_bytes) {
+__device__ __forceinline__ uint64_t count_stretches(const ZeroCopyBroadcastArguments& call, uint64_t num_bytes) {
   return (count_spans(num_bytes) + call.stretch_spans - 1) / call.stretch_spans;
 }
 
 // Stretch s of part p is the turn s·(n−1) + p; the blocks take turns one after the other.
-__device__ __forceinline__ void write_parts(const ZeroCopyContext& context, const DirectBroadcastArguments& call,
+__device__ __forceinline__ void write_parts(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
                                             const Reach (&reaches)[kMaxTeamRanks]) {
   const auto num_parts = static_cast<uint32_t>(context.team.num_ranks - 1);
   const uint64_t num_turns = num_parts * count_stretches(call, call.part_bytes);
@@ -60,8 +60,8 @@ __device__ __forceinline__ void write_parts(const ZeroCopyContext& context, cons
 }
 
 // False, for all threads: the root does not come so far.
-__device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const DirectBroadcastArguments& call, int root,
-                                        const Reach (&reaches)[kMaxTeamRanks]) {
+__device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
+                                        int root, const Reach (&reaches)[kMaxTeamRanks]) {
   const DeviceTeam& team = context.team;
   const auto num_parts = static_cast<uint32_t>(team.num_ranks - 1);
   const auto number = static_cast<uint32_t>(team.rank < root ? team.rank : team.rank - 1);
@@ -87,7 +87,8 @@ __device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const Di
 }
 
 __global__ void __launch_bounds__(kSpanThreads)
-    direct_broadcast(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectBroadcastArguments call) {
+    zero_copy_broadcast_kernel(const __grid_constant__ DeviceTeam team,
+                               const __grid_constant__ ZeroCopyBroadcastArguments call) {
   await_stream();
   __shared__ Reach reaches[kMaxTeamRanks];
   const ZeroCopyContext context(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
@@ -103,16 +104,16 @@ __global__ void __launch_bounds__(kSpanThreads)
 }
 
 // Every rank but the root tells all the others where its tensor is.
-DirectBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastCall& call,
-                                      const BroadcastPlaces& places) {
+ZeroCopyBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastCall& call,
+                                        const BroadcastPlaces& places) {
   constexpr uint32_t kStretchSpans = 2;
-  DirectBroadcastArguments arguments{
+  ZeroCopyBroadcastArguments arguments{
       .meeting = meeting_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone, call.root),
       .data = static_cast<std::byte*>(call.data),
       .num_bytes = call.num_bytes,
       .part_bytes = shard_stride(call.num_bytes, team.num_ranks - 1),
       .stretch_spans = places.num_spans != 0 ? static_cast<uint32_t>(places.num_spans) : kStretchSpans};
-  DirectMeeting& meeting = arguments.meeting;
+  ZeroCopyHandshake& meeting = arguments.meeting;
   meeting.descriptor.num_bytes = call.num_bytes;
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     meeting.edges[rank] = {.readable = {},
@@ -128,19 +129,19 @@ DirectBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastCal
 
 }  // namespace
 
-const void* direct_broadcast_kernel() noexcept {
-  return reinterpret_cast<const void*>(&direct_broadcast);
+const void* zero_copy_broadcast_kernel_address() noexcept {
+  return reinterpret_cast<const void*>(&zero_copy_broadcast_kernel);
 }
 
 }  // namespace device
 
-Status broadcast_direct(const DeviceTeam& team, const BroadcastCall& call, const BroadcastPlaces& places,
-                        StreamView stream) {
+Status zero_copy_broadcast(const DeviceTeam& team, const BroadcastCall& call, const BroadcastPlaces& places,
+                           StreamView stream) {
   Result<int> num_blocks = device::count_blocks(places.num_blocks, DeviceOperation::kBroadcast, team.num_ranks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
-  device::DirectBroadcastArguments arguments = device::arguments_of(team, call, places);
+  device::ZeroCopyBroadcastArguments arguments = device::arguments_of(team, call, places);
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  return launch(device::direct_broadcast_kernel(),
+  return launch(device::zero_copy_broadcast_kernel_address(),
                 {.num_blocks = num_blocks.value(), .num_threads = device::kSpanThreads}, parameters, stream);
 }
 

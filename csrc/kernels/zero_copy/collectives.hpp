@@ -2,7 +2,7 @@
 // launches on the caller's stream each, eager or in a CUDA graph, the same on every rank:
 //
 //   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
-//   AXON_TRY(all_reduce_direct(team, call, {.input = place_of(in), .output = place_of(out)}, stream));
+//   AXON_TRY(zero_copy_all_reduce(team, call, {.input = place_of(in), .output = place_of(out)}, stream));
 //   call.when = When::kIfDeclined;
 //   AXON_TRY(ll128_all_reduce(team, call, stream));
 //
@@ -11,8 +11,8 @@
 // kernel does the work; otherwise that returns at once. `call` is what the LL128 kernel gets; its shape does not matter
 // here.
 //
-// When a direct kernel has ended, whatever its outcome, no peer reads or writes this rank's tensors any more; but for
-// one that has not been heard of for 10 s since the failure, and whose process the host has not seen end.
+// When a zero-copy kernel has ended, whatever its outcome, no peer reads or writes this rank's tensors any more; but
+// for one that has not been heard of for 10 s since the failure, and whose process the host has not seen end.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ namespace axon {
 // What runs on the GPU at the same time, and needs its multiprocessors.
 enum class Beside : uint8_t { kNothing, kComputation };
 
-// How many a direct kernel takes: as many as make it fastest, or so few that computation hardly feels them.
+// How many a zero-copy kernel takes: as many as make it fastest, or so few that computation hardly feels them.
 int preferred_blocks(DeviceOperation operation, Beside beside, int num_ranks) noexcept;
 
 // Where peers find what they read and write. Empty ones need no place.
@@ -52,21 +52,21 @@ struct BroadcastPlaces {
 
 // Every rank writes its messages into the receivers' tensors. One flight; (n−1)·S bytes out of a rank. On the
 // collective traffic class only.
-Status exchange_direct(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places,
-                       StreamView stream);
+Status zero_copy_exchange(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places,
+                          StreamView stream);
 
 // For more than two ranks: the root writes a part into each peer's tensor, which passes it on to the others. S bytes
 // out of the root.
-Status broadcast_direct(const DeviceTeam& team, const BroadcastCall& call, const BroadcastPlaces& places,
-                        StreamView stream);
+Status zero_copy_broadcast(const DeviceTeam& team, const BroadcastCall& call, const BroadcastPlaces& places,
+                           StreamView stream);
 
 // Rank r reads shard r of all inputs and writes the total into all outputs, or the root's. The same bits as
 // ll128_all_reduce gives.
-Status all_reduce_direct(const DeviceTeam& team, const ReduceCall& call, const ReductionPlaces& places,
-                         StreamView stream);
+Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, const ReductionPlaces& places,
+                            StreamView stream);
 
 // Rank r reads shard r of all inputs.
-Status reduce_scatter_direct(const DeviceTeam& team, const ReduceScatterCall& call, const ReduceScatterPlaces& places,
-                             StreamView stream);
+Status zero_copy_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall& call,
+                                const ReduceScatterPlaces& places, StreamView stream);
 
 }  // namespace axon

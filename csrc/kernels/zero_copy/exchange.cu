@@ -15,8 +15,8 @@ namespace axon {
 namespace device {
 namespace {
 
-struct DirectExchangeArguments {
-  DirectMeeting meeting;
+struct ZeroCopyExchangeArguments {
+  ZeroCopyHandshake meeting;
   uint32_t num_own_blocks;  // blocks that copy the own message
   uint64_t num_spans;       // of the largest one to a peer
   std::byte* own_target;
@@ -29,14 +29,14 @@ struct Crew {
   uint32_t count;
 };
 
-__device__ __forceinline__ void copy_own(const DirectExchangeArguments& call, int rank, Crew crew) {
+__device__ __forceinline__ void copy_own(const ZeroCopyExchangeArguments& call, int rank, Crew crew) {
   const uint64_t num_bytes = call.meeting.edges[rank].bytes_to;
   for (uint64_t span = crew.number; span < count_spans(num_bytes); span += crew.count) {
     copy_span(call.sources[rank], call.own_target, num_bytes, span);
   }
 }
 
-__device__ __forceinline__ void write_to_peers(const DeviceTeam& team, const DirectExchangeArguments& call,
+__device__ __forceinline__ void write_to_peers(const DeviceTeam& team, const ZeroCopyExchangeArguments& call,
                                                const Reach (&reaches)[kMaxTeamRanks], Crew crew) {
   const auto num_peers = static_cast<uint32_t>(team.num_ranks - 1);
   for (uint64_t turn = crew.number; turn < num_peers * call.num_spans; turn += crew.count) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void write_to_peers(const DeviceTeam& team, const Dir
   }
 }
 
-__device__ __forceinline__ void move(const DeviceTeam& team, const DirectExchangeArguments& call,
+__device__ __forceinline__ void move(const DeviceTeam& team, const ZeroCopyExchangeArguments& call,
                                      const Reach (&reaches)[kMaxTeamRanks]) {
   const uint32_t num_own = call.num_own_blocks;
   if (blockIdx.x < num_own) return copy_own(call, team.rank, {blockIdx.x, num_own});
@@ -55,7 +55,8 @@ __device__ __forceinline__ void move(const DeviceTeam& team, const DirectExchang
 }
 
 __global__ void __launch_bounds__(kSpanThreads)
-    direct_exchange(const __grid_constant__ DeviceTeam team, const __grid_constant__ DirectExchangeArguments call) {
+    zero_copy_exchange_kernel(const __grid_constant__ DeviceTeam team,
+                              const __grid_constant__ ZeroCopyExchangeArguments call) {
   await_stream();
   __shared__ Reach reaches[kMaxTeamRanks];
   const ZeroCopyContext context(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
@@ -65,13 +66,13 @@ __global__ void __launch_bounds__(kSpanThreads)
   leave(context, call.meeting, course, reaches);
 }
 
-DirectExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places) {
-  DirectExchangeArguments arguments{.meeting = meeting_of(call.operation, call.dtype, Reduction::kNone, call.root),
-                                    .num_own_blocks = 0,
-                                    .num_spans = 0,
-                                    .own_target = static_cast<std::byte*>(call.receives[team.rank].data),
-                                    .sources = {}};
-  DirectMeeting& meeting = arguments.meeting;
+ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places) {
+  ZeroCopyExchangeArguments arguments{.meeting = meeting_of(call.operation, call.dtype, Reduction::kNone, call.root),
+                                      .num_own_blocks = 0,
+                                      .num_spans = 0,
+                                      .own_target = static_cast<std::byte*>(call.receives[team.rank].data),
+                                      .sources = {}};
+  ZeroCopyHandshake& meeting = arguments.meeting;
   size_t largest = 0;
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     const SendBlock& send = call.sends[rank];
@@ -115,23 +116,23 @@ Status check(const DeviceTeam& team, const ExchangeCall& call) {
 
 }  // namespace
 
-const void* direct_exchange_kernel() noexcept {
-  return reinterpret_cast<const void*>(&direct_exchange);
+const void* zero_copy_exchange_kernel_address() noexcept {
+  return reinterpret_cast<const void*>(&zero_copy_exchange_kernel);
 }
 
 }  // namespace device
 
-Status exchange_direct(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places,
-                       StreamView stream) {
+Status zero_copy_exchange(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places,
+                          StreamView stream) {
   AXON_TRY(device::check(team, call));
   Result<int> num_blocks = device::count_blocks(places.num_blocks, call.operation, team.num_ranks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
   const int grid = std::max(num_blocks.value(), 2);  // one may be for the own message
-  device::DirectExchangeArguments arguments = device::arguments_of(team, call, places);
+  device::ZeroCopyExchangeArguments arguments = device::arguments_of(team, call, places);
   arguments.num_own_blocks = device::count_own_blocks(team, call, grid);
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  return launch(device::direct_exchange_kernel(), {.num_blocks = grid, .num_threads = device::kSpanThreads}, parameters,
-                stream);
+  return launch(device::zero_copy_exchange_kernel_address(), {.num_blocks = grid, .num_threads = device::kSpanThreads},
+                parameters, stream);
 }
 
 }  // namespace axon

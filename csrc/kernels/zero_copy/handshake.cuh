@@ -1,4 +1,4 @@
-// How the ranks of a direct kernel meet, agree and part. In packets of the epoch's region, a rank tells each peer
+// How the ranks of a zero-copy kernel meet, agree and part. In packets of the epoch's region, a rank tells each peer
 //
 //   what it is about to do        the descriptor, as in every collective
 //   where its tensors are         two SegmentPlaces: of what the peer reads, of what it writes
@@ -46,7 +46,7 @@ struct Reach {
   uint32_t num_blocks;  // of the peer's kernel; 0: not heard of
 };
 
-// A region's packets in a direct kernel: descriptors, the own one's place keeping the own verdict; then two words a
+// A region's packets in a zero-copy kernel: descriptors, the own one's place keeping the own verdict; then two words a
 // rank, a verdict a rank, an exit a block and rank, and likewise how much that block has told of.
 class ZeroCopyContext : public EpochContext {
  public:
@@ -84,20 +84,20 @@ __device__ __forceinline__ std::byte* address_of(SegmentPlace place, Vector16 en
   return is_aligned(address, kVectorBytes) ? address : nullptr;
 }
 
-__device__ __forceinline__ bool reads(const DirectMeeting& meeting, int rank) {
+__device__ __forceinline__ bool reads(const ZeroCopyHandshake& meeting, int rank) {
   return (meeting.reads >> rank & 1) != 0;
 }
-__device__ __forceinline__ bool writes(const DirectMeeting& meeting, int rank) {
+__device__ __forceinline__ bool writes(const ZeroCopyHandshake& meeting, int rank) {
   return (meeting.writes >> rank & 1) != 0;
 }
 
 // Whether all that is needed of a rank is mapped.
-__device__ __forceinline__ bool is_reached(const DirectMeeting& meeting, int rank, const Reach& reach) {
+__device__ __forceinline__ bool is_reached(const ZeroCopyHandshake& meeting, int rank, const Reach& reach) {
   return (!reads(meeting, rank) || reach.readable != nullptr) && (!writes(meeting, rank) || reach.writable != nullptr);
 }
 
 // By the peer's words; what its tensors hold was there before those. False: not reached.
-__device__ __forceinline__ bool find_places(const DeviceTeam& team, const DirectMeeting& meeting, int peer,
+__device__ __forceinline__ bool find_places(const DeviceTeam& team, const ZeroCopyHandshake& meeting, int peer,
                                             const Payload (&words)[2], Reach& reach) {
   const auto readable = *reinterpret_cast<const SegmentPlace*>(&words[0]);
   const auto writable = *reinterpret_cast<const SegmentPlace*>(&words[1]);
@@ -142,14 +142,14 @@ __device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, T
 
 // By the first warp of block 0, a thread a peer. `reach` of this thread's. What is found is used at once: so nothing is
 // looked up before all have come.
-__device__ __forceinline__ Verdict judge(const DeviceTeam& team, const DirectMeeting& meeting, uint32_t epoch,
+__device__ __forceinline__ Verdict judge(const DeviceTeam& team, const ZeroCopyHandshake& meeting, uint32_t epoch,
                                          Reach& reach) {
   const int peer = static_cast<int>(thread_of_warp());
   const bool is_peer = peer < team.num_ranks && peer != team.rank;
   bool is_met = true;
   Told told{};
   if (is_peer) {
-    const DirectEdge& edge = meeting.edges[peer];
+    const ZeroCopyLink& edge = meeting.edges[peer];
     const DeviceDescriptor to_peer = with_bytes(meeting.descriptor, edge.bytes_to);
     const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, edge.bytes_from);
     const ZeroCopyContext outgoing(team, to_peer, epoch);
@@ -166,8 +166,8 @@ __device__ __forceinline__ Verdict judge(const DeviceTeam& team, const DirectMee
 
 // By the first warp of the other blocks, likewise, while block 0 comes to its verdict. False: that was there before, or
 // is no yes.
-__device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, const DirectMeeting& meeting, int peer,
-                                               Reach& reach) {
+__device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting,
+                                               int peer, Reach& reach) {
   const DeviceTeam& team = context.team;
   const bool needs = !is_reached(meeting, peer, Reach{});
   const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, needs ? meeting.edges[peer].bytes_from : 0);
@@ -239,7 +239,7 @@ __device__ __forceinline__ void decline(const ZeroCopyContext& context) {
 
 // By all threads of a block, first of all: block 0 tells the peers what this rank is about to do, all blocks look for
 // the peers' tensors. True: all are found, and may be read at once, though nothing is certain before agree().
-__device__ __forceinline__ bool seek(const ZeroCopyContext& context, const DirectMeeting& meeting,
+__device__ __forceinline__ bool seek(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting,
                                      Reach (&reaches)[kMaxTeamRanks]) {
   __shared__ bool is_all_found;
   const DeviceTeam& team = context.team;
@@ -269,7 +269,7 @@ __device__ __forceinline__ bool seek(const ZeroCopyContext& context, const Direc
 
 // By the first warp of a block, where not all is well; out of the way of the code that is, since that is fetched as it
 // runs.
-__device__ __noinline__ inline Course deliberate(const ZeroCopyContext& context, const DirectMeeting& meeting,
+__device__ __noinline__ inline Course deliberate(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting,
                                                  Verdict verdict, Reach (&reaches)[kMaxTeamRanks]) {
   const DeviceTeam& team = context.team;
   const int rank = static_cast<int>(thread_of_warp());
@@ -291,7 +291,7 @@ __device__ __noinline__ inline Course deliberate(const ZeroCopyContext& context,
 }
 
 // By all threads of a block. What to do, and where the peers' tensors are in case of kMove.
-__device__ __forceinline__ Course agree(const ZeroCopyContext& context, const DirectMeeting& meeting,
+__device__ __forceinline__ Course agree(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting,
                                         Reach (&reaches)[kMaxTeamRanks]) {
   __shared__ Course course;
   if (threadIdx.x < 32) {
@@ -370,11 +370,11 @@ __device__ __noinline__ inline void await_exits(const ZeroCopyContext& context, 
 __device__ __forceinline__ void record(TeamState& state, Course course) {
   if (course != Course::kMove && course != Course::kDecline) return;
   store_relaxed(&state.declined, course == Course::kDecline ? 1u : 0u);
-  if (course == Course::kMove) store_relaxed(&state.num_direct, load_relaxed(&state.num_direct) + 1);
+  if (course == Course::kMove) store_relaxed(&state.num_zero_copy, load_relaxed(&state.num_zero_copy) + 1);
 }
 
 // By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
-__device__ __forceinline__ void leave(const ZeroCopyContext& context, const DirectMeeting& meeting, Course course,
+__device__ __forceinline__ void leave(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting, Course course,
                                       const Reach (&reaches)[kMaxTeamRanks]) {
   const DeviceTeam& team = context.team;
   __syncthreads();

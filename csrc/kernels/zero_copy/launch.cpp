@@ -6,7 +6,7 @@
 
 namespace axon::device {
 
-DirectMeeting meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept {
+ZeroCopyHandshake meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept {
   return {.descriptor = {.operation = static_cast<uint64_t>(operation),
                          .dtype = static_cast<uint64_t>(dtype),
                          .reduction = static_cast<uint64_t>(reduction),
@@ -26,12 +26,12 @@ Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_rank
   return num_blocks != 0 ? num_blocks : preferred_blocks(operation, Beside::kNothing, num_ranks);
 }
 
-Status load_direct_kernels() {
+Status zero_copy_load_kernels() {
   for (const auto& [dtype, reduction] : all_reduction_types()) {
-    AXON_TRY(load(zero_copy_reduce_kernel_for(dtype, reduction), kMostDirectSharedBytes));
+    AXON_TRY(load(zero_copy_reduce_kernel_for(dtype, reduction), kMostZeroCopySharedBytes));
   }
-  AXON_TRY(load(direct_exchange_kernel()));
-  return load(direct_broadcast_kernel());
+  AXON_TRY(load(zero_copy_exchange_kernel_address()));
+  return load(zero_copy_broadcast_kernel_address());
 }
 
 }  // namespace axon::device

@@ -1,4 +1,4 @@
-// The host side that direct kernels share.
+// The host side that zero-copy kernels share.
 #pragma once
 
 #include "cuda/launch.hpp"
@@ -6,10 +6,10 @@
 
 namespace axon::device {
 
-inline constexpr size_t kMostDirectSharedBytes = 192 << 10;  // of a block, in a team of any size; Hopper has 227 KB
-inline constexpr uint64_t kVectorBytes = 16;                 // what direct kernels move; addresses are multiples of it
+inline constexpr size_t kMostZeroCopySharedBytes = 192 << 10;  // of a block, in a team of any size; Hopper has 227 KB
+inline constexpr uint64_t kVectorBytes = 16;  // what zero-copy kernels move; addresses are multiples of it
 
-// What a rank tells the others of a direct kernel, and its own blocks.
+// What a rank tells the others of a zero-copy kernel, and its own blocks.
 enum class Verdict : uint32_t {
   kAbsent,  // has failed in an earlier launch and announces nothing
   kFailed,  // has announced itself, but somebody is missing or disagrees
@@ -27,19 +27,19 @@ static_assert(kMaxBlocks <= kVerdictBlocks);
 inline constexpr uint32_t kPartDone = 1;  // in an exit, whose other half tells the number of blocks, too
 
 // Between this rank and another.
-struct DirectEdge {
+struct ZeroCopyLink {
   SegmentPlace readable;  // what that rank reads here …
   SegmentPlace writable;  // … and writes: told to it
   uint64_t bytes_to;      // of the message there …
   uint64_t bytes_from;    // … and from there: what both must agree on
 };
 
-struct DirectMeeting {
+struct ZeroCopyHandshake {
   DeviceDescriptor descriptor;  // its num_bytes is filled in for each edge
   uint32_t reads;               // a bit a rank: this one reads from it, …
   uint32_t writes;              // … writes to it
   uint32_t is_even;             // whether all that this rank itself uses of its own tensors is aligned
-  DirectEdge edges[kMaxTeamRanks];
+  ZeroCopyLink edges[kMaxTeamRanks];
 };
 
 inline bool is_even(const void* data) noexcept {
@@ -64,15 +64,15 @@ inline uint64_t shard_stride(uint64_t num_bytes, int num_shards) noexcept {
   return (num_bytes + lines_of_all - 1) / lines_of_all * kStep;
 }
 
-DirectMeeting meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
+ZeroCopyHandshake meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
 // `num_blocks`, or what is preferred if that is 0.
 Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_ranks);
 
-const void* direct_exchange_kernel() noexcept;
-const void* direct_broadcast_kernel() noexcept;
+const void* zero_copy_exchange_kernel_address() noexcept;
+const void* zero_copy_broadcast_kernel_address() noexcept;
 const void* zero_copy_reduce_kernel_for(DataType dtype, Reduction reduction) noexcept;  // null: there is none
 
-// Puts all direct kernels, for teams of any size, on the current device.
-Status load_direct_kernels();
+// Puts all zero-copy kernels, for teams of any size, on the current device.
+Status zero_copy_load_kernels();
 
 }  // namespace axon::device

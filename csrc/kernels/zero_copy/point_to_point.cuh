@@ -96,7 +96,7 @@ __device__ __forceinline__ void finish_sending(const EpochContext& context, int 
   if (!is_last || !is_written) return;
   fence_system();  // … and what the other warps have
   tell_outcome(context, peer, Outcome::kWritten);
-  atomicAdd(&team.state->num_direct_messages, 1u);
+  atomicAdd(&team.state->num_zero_copy_messages, 1u);
 }
 
 __device__ __forceinline__ void lead_sending(const Site& site, const ExchangeBlock& block, int peer,
@@ -186,7 +186,7 @@ __device__ __forceinline__ void lead_receiving(const Site& site, const ExchangeB
   const bool is_met = receive_header(site, peer, block.receive_tag);
   if (offers) {
     const Outcome outcome = is_met ? await_outcome(context, peer, block.receive_tag) : Outcome{};
-    if (outcome == Outcome::kWritten) atomicAdd(&team.state->num_direct_messages, 1u);
+    if (outcome == Outcome::kWritten) atomicAdd(&team.state->num_zero_copy_messages, 1u);
     if (outcome == Outcome{} &&
         decide(rendezvous(team, peer, team.rank), context.epoch, Claim::kWithdrawn, Claim::kClaimed)) {
       (void)guard(context, &rendezvous(context.team, context.team.rank, peer).outcome, peer);

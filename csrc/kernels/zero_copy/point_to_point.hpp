@@ -1,8 +1,8 @@
 // Point-to-point messages that are written straight into the receivers' tensors, for large ones; over LL128 where that
 // cannot be. One kernel on the caller's stream, eager or in a CUDA graph:
 //
-//   MessagePlaces direct{.receives_from = 1u << peer, .receives = {…, place_of(tensor), …}};
-//   AXON_TRY(exchange_messages(team, call, direct, stream));     // at the peer: {.sends_to = …}
+//   MessagePlaces zero_copy{.receives_from = 1u << peer, .receives = {…, place_of(tensor), …}};
+//   AXON_TRY(zero_copy_exchange_messages(team, call, zero_copy, stream));     // at the peer: {.sends_to = …}
 //
 // Each message is agreed on by its two ranks alone, while the kernel runs, so those of one launch do not wait for each
 // other, whatever way each goes. Both ranks name it in their masks or both do not; otherwise that is a mismatch.
@@ -31,8 +31,8 @@ struct MessagePlaces {
   SegmentPlace receives[kMaxTeamRanks] = {};  // [r]: of call.receives[r], which rank r writes; maybe none
 };
 
-// `call` as for ll128_exchange. All messages that `direct` does not name go over LL128.
-Status exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& direct,
-                         StreamView stream);
+// `call` as for ll128_exchange. All messages that `zero_copy` does not name go over LL128.
+Status zero_copy_exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& zero_copy,
+                                   StreamView stream);
 
 }  // namespace axon

@@ -15,13 +15,13 @@ constexpr uint32_t kNumStages = kZeroCopyReduceWarps * kZeroCopyReduceStages;  /
 // Several vectors a thread, since a chunk costs as much as some hundred instructions; as long as those of all ranks
 // fit together. Where totals stay, half as much is faster up to 32 MiB (benchmarks/results/direct_2xh200.jsonl).
 uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
-  constexpr uint32_t kMostStageBytes = kMostDirectSharedBytes / kNumStages;
+  constexpr uint32_t kMostStageBytes = kMostZeroCopySharedBytes / kNumStages;
   constexpr uint32_t kShortest = 256, kStep = 512;
   const uint32_t longest = totals_stay ? 2048 : 4096;
   return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, longest);
 }
 
-ZeroCopyReduceArguments arguments_of(const DeviceTeam& team, const DirectMeeting& meeting, double premul_factor) {
+ZeroCopyReduceArguments arguments_of(const DeviceTeam& team, const ZeroCopyHandshake& meeting, double premul_factor) {
   const auto dtype = static_cast<DataType>(meeting.descriptor.dtype);
   const auto reduction = static_cast<Reduction>(meeting.descriptor.reduction);
   return {.meeting = meeting,
@@ -63,15 +63,15 @@ const void* zero_copy_reduce_kernel_for(DataType dtype, Reduction reduction) noe
 
 }  // namespace device
 
-Status all_reduce_direct(const DeviceTeam& team, const ReduceCall& call, const ReductionPlaces& places,
-                         StreamView stream) {
+Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, const ReductionPlaces& places,
+                            StreamView stream) {
   using namespace device;
   if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
   const bool has_root = call.root != kNoRoot;
   const bool receives = !has_root || call.root == team.rank;
   const uint64_t num_bytes = call.num_elements * size_of(call.dtype);
-  DirectMeeting meeting = meeting_of(has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce, call.dtype,
-                                     call.reduction, call.root);
+  ZeroCopyHandshake meeting = meeting_of(has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce, call.dtype,
+                                         call.reduction, call.root);
   meeting.descriptor.num_bytes = num_bytes;
   meeting.is_even = is_even(call.input) && (!receives || is_even(call.output)) ? 1 : 0;
 
@@ -94,11 +94,11 @@ Status all_reduce_direct(const DeviceTeam& team, const ReduceCall& call, const R
   return launch_zero_copy_reduce(team, arguments, places.num_blocks, stream);
 }
 
-Status reduce_scatter_direct(const DeviceTeam& team, const ReduceScatterCall& call, const ReduceScatterPlaces& places,
-                             StreamView stream) {
+Status zero_copy_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall& call,
+                                const ReduceScatterPlaces& places, StreamView stream) {
   using namespace device;
   if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
-  DirectMeeting meeting = meeting_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction, kNoRoot);
+  ZeroCopyHandshake meeting = meeting_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction, kNoRoot);
   const SendBlock& own = call.inputs[team.rank];
   const auto ranks = static_cast<uint64_t>(team.num_ranks);  // times a shard is the input, unless shards are uneven
   for (int rank = 0; rank < team.num_ranks; ++rank) {

@@ -18,7 +18,7 @@ inline constexpr uint32_t kZeroCopyReduceWarps = 8;
 inline constexpr uint32_t kZeroCopyReduceStages = 3;
 
 struct ZeroCopyReduceArguments {
-  DirectMeeting meeting;
+  ZeroCopyHandshake meeting;
   ReducePlan plan;
   const std::byte* input;  // the own shard of the own input
   std::byte* output;       // … of the own output; null: the total does not stay here

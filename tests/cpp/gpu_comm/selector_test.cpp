@@ -34,23 +34,23 @@ TEST(KernelSelector, all_reduce_goes_by_size) {
   EXPECT_EQ(select_kernel(all_reduce(4, 128 * kKiB), layout), Kernel::kLlOneShot);
   EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout), Kernel::kLlTwoShot);
   EXPECT_EQ(select_kernel(all_reduce(4, kMiB), layout), Kernel::kLl128);
-  EXPECT_EQ(select_kernel(all_reduce(4, 4 * kMiB), layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(all_reduce(4, 4 * kMiB), layout), Kernel::kZeroCopy);
   EXPECT_EQ(select_kernel(all_reduce(2, 512 * kKiB), layout), Kernel::kLlOneShot);
   EXPECT_EQ(select_kernel(all_reduce(2, 4 * kMiB), layout), Kernel::kLl128);
-  EXPECT_EQ(select_kernel(all_reduce(2, 8 * kMiB), layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(all_reduce(2, 8 * kMiB), layout), Kernel::kZeroCopy);
 }
 
 TEST(KernelSelector, few_ranks_are_no_reason_for_ll128) {
   const TeamLayout layout = layout_of(2, 15 * kMiB);
   KernelQuery query = all_reduce(2, 8 * kMiB);
   query.kind = OperationKind::kReduceScatter;
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
   query.num_bytes = 4 * kMiB;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
   query.num_ranks = 3;
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
   query = {.kind = OperationKind::kAllToAll, .dtype = DataType::kByte, .num_ranks = 2, .num_bytes = 16 * kMiB};
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
 }
 
 TEST(KernelSelector, what_does_not_fit_into_a_small_slice_goes_by_ll128) {
@@ -68,13 +68,13 @@ TEST(KernelSelector, only_equal_counts_are_gathered_by_ll) {
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
 }
 
-TEST(KernelSelector, only_large_messages_go_directly) {
+TEST(KernelSelector, only_large_messages_are_zero_copy) {
   const TeamLayout layout = layout_of(4, 15 * kMiB);
   KernelQuery query{
       .kind = OperationKind::kPointToPoint, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = 8 * kMiB};
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
   ++query.num_bytes;
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
 }
 
 TEST(KernelSelector, large_broadcasts_are_handed_on) {
@@ -82,7 +82,7 @@ TEST(KernelSelector, large_broadcasts_are_handed_on) {
   KernelQuery query{.kind = OperationKind::kBroadcast, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = kMiB};
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128Scattered);
   query.num_bytes = 256 * kMiB;
-  EXPECT_EQ(select_kernel(query, layout), Kernel::kDirect);
+  EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
   query.num_bytes = 512 * kKiB;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
 }

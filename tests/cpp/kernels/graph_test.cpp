@@ -53,7 +53,7 @@ Status by_ll128(const DeviceTeam& team, const RankTables& tables, StreamView str
   return ll128_all_reduce(team, in_place(tables), stream);
 }
 
-Status directly(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+Status by_zero_copy(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
   return all_reduce_either_way(team, in_place(tables), {.input = tables.place, .output = tables.place, .num_blocks = 2},
                                stream);
 }
@@ -118,7 +118,7 @@ class DeviceGraphs : public RanksTest {
 };
 
 TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
-  for (const AllReduce algorithm : {by_ll<ll_all_reduce_one_shot>, by_ll128, directly}) {
+  for (const AllReduce algorithm : {by_ll<ll_all_reduce_one_shot>, by_ll128, by_zero_copy}) {
     const auto graphs = capture(algorithm);
     for (int number = 0; number < kReplays; ++number) {
       replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
@@ -141,8 +141,8 @@ TEST_P(DeviceGraphs, two_graphs_and_eager_calls_take_turns) {
 }
 
 // What is mapped changes while a graph lives.
-TEST_P(DeviceGraphs, a_direct_kernel_decides_anew_at_every_replay) {
-  const auto graphs = capture(directly);
+TEST_P(DeviceGraphs, a_zero_copy_kernel_decides_anew_at_every_replay) {
+  const auto graphs = capture(by_zero_copy);
   const RankTables& first = tables_[0];
   for (int number = 0; number < kReplays; ++number) {
     if (number % 100 == 0) {

@@ -56,10 +56,10 @@ class Broadcast {
   std::vector<BroadcastPlaces> places_;
 };
 
-class DirectBroadcasts : public RanksTest {
+class ZeroCopyBroadcasts : public RanksTest {
  protected:
   Case with_blocks(Case what) const {
-    if (what.num_blocks.empty()) what.num_blocks = {num_direct_blocks(GetParam())};
+    if (what.num_blocks.empty()) what.num_blocks = {num_zero_copy_blocks(GetParam())};
     return what;
   }
 
@@ -67,17 +67,17 @@ class DirectBroadcasts : public RanksTest {
     const Broadcast broadcast(*ranks_, with_blocks(what), random_);
     broadcast.run();
     broadcast.expect_right();
-    expect_states(*ranks_, ++num_direct_, 0, "broadcast");
+    expect_states(*ranks_, ++num_zero_copy_, 0, "broadcast");
   }
 
   // As SetUp() does, with other options.
   void start(const TeamOptions& options) { ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), options); }
 
   std::mt19937 random_{20261126};
-  uint32_t num_direct_ = 0;
+  uint32_t num_zero_copy_ = 0;
 };
 
-TEST_P(DirectBroadcasts, all_sizes_from_each_root) {
+TEST_P(ZeroCopyBroadcasts, all_sizes_from_each_root) {
   int root = 0;
   for (const size_t num_bytes :
        {0, 1, 15, 16, 17, 127, 128, 129, 4096, 65'535, 65'536, 65'537, 262'145, 1'234'567, (4 << 20) + 3}) {
@@ -85,23 +85,23 @@ TEST_P(DirectBroadcasts, all_sizes_from_each_root) {
   }
 }
 
-TEST_P(DirectBroadcasts, large) {
+TEST_P(ZeroCopyBroadcasts, large) {
   check({(size_t{200} << 20 >> (ranks_->size() > 4 ? 3 : 0)) + 5, ranks_->size() - 1});
 }
 
-TEST_P(DirectBroadcasts, any_grid) {
+TEST_P(ZeroCopyBroadcasts, any_grid) {
   for (const int num_blocks : {1, 2, 3, 7}) {
     for (const int num_spans : {1, 3}) check({1'300'001, 0, {num_blocks}, num_spans});
   }
 }
 
-TEST_P(DirectBroadcasts, each_rank_has_a_grid_of_its_own) {
+TEST_P(ZeroCopyBroadcasts, each_rank_has_a_grid_of_its_own) {
   check({3'000'001, 0, {2, 5, 3}, 1});
   check({3'000'001, 1, {7, 2}, 1});
   if (GetParam().placement == Placement::kGpuEach) check({30'000'001, 1, {64, 8}});
 }
 
-TEST_P(DirectBroadcasts, a_miss_on_one_rank_makes_all_decline) {
+TEST_P(ZeroCopyBroadcasts, a_miss_on_one_rank_makes_all_decline) {
   if (ranks_->size() == 2) GTEST_SKIP() << "between two a peer passes nothing on";
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = rank == 1 ? 2 : 1;
@@ -109,13 +109,13 @@ TEST_P(DirectBroadcasts, a_miss_on_one_rank_makes_all_decline) {
     ranks_->withdraw(rank, owner, broadcast.place(owner));
     broadcast.run();
     broadcast.expect_right();
-    expect_states(*ranks_, num_direct_, 1, "without a segment");
+    expect_states(*ranks_, num_zero_copy_, 1, "without a segment");
     check({100'001});
   }
 }
 
 // Nobody writes into the root's.
-TEST_P(DirectBroadcasts, the_root_needs_no_segment) {
+TEST_P(ZeroCopyBroadcasts, the_root_needs_no_segment) {
   const Broadcast broadcast(*ranks_, with_blocks({1'000'001}), random_);
   for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, broadcast.place(0));
   broadcast.run();
@@ -123,7 +123,7 @@ TEST_P(DirectBroadcasts, the_root_needs_no_segment) {
   expect_states(*ranks_, 1, 0, "root without a segment");
 }
 
-TEST_P(DirectBroadcasts, a_misaligned_tensor_makes_all_decline) {
+TEST_P(ZeroCopyBroadcasts, a_misaligned_tensor_makes_all_decline) {
   const int odd = ranks_->size() - 1;
   const Bytes contents = random_bytes(100'001, random_);
   std::vector<DeviceBuffer> tensors;
@@ -135,7 +135,7 @@ TEST_P(DirectBroadcasts, a_misaligned_tensor_makes_all_decline) {
   });
   ranks_->for_each([&](int rank) {
     require(broadcast_either_way(ranks_->team(rank), {.data = tensors[rank].data(), .num_bytes = contents.size()},
-                                 {.data = places[rank], .num_blocks = num_direct_blocks(GetParam())},
+                                 {.data = places[rank], .num_blocks = num_zero_copy_blocks(GetParam())},
                                  ranks_->stream(rank)));
   });
   ranks_->synchronize();
@@ -145,13 +145,13 @@ TEST_P(DirectBroadcasts, a_misaligned_tensor_makes_all_decline) {
 }
 
 // What has been told in an epoch is not taken for what is told in another, over 2³² of them.
-TEST_P(DirectBroadcasts, epoch_wraps) {
+TEST_P(ZeroCopyBroadcasts, epoch_wraps) {
   start({.block_bytes = GetParam().block_bytes(), .first_epoch = 0xFFFF'FFF8});
   for (int round = 0; round < 20; ++round) check({size_t{1'000'001} + round, round % ranks_->size(), {}, 1});
 }
 
 // One after the other without a pause, from changing roots: a rank may be one operation ahead of another.
-TEST_P(DirectBroadcasts, in_a_row) {
+TEST_P(ZeroCopyBroadcasts, in_a_row) {
   std::vector<std::unique_ptr<Broadcast>> all;
   for (int number = 0; number < 60; ++number) {
     const size_t num_bytes = 1 + random_() % 1'000'000;
@@ -163,7 +163,7 @@ TEST_P(DirectBroadcasts, in_a_row) {
   for (const auto& broadcast : all) broadcast->expect_right();
 }
 
-TEST_P(DirectBroadcasts, replayed) {
+TEST_P(ZeroCopyBroadcasts, replayed) {
   const Broadcast broadcast(*ranks_, with_blocks({700'001, 0, {}, 1}), random_);
   std::vector<std::unique_ptr<Graph>> graphs;
   ranks_->for_each([&](int rank) {
@@ -177,7 +177,7 @@ TEST_P(DirectBroadcasts, replayed) {
 }
 
 // Wherever they are: none waits for ever.
-TEST_P(DirectBroadcasts, abort_ends_all) {
+TEST_P(ZeroCopyBroadcasts, abort_ends_all) {
   for (const bool of_all : {true, false}) {
     start({.block_bytes = GetParam().block_bytes(), .timeout_ns = of_all ? 60'000'000'000u : 50'000'000u});
     const Broadcast broadcast(*ranks_, with_blocks({10'000'000, 0, {}, 1}), random_);
@@ -189,7 +189,7 @@ TEST_P(DirectBroadcasts, abort_ends_all) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, DirectBroadcasts, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, ZeroCopyBroadcasts, kLayouts, name_of);
 
 }  // namespace
 }  // namespace axon::testing

@@ -62,42 +62,42 @@ class Messages {
   std::vector<ExchangePlaces> places_;
 };
 
-class DirectExchanges : public RanksTest {
+class ZeroCopyExchanges : public RanksTest {
  protected:
   void check(Case what) {
-    if (what.num_blocks.empty()) what.num_blocks = {num_direct_blocks(GetParam())};
+    if (what.num_blocks.empty()) what.num_blocks = {num_zero_copy_blocks(GetParam())};
     const Messages messages(*ranks_, what, random_);
     messages.run();
     messages.expect_right();
-    expect_states(*ranks_, ++num_direct_, 0, "exchange");
+    expect_states(*ranks_, ++num_zero_copy_, 0, "exchange");
   }
 
   std::mt19937 random_{20261122};
-  uint32_t num_direct_ = 0;
+  uint32_t num_zero_copy_ = 0;
 };
 
-TEST_P(DirectExchanges, all_sizes) {
+TEST_P(ZeroCopyExchanges, all_sizes) {
   for (const size_t num_bytes :
        {0, 1, 7, 8, 9, 15, 16, 17, 31, 4095, 4096, 65'535, 65'536, 65'537, 123'457, (1 << 20) + 3}) {
     check({even(ranks_->size(), num_bytes)});
   }
 }
 
-TEST_P(DirectExchanges, large) {
+TEST_P(ZeroCopyExchanges, large) {
   check({even(ranks_->size(), size_t{40} << 20 >> (ranks_->size() > 4 ? 3 : 0))});
 }
 
-TEST_P(DirectExchanges, any_grid) {
+TEST_P(ZeroCopyExchanges, any_grid) {
   for (const int num_blocks : {1, 2, 3, 7}) check({even(ranks_->size(), 300'001), {num_blocks}});
 }
 
-TEST_P(DirectExchanges, each_rank_has_a_grid_of_its_own) {
+TEST_P(ZeroCopyExchanges, each_rank_has_a_grid_of_its_own) {
   check({even(ranks_->size(), 300'001), {2, 5, 3}});
   check({even(ranks_->size(), 300'001), {7, 2}});
   if (GetParam().placement == Placement::kGpuEach) check({even(ranks_->size(), 3'000'001), {64, 8}});
 }
 
-TEST_P(DirectExchanges, uneven_messages) {
+TEST_P(ZeroCopyExchanges, uneven_messages) {
   for (int round = 0; round < 10; ++round) {
     Sizes sizes = even(ranks_->size(), 0);
     for (auto& row : sizes) {
@@ -107,7 +107,7 @@ TEST_P(DirectExchanges, uneven_messages) {
   }
 }
 
-TEST_P(DirectExchanges, one_to_all_and_all_to_one) {
+TEST_P(ZeroCopyExchanges, one_to_all_and_all_to_one) {
   for (const int root : {0, ranks_->size() - 1}) {
     Sizes scatter = even(ranks_->size(), 0), gather = scatter;
     for (int rank = 0; rank < ranks_->size(); ++rank) scatter[root][rank] = gather[rank][root] = 700'001;
@@ -116,37 +116,37 @@ TEST_P(DirectExchanges, one_to_all_and_all_to_one) {
   }
 }
 
-TEST_P(DirectExchanges, a_miss_on_one_rank_makes_all_decline) {
+TEST_P(ZeroCopyExchanges, a_miss_on_one_rank_makes_all_decline) {
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = (rank + 1) % ranks_->size();
-    const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_direct_blocks(GetParam())}}, random_);
+    const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_zero_copy_blocks(GetParam())}}, random_);
     ranks_->withdraw(rank, owner, messages.place(owner, rank));
     messages.run();
     messages.expect_right();
-    expect_states(*ranks_, num_direct_, 1, "without a segment");
+    expect_states(*ranks_, num_zero_copy_, 1, "without a segment");
     check({even(ranks_->size(), 100'001)});
   }
 }
 
-TEST_P(DirectExchanges, a_misaligned_tensor_makes_all_decline) {
-  const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_direct_blocks(GetParam())}, 8}, random_);
+TEST_P(ZeroCopyExchanges, a_misaligned_tensor_makes_all_decline) {
+  const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_zero_copy_blocks(GetParam())}, 8}, random_);
   messages.run();
   messages.expect_right();
   expect_states(*ranks_, 0, 1, "misaligned");
 }
 
 // What need not be reached need not have a place.
-TEST_P(DirectExchanges, empty_messages_need_no_segment) {
+TEST_P(ZeroCopyExchanges, empty_messages_need_no_segment) {
   Sizes sizes = even(ranks_->size(), 0);
   sizes[0][1] = 50'000;
-  const Messages messages(*ranks_, {sizes, {num_direct_blocks(GetParam())}}, random_);
+  const Messages messages(*ranks_, {sizes, {num_zero_copy_blocks(GetParam())}}, random_);
   for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, messages.place(0, rank));
   messages.run();
   messages.expect_right();
   expect_states(*ranks_, 1, 0, "exchange");
 }
 
-TEST_P(DirectExchanges, the_own_block_may_stay_in_place) {
+TEST_P(ZeroCopyExchanges, the_own_block_may_stay_in_place) {
   constexpr size_t kBytes = 100'000;
   std::vector<DeviceBuffer> all;
   std::vector<Bytes> inputs;
@@ -159,7 +159,7 @@ TEST_P(DirectExchanges, the_own_block_may_stay_in_place) {
   });
   ranks_->for_each([&](int rank) {
     ExchangeCall call{.operation = DeviceOperation::kAllGather};
-    ExchangePlaces where{.num_blocks = num_direct_blocks(GetParam())};
+    ExchangePlaces where{.num_blocks = num_zero_copy_blocks(GetParam())};
     for (int peer = 0; peer < ranks_->size(); ++peer) {
       call.sends[peer] = {all[rank].data() + rank * kBytes, kBytes};
       call.receives[peer] = {all[rank].data() + peer * kBytes, kBytes};
@@ -175,18 +175,18 @@ TEST_P(DirectExchanges, the_own_block_may_stay_in_place) {
   ranks_->for_each([&](int rank) { all[rank].expect_contents(expected, "rank " + std::to_string(rank)); });
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, DirectExchanges, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, ZeroCopyExchanges, kLayouts, name_of);
 
-TEST(DirectArguments, refused_before_any_launch) {
+TEST(ZeroCopyArguments, refused_before_any_launch) {
   const DeviceTeam team = team_without_memory();
   const StreamView none(nullptr);
-  EXPECT_EQ(exchange_direct(team, {.traffic = TrafficClass::kPointToPoint}, {}, none).code(),
+  EXPECT_EQ(zero_copy_exchange(team, {.traffic = TrafficClass::kPointToPoint}, {}, none).code(),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(exchange_direct(team, {}, {.num_blocks = kMaxBlocks + 1}, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(zero_copy_exchange(team, {}, {.num_blocks = kMaxBlocks + 1}, none).code(), ErrorCode::kInvalidArgument);
   ExchangeCall call;
   call.sends[0].num_bytes = 1;
-  EXPECT_EQ(exchange_direct(team, call, {}, none).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(all_reduce_direct(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, {}, none).code(),
+  EXPECT_EQ(zero_copy_exchange(team, call, {}, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(zero_copy_all_reduce(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, {}, none).code(),
             ErrorCode::kInvalidArgument);
 }
 

@@ -1,5 +1,5 @@
-// Direct kernels without all their peers, aborted, or at odds: they return with a report, nothing is written, and none
-// ends while a peer may still write to its rank.
+// Zero-copy kernels without all their peers, aborted, or at odds: they return with a report, nothing is written, and
+// none ends while a peer may still write to its rank.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -19,7 +19,7 @@ constexpr size_t kElements = 500'000;
 constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in handshake.cuh
 const Bytes kUntouched(kElements * 4, std::byte{0xA5});
 
-class DirectFaults : public LayoutTest {
+class ZeroCopyFaults : public LayoutTest {
  protected:
   // Tensors before any kernel: allocating one waits for the device.
   void SetUp() override {
@@ -40,7 +40,7 @@ class DirectFaults : public LayoutTest {
       DeviceGuard guard(ranks.device(rank));
       places_.push_back({.input = ranks.publish(rank, inputs_[rank].data()),
                          .output = ranks.publish(rank, outputs_[rank].data()),
-                         .num_blocks = num_direct_blocks(GetParam())});
+                         .num_blocks = num_zero_copy_blocks(GetParam())});
     }
     return ranks;
   }
@@ -73,7 +73,7 @@ class DirectFaults : public LayoutTest {
   std::vector<ReductionPlaces> places_;
 };
 
-TEST_P(DirectFaults, missing_rank_times_out_and_is_named) {
+TEST_P(ZeroCopyFaults, missing_rank_times_out_and_is_named) {
   DeviceRanks ranks = this->ranks(kShortTimeoutNs);
   for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
   ranks.synchronize();
@@ -86,7 +86,7 @@ TEST_P(DirectFaults, missing_rank_times_out_and_is_named) {
   expect_usable();
 }
 
-TEST_P(DirectFaults, abort_ends_the_wait_and_all_later_launches) {
+TEST_P(ZeroCopyFaults, abort_ends_the_wait_and_all_later_launches) {
   DeviceRanks ranks = this->ranks(60'000'000'000);
   for (int operation = 0; operation < 100; ++operation) {
     for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
@@ -100,7 +100,7 @@ TEST_P(DirectFaults, abort_ends_the_wait_and_all_later_launches) {
   expect_usable();
 }
 
-TEST_P(DirectFaults, mismatch_is_seen_by_both_sides) {
+TEST_P(ZeroCopyFaults, mismatch_is_seen_by_both_sides) {
   DeviceRanks ranks = this->ranks();
   const int odd = ranks.size() - 1;
   for (int rank = 0; rank < ranks.size(); ++rank) all_reduce(ranks, rank, rank == odd ? kElements - 1 : kElements);
@@ -115,7 +115,7 @@ TEST_P(DirectFaults, mismatch_is_seen_by_both_sides) {
   expect_usable();
 }
 
-TEST_P(DirectFaults, mismatch_between_ll_and_direct_kernels) {
+TEST_P(ZeroCopyFaults, mismatch_between_ll_and_zero_copy_kernels) {
   DeviceRanks ranks = this->ranks();
   const int odd = ranks.size() - 1;
   const size_t num_elements = 2000;  // in packets that lie on words, verdicts and exits
@@ -138,7 +138,7 @@ TEST_P(DirectFaults, mismatch_between_ll_and_direct_kernels) {
   expect_usable();
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, DirectFaults, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, ZeroCopyFaults, kLayouts, name_of);
 
 // The packets that a peer of rank 0 sends in the first epoch, one after the other as the test wants.
 class Puppet {
@@ -194,7 +194,7 @@ class Puppet {
 };
 
 // Rank 0 of some, whose peers are puppets.
-class DirectGuards : public ::testing::Test {
+class ZeroCopyGuards : public ::testing::Test {
  protected:
   static constexpr int kNumBlocks = 2;
   static constexpr size_t kBytes = 100'000;
@@ -250,8 +250,8 @@ class DirectGuards : public ::testing::Test {
     DeviceGuard guard(0);
     targets_[0].upload(contents_);
     const BroadcastPlaces places{.data = places_[0], .num_blocks = kNumBlocks};
-    require(broadcast_direct(ranks_->team(0), {.data = targets_[0].data(), .num_bytes = kBytes, .root = 1}, places,
-                             ranks_->stream(0)));
+    require(zero_copy_broadcast(ranks_->team(0), {.data = targets_[0].data(), .num_bytes = kBytes, .root = 1}, places,
+                                ranks_->stream(0)));
     began_ = Clock::now();
   }
 
@@ -264,7 +264,7 @@ class DirectGuards : public ::testing::Test {
       call.receives[rank] = {targets_[0].data(), kBytes};
       places.receives[rank] = places_[0];
     }
-    require(exchange_direct(ranks_->team(0), call, places, ranks_->stream(0)));
+    require(zero_copy_exchange(ranks_->team(0), call, places, ranks_->stream(0)));
     began_ = Clock::now();
   }
 
@@ -276,7 +276,7 @@ class DirectGuards : public ::testing::Test {
                           .dtype = DataType::kFloat32,
                           .reduction = Reduction::kSum};
     const ReductionPlaces places{.input = {}, .output = places_[0], .num_blocks = kNumBlocks};
-    require(all_reduce_direct(ranks_->team(0), call, places, ranks_->stream(0)));
+    require(zero_copy_all_reduce(ranks_->team(0), call, places, ranks_->stream(0)));
     began_ = Clock::now();
   }
 
@@ -303,7 +303,7 @@ class DirectGuards : public ::testing::Test {
   Clock::time_point began_;
 };
 
-TEST_F(DirectGuards, a_puppet_can_play_along) {
+TEST_F(ZeroCopyGuards, a_puppet_can_play_along) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
@@ -311,12 +311,12 @@ TEST_F(DirectGuards, a_puppet_can_play_along) {
   launch();
   require(ranks_->stream(0).synchronize());
   ranks_->expect_no_faults();
-  EXPECT_EQ(ranks_->state(0).num_direct, 1u);
+  EXPECT_EQ(ranks_->state(0).num_zero_copy, 1u);
   targets_[1].expect_contents(contents_, "peer");
 }
 
 // It has agreed and failed then: what it owes does not come, and must not be taken for done.
-TEST_F(DirectGuards, a_peer_that_has_not_done_its_part_is_missed) {
+TEST_F(ZeroCopyGuards, a_peer_that_has_not_done_its_part_is_missed) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
@@ -327,7 +327,7 @@ TEST_F(DirectGuards, a_peer_that_has_not_done_its_part_is_missed) {
   EXPECT_EQ(ranks_->mailbox(0).report.peer, 1);
 }
 
-TEST_F(DirectGuards, a_peer_that_is_late_to_end_is_waited_for) {
+TEST_F(ZeroCopyGuards, a_peer_that_is_late_to_end_is_waited_for) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
@@ -339,7 +339,7 @@ TEST_F(DirectGuards, a_peer_that_is_late_to_end_is_waited_for) {
 }
 
 // Each of them: the peer may still write from any.
-TEST_F(DirectGuards, all_blocks_of_a_peer_are_waited_for) {
+TEST_F(ZeroCopyGuards, all_blocks_of_a_peer_are_waited_for) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
@@ -350,7 +350,7 @@ TEST_F(DirectGuards, all_blocks_of_a_peer_are_waited_for) {
   expect_end_before_the_guard_gives_up();
 }
 
-TEST_F(DirectGuards, who_has_agreed_waits_even_without_having_heard_all) {
+TEST_F(ZeroCopyGuards, who_has_agreed_waits_even_without_having_heard_all) {
   set_up_ranks(3);
   announce(1);
   announce(2);
@@ -365,7 +365,7 @@ TEST_F(DirectGuards, who_has_agreed_waits_even_without_having_heard_all) {
 }
 
 // What it has read of a peer that never agrees goes nowhere.
-TEST_F(DirectGuards, a_reduction_that_has_begun_to_read_gives_up) {
+TEST_F(ZeroCopyGuards, a_reduction_that_has_begun_to_read_gives_up) {
   set_up_ranks(2);
   announce_reduction(1);
   launch_reduction();
@@ -375,7 +375,7 @@ TEST_F(DirectGuards, a_reduction_that_has_begun_to_read_gives_up) {
   for (const DeviceBuffer& target : targets_) target.expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
 }
 
-TEST_F(DirectGuards, a_part_is_passed_on_once_the_root_has_told) {
+TEST_F(ZeroCopyGuards, a_part_is_passed_on_once_the_root_has_told) {
   set_up_ranks(3);
   for (const int rank : {1, 2}) {
     announce_broadcast(rank);
@@ -392,7 +392,7 @@ TEST_F(DirectGuards, a_part_is_passed_on_once_the_root_has_told) {
 }
 
 // Its word of the own first stretch does not come; the other peer may still write here.
-TEST_F(DirectGuards, a_root_that_falls_silent_is_missed) {
+TEST_F(ZeroCopyGuards, a_root_that_falls_silent_is_missed) {
   set_up_ranks(3);
   for (const int rank : {1, 2}) {
     announce_broadcast(rank);
@@ -406,7 +406,7 @@ TEST_F(DirectGuards, a_root_that_falls_silent_is_missed) {
   targets_[2].expect_contents(Bytes(kBytes, std::byte{0xA5}), "peer");
 }
 
-TEST_F(DirectGuards, a_process_that_has_ended_is_not_waited_for) {
+TEST_F(ZeroCopyGuards, a_process_that_has_ended_is_not_waited_for) {
   set_up_ranks(2);
   std::atomic_ref(ranks_->mailbox(0).gone).store(1u << 1, std::memory_order_release);
   announce(1);
@@ -416,7 +416,7 @@ TEST_F(DirectGuards, a_process_that_has_ended_is_not_waited_for) {
   EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kGone);
 }
 
-TEST_F(DirectGuards, the_guard_gives_up) {
+TEST_F(ZeroCopyGuards, the_guard_gives_up) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
@@ -426,7 +426,7 @@ TEST_F(DirectGuards, the_guard_gives_up) {
   EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
 }
 
-TEST_F(DirectGuards, who_has_not_agreed_does_not_wait) {
+TEST_F(ZeroCopyGuards, who_has_not_agreed_does_not_wait) {
   set_up_ranks(3);
   announce(1);  // 2 never does
   launch();

@@ -22,7 +22,7 @@ constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in point_to_poin
 struct End {
   size_t num_bytes = kBytes;
   uint32_t tag = kTag;
-  bool is_direct = true;
+  bool is_zero_copy = true;
 };
 
 // Rank 0 sends, rank 1 receives.
@@ -57,7 +57,8 @@ class MessageFaults : public LayoutTest {
     ExchangeCall call{
         .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .sends_to = 1u << 1};
     call.sends[1] = {tensors_[0].data(), end.num_bytes, end.tag};
-    require(exchange_messages(ranks_->team(0), call, {.sends_to = end.is_direct ? 1u << 1 : 0}, ranks_->stream(0)));
+    require(zero_copy_exchange_messages(ranks_->team(0), call, {.sends_to = end.is_zero_copy ? 1u << 1 : 0},
+                                        ranks_->stream(0)));
   }
 
   void receive(End end = {}) {
@@ -65,9 +66,9 @@ class MessageFaults : public LayoutTest {
     ExchangeCall call{
         .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
     call.receives[0] = {tensors_[1].data(), end.num_bytes, end.tag};
-    MessagePlaces direct{.receives_from = end.is_direct ? 1u << 0 : 0};
-    direct.receives[0] = place_;
-    require(exchange_messages(ranks_->team(1), call, direct, ranks_->stream(1)));
+    MessagePlaces zero_copy{.receives_from = end.is_zero_copy ? 1u << 0 : 0};
+    zero_copy.receives[0] = place_;
+    require(zero_copy_exchange_messages(ranks_->team(1), call, zero_copy, ranks_->stream(1)));
     began_ = Clock::now();
   }
 
@@ -86,7 +87,7 @@ class MessageFaults : public LayoutTest {
   void expect_untouched() {
     DeviceGuard guard(ranks_->device(1));
     tensors_[1].expect_contents(Bytes(kBytes, std::byte{0xA5}), "receiver");
-    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks_->state(rank).num_direct_messages, 0u);
+    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks_->state(rank).num_zero_copy_messages, 0u);
   }
 
   void expect_usable() {
@@ -95,7 +96,7 @@ class MessageFaults : public LayoutTest {
     receive();
     ranks_->synchronize();
     ranks_->expect_no_faults();
-    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks_->state(rank).num_direct_messages, 1u);
+    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks_->state(rank).num_zero_copy_messages, 1u);
     DeviceGuard guard(ranks_->device(1));
     tensors_[1].expect_contents(contents_, "receiver");
   }
@@ -190,8 +191,8 @@ TEST_P(MessageFaults, mismatches_are_seen_by_both_sides) {
 }
 
 // One side's message is a small one. The other is ended by its host, which hears of it.
-TEST_P(MessageFaults, mismatch_between_direct_messages_and_ll128) {
-  const End small{.num_bytes = 1000, .is_direct = false};
+TEST_P(MessageFaults, mismatch_between_zero_copy_messages_and_ll128) {
+  const End small{.num_bytes = 1000, .is_zero_copy = false};
   set_up_ranks(kShortTimeoutNs);
   send();
   receive(small);
@@ -209,8 +210,8 @@ TEST_P(MessageFaults, mismatch_between_direct_messages_and_ll128) {
 }
 
 // A message that is offered goes to the wrong send: the receiver says so though it has been written to.
-TEST_P(MessageFaults, a_small_message_before_a_direct_one_is_not_lost_sight_of) {
-  const End small{.num_bytes = 900, .is_direct = false};
+TEST_P(MessageFaults, a_small_message_before_a_zero_copy_one_is_not_lost_sight_of) {
+  const End small{.num_bytes = 900, .is_zero_copy = false};
   set_up_ranks(kShortTimeoutNs);
   send(small);
   send();

@@ -13,7 +13,7 @@ using Sizes = std::vector<std::vector<int64_t>>;
 
 struct Case {
   Sizes sizes;
-  int64_t least_direct = 0;  // messages of so many bytes go directly
+  int64_t least_zero_copy = 0;  // messages of so many bytes go directly
   size_t misalignment_of_sends = 0;
   size_t misalignment_of_receives = 0;
   Ll128Shape shape{};
@@ -44,23 +44,23 @@ class Messages {
   void enqueue(int rank, uint32_t to, uint32_t from, StreamView stream) const {
     ExchangeCall call{
         .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .shape = what_.shape};
-    MessagePlaces direct;
+    MessagePlaces zero_copy;
     for (int peer = 0; peer < ranks_.size(); ++peer) {
       if (peer == rank) continue;
       const uint32_t bit = 1u << peer;
       if ((to & bit) != 0 && has(rank, peer)) {
         call.sends_to |= bit;
         call.sends[peer] = {sent_[rank][peer].data(), bytes(rank, peer), tag(rank, peer)};
-        if (is_direct(rank, peer)) direct.sends_to |= bit;
+        if (is_zero_copy(rank, peer)) zero_copy.sends_to |= bit;
       }
       if ((from & bit) != 0 && has(peer, rank)) {
         call.receives_from |= bit;
         call.receives[peer] = {received_[rank][peer].data(), bytes(peer, rank), tag(peer, rank)};
-        if (is_direct(peer, rank)) direct.receives_from |= bit;
-        direct.receives[peer] = places_[rank][peer];
+        if (is_zero_copy(peer, rank)) zero_copy.receives_from |= bit;
+        zero_copy.receives[peer] = places_[rank][peer];
       }
     }
-    require(exchange_messages(ranks_.team(rank), call, direct, stream));
+    require(zero_copy_exchange_messages(ranks_.team(rank), call, zero_copy, stream));
   }
 
   void enqueue(int rank) const { enqueue(rank, ~0u, ~0u, ranks_.stream(rank)); }
@@ -89,19 +89,19 @@ class Messages {
   }
 
   // That rank's, to and from all.
-  uint32_t num_direct(int rank) const {
+  uint32_t num_zero_copy(int rank) const {
     uint32_t count = 0;
     for (int peer = 0; peer < ranks_.size(); ++peer) {
       if (peer == rank) continue;
-      count += has(rank, peer) && is_direct(rank, peer) ? 1 : 0;
-      count += has(peer, rank) && is_direct(peer, rank) ? 1 : 0;
+      count += has(rank, peer) && is_zero_copy(rank, peer) ? 1 : 0;
+      count += has(peer, rank) && is_zero_copy(peer, rank) ? 1 : 0;
     }
     return count;
   }
 
  private:
   bool has(int source, int target) const { return what_.sizes[source][target] != kNone; }
-  bool is_direct(int source, int target) const { return what_.sizes[source][target] >= what_.least_direct; }
+  bool is_zero_copy(int source, int target) const { return what_.sizes[source][target] >= what_.least_zero_copy; }
   size_t bytes(int source, int target) const {
     return source == target ? 0 : static_cast<size_t>(std::max<int64_t>(what_.sizes[source][target], 0));
   }
@@ -114,11 +114,11 @@ class Messages {
   std::vector<std::vector<SegmentPlace>> places_;
 };
 
-class DirectMessages : public RanksTest {
+class ZeroCopyMessages : public RanksTest {
  protected:
   void SetUp() override {
     RanksTest::SetUp();
-    if (!IsSkipped()) num_direct_.resize(ranks_->size());
+    if (!IsSkipped()) num_zero_copy_.resize(ranks_->size());
   }
 
   Sizes all(int64_t num_bytes) const { return Sizes(ranks_->size(), std::vector<int64_t>(ranks_->size(), num_bytes)); }
@@ -145,21 +145,21 @@ class DirectMessages : public RanksTest {
     const Messages messages(*ranks_, std::move(what), random_);
     messages.run();
     messages.expect_right();
-    for (int rank = 0; rank < ranks_->size(); ++rank) num_direct_[rank] += messages.num_direct(rank);
-    expect_num_direct();
+    for (int rank = 0; rank < ranks_->size(); ++rank) num_zero_copy_[rank] += messages.num_zero_copy(rank);
+    expect_num_zero_copy();
   }
 
-  void expect_num_direct() const {
+  void expect_num_zero_copy() const {
     for (int rank = 0; rank < ranks_->size(); ++rank) {
-      EXPECT_EQ(ranks_->state(rank).num_direct_messages, num_direct_[rank]) << "rank " << rank;
+      EXPECT_EQ(ranks_->state(rank).num_zero_copy_messages, num_zero_copy_[rank]) << "rank " << rank;
     }
   }
 
   std::mt19937 random_{20261123};
-  std::vector<uint32_t> num_direct_;  // so far, by rank
+  std::vector<uint32_t> num_zero_copy_;  // so far, by rank
 };
 
-TEST_P(DirectMessages, all_sizes) {
+TEST_P(ZeroCopyMessages, all_sizes) {
   for (const int64_t num_bytes :
        {0, 1, 7, 8, 9, 15, 16, 17, 31, 4095, 4096, 65'535, 65'536, 65'537, 123'457, (1 << 20) + 3}) {
     check({ring(num_bytes)});
@@ -168,22 +168,22 @@ TEST_P(DirectMessages, all_sizes) {
 }
 
 // Both directions of every edge at once.
-TEST_P(DirectMessages, large) {
+TEST_P(ZeroCopyMessages, large) {
   check({all(int64_t{40} << 20 >> (ranks_->size() > 4 ? 3 : 0))});
 }
 
-TEST_P(DirectMessages, any_shape) {
+TEST_P(ZeroCopyMessages, any_shape) {
   for (const Ll128Shape shape : {Ll128Shape{1, 1}, {2, 4}, {1, 8}, {0, 16}, {2, 16}, {0, 5}}) {
     if (static_cast<uint32_t>(shape.num_channels) >= ranks_->team(0).layout.traffic[1].num_channels) continue;
     check({.sizes = all(50'001), .shape = shape});
   }
 }
 
-TEST_P(DirectMessages, beside_messages_over_ll128) {
+TEST_P(ZeroCopyMessages, beside_messages_over_ll128) {
   for (int round = 0; round < 20; ++round) check({uneven(300'000), 50'000});
 }
 
-TEST_P(DirectMessages, a_miss_is_made_good_by_ll128) {
+TEST_P(ZeroCopyMessages, a_miss_is_made_good_by_ll128) {
   for (int source = 0; source < ranks_->size(); ++source) {
     const int target = (source + 1) % ranks_->size();
     const Messages messages(*ranks_, {all(100'001)}, random_);
@@ -191,44 +191,45 @@ TEST_P(DirectMessages, a_miss_is_made_good_by_ll128) {
     messages.run();
     messages.expect_right();
     for (int rank = 0; rank < ranks_->size(); ++rank) {
-      num_direct_[rank] += messages.num_direct(rank) - (rank == source || rank == target ? 1 : 0);
+      num_zero_copy_[rank] += messages.num_zero_copy(rank) - (rank == source || rank == target ? 1 : 0);
     }
-    expect_num_direct();
+    expect_num_zero_copy();
     check({all(100'001)});
   }
 }
 
-TEST_P(DirectMessages, a_misaligned_tensor_is_sent_over_ll128) {
+TEST_P(ZeroCopyMessages, a_misaligned_tensor_is_sent_over_ll128) {
   for (const Case& what : {Case{.sizes = all(100'001), .misalignment_of_sends = 8},
                            Case{.sizes = all(100'001), .misalignment_of_receives = 4},
                            Case{.sizes = ring(100'001), .misalignment_of_sends = 3, .misalignment_of_receives = 3}}) {
     const Messages messages(*ranks_, what, random_);
     messages.run();
     messages.expect_right();
-    expect_num_direct();  // none
+    expect_num_zero_copy();  // none
   }
 }
 
 // One rank's host runs far ahead: no launch waits for a peer's.
-TEST_P(DirectMessages, one_rank_enqueues_far_ahead) {
+TEST_P(ZeroCopyMessages, one_rank_enqueues_far_ahead) {
   constexpr int kOperations = 200;
   const Messages messages(*ranks_, {all(100'000)}, random_);
   ranks_->for_each([&](int rank) {
     for (int operation = 0; operation < kOperations; ++operation) messages.enqueue(rank);
   });
   messages.expect_right();
-  for (int rank = 0; rank < ranks_->size(); ++rank) num_direct_[rank] = kOperations * messages.num_direct(rank);
-  expect_num_direct();
+  for (int rank = 0; rank < ranks_->size(); ++rank) num_zero_copy_[rank] = kOperations * messages.num_zero_copy(rank);
+  expect_num_zero_copy();
 }
 
-TEST_P(DirectMessages, each_edge_and_direction_on_a_stream_of_its_own) {
+TEST_P(ZeroCopyMessages, each_edge_and_direction_on_a_stream_of_its_own) {
   if (ranks_->size() > 4) GTEST_SKIP() << "more kernels than a GPU runs at once";
   constexpr int kRounds = 20;
   std::vector<std::vector<Stream>> streams(ranks_->size());
   ranks_->for_each([&](int rank) {
     for (int count = 0; count < 2 * ranks_->size(); ++count) streams[rank].push_back(require(Stream::create()));
   });
-  const Messages messages(*ranks_, {.sizes = all(300'001), .least_direct = 0, .shape = {.num_channels = 4}}, random_);
+  const Messages messages(*ranks_, {.sizes = all(300'001), .least_zero_copy = 0, .shape = {.num_channels = 4}},
+                          random_);
   for (int round = 0; round < kRounds; ++round) {
     ranks_->for_each([&](int rank) {
       for (int peer = 0; peer < ranks_->size(); ++peer) {
@@ -242,13 +243,13 @@ TEST_P(DirectMessages, each_edge_and_direction_on_a_stream_of_its_own) {
     for (const Stream& stream : streams[rank]) require(stream.view().synchronize());
   });
   messages.expect_right();
-  for (int rank = 0; rank < ranks_->size(); ++rank) num_direct_[rank] = kRounds * messages.num_direct(rank);
-  expect_num_direct();
+  for (int rank = 0; rank < ranks_->size(); ++rank) num_zero_copy_[rank] = kRounds * messages.num_zero_copy(rank);
+  expect_num_zero_copy();
 }
 
 // Rank 0 sends to two ranks in one batch. The first is to hear of the second before it receives, and the second's
 // message goes over LL128: neither waits for the other.
-TEST_P(DirectMessages, those_of_a_batch_do_not_wait_for_each_other) {
+TEST_P(ZeroCopyMessages, those_of_a_batch_do_not_wait_for_each_other) {
   if (ranks_->size() < 3) GTEST_SKIP() << "needs three ranks";
   Sizes sizes = all(kNone);
   sizes[0][1] = sizes[0][2] = 3'000'000;
@@ -268,7 +269,7 @@ TEST_P(DirectMessages, those_of_a_batch_do_not_wait_for_each_other) {
 }
 
 // What is mapped changes while a graph lives.
-TEST_P(DirectMessages, a_graph_decides_anew_at_every_replay) {
+TEST_P(ZeroCopyMessages, a_graph_decides_anew_at_every_replay) {
   constexpr int kReplays = 40;
   const Messages messages(*ranks_, {ring(200'003)}, random_);
   std::vector<std::unique_ptr<Graph>> graphs;
@@ -288,20 +289,21 @@ TEST_P(DirectMessages, a_graph_decides_anew_at_every_replay) {
   ranks_->for_each([&](int rank) { messages.enqueue(rank); });
   messages.expect_right();
   for (int rank = 0; rank < ranks_->size(); ++rank) {
-    num_direct_[rank] = (2 * kReplays + 1) * messages.num_direct(rank) - (rank < 2 ? kReplays : 0);
+    num_zero_copy_[rank] = (2 * kReplays + 1) * messages.num_zero_copy(rank) - (rank < 2 ? kReplays : 0);
   }
-  expect_num_direct();
+  expect_num_zero_copy();
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, DirectMessages, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, ZeroCopyMessages, kLayouts, name_of);
 
 TEST(MessageArguments, refused_before_any_launch) {
   const DeviceTeam team = team_without_memory();
   const StreamView none(nullptr);
-  EXPECT_EQ(exchange_messages(team, {.traffic = TrafficClass::kCollective}, {.sends_to = 1u << 1}, none).code(),
-            ErrorCode::kInvalidArgument);
-  EXPECT_EQ(exchange_messages(team, {.traffic = TrafficClass::kPointToPoint, .when = When::kIfDeclined},
-                              {.receives_from = 1u << 1}, none)
+  EXPECT_EQ(
+      zero_copy_exchange_messages(team, {.traffic = TrafficClass::kCollective}, {.sends_to = 1u << 1}, none).code(),
+      ErrorCode::kInvalidArgument);
+  EXPECT_EQ(zero_copy_exchange_messages(team, {.traffic = TrafficClass::kPointToPoint, .when = When::kIfDeclined},
+                                        {.receives_from = 1u << 1}, none)
                 .code(),
             ErrorCode::kInvalidArgument);
 }

@@ -1,4 +1,4 @@
-// all_reduce, reduce and reduce_scatter by direct kernels, and what happens where these decline.
+// all_reduce, reduce and reduce_scatter by zero-copy kernels, and what happens where these decline.
 #include <numeric>
 
 #include "kernels/ll/collectives.hpp"
@@ -78,10 +78,10 @@ class Reduced {
   std::vector<ReductionPlaces> places_;
 };
 
-class DirectReductions : public RanksTest {
+class ZeroCopyReductions : public RanksTest {
  protected:
   Case with_blocks(Case what) const {
-    if (what.num_blocks == 0) what.num_blocks = num_direct_blocks(GetParam());
+    if (what.num_blocks == 0) what.num_blocks = num_zero_copy_blocks(GetParam());
     return what;
   }
 
@@ -89,13 +89,13 @@ class DirectReductions : public RanksTest {
     const Reduced reduced(*ranks_, with_blocks(what), random_);
     ranks_->for_each([&](int rank) { require(reduced.enqueue(rank)); });
     reduced.expect_right();
-    expect_states(*ranks_, ++num_direct_, 0, what.name());
+    expect_states(*ranks_, ++num_zero_copy_, 0, what.name());
   }
 
-  enum class Way { kDirect, kDeclined };
+  enum class Way { kZeroCopy, kDeclined };
 
   // Every shard a tensor of its own. Declined: rank 0 does not reach rank 1's.
-  void check_reduce_scatter(Case what, const std::vector<size_t>& shards, Way way = Way::kDirect) {
+  void check_reduce_scatter(Case what, const std::vector<size_t>& shards, Way way = Way::kZeroCopy) {
     what = with_blocks(what);
     const size_t width = size_of(what.dtype);
     std::vector<Bytes> contents;
@@ -116,7 +116,7 @@ class DirectReductions : public RanksTest {
       outputs.emplace_back(shards[rank] * width);
     });
     if (way == Way::kDeclined) ranks_->withdraw(0, 1, places[1].inputs[0]);
-    if (way == Way::kDirect) ++num_direct_;
+    if (way == Way::kZeroCopy) ++num_zero_copy_;
     ranks_->for_each([&](int rank) {
       ReduceScatterCall call{.output = outputs[rank].data(),
                              .dtype = what.dtype,
@@ -129,7 +129,7 @@ class DirectReductions : public RanksTest {
     });
     ranks_->synchronize();
     ranks_->expect_no_faults();
-    expect_states(*ranks_, num_direct_, way == Way::kDirect ? 0 : 1, what.name());
+    expect_states(*ranks_, num_zero_copy_, way == Way::kZeroCopy ? 0 : 1, what.name());
     const Bytes total = reduced(what.dtype, what.reduction, contents);
     ranks_->for_each([&](int rank) {
       const size_t begin = std::accumulate(shards.begin(), shards.begin() + rank, size_t{0}) * width;
@@ -140,10 +140,10 @@ class DirectReductions : public RanksTest {
   }
 
   std::mt19937 random_{20261122};
-  uint32_t num_direct_ = 0;
+  uint32_t num_zero_copy_ = 0;
 };
 
-TEST_P(DirectReductions, all_reduce_of_all_sizes) {
+TEST_P(ZeroCopyReductions, all_reduce_of_all_sizes) {
   for (const size_t num_elements :
        {0, 1, 2, 7, 8, 9, 31, 32, 33, 64, 65, 255, 256, 511, 1023, 1024, 1025, 4099, 100'003, (1 << 20) + 3}) {
     for (const DataType dtype : {DataType::kFloat32, DataType::kBFloat16, DataType::kInt8}) {
@@ -152,11 +152,11 @@ TEST_P(DirectReductions, all_reduce_of_all_sizes) {
   }
 }
 
-TEST_P(DirectReductions, large_all_reduce) {
+TEST_P(ZeroCopyReductions, large_all_reduce) {
   check({(size_t{20} << 20 >> (ranks_->size() > 4 ? 3 : 0)) + 5, DataType::kBFloat16});
 }
 
-TEST_P(DirectReductions, all_types_and_reductions) {
+TEST_P(ZeroCopyReductions, all_types_and_reductions) {
   for (int dtype = 0; dtype <= static_cast<int>(DataType::kComplex128); ++dtype) {
     for (int reduction = 1; reduction <= static_cast<int>(Reduction::kPremulSum); ++reduction) {
       const Case what{12'347, static_cast<DataType>(dtype), static_cast<Reduction>(reduction)};
@@ -165,31 +165,31 @@ TEST_P(DirectReductions, all_types_and_reductions) {
   }
 }
 
-TEST_P(DirectReductions, in_place) {
+TEST_P(ZeroCopyReductions, in_place) {
   for (const size_t num_elements : {size_t{5}, size_t{2050}, size_t{700'001}}) {
     const Reduced reduced(*ranks_, with_blocks({num_elements, DataType::kFloat16}), random_);
     ranks_->for_each([&](int rank) { require(reduced.enqueue_in_place(rank)); });
     reduced.expect_right_in_place();
-    expect_states(*ranks_, ++num_direct_, 0, "in place");
+    expect_states(*ranks_, ++num_zero_copy_, 0, "in place");
   }
 }
 
-TEST_P(DirectReductions, reduce_to_each_root) {
+TEST_P(ZeroCopyReductions, reduce_to_each_root) {
   for (int root = 0; root < ranks_->size(); ++root) {
     check({123'457, DataType::kFloat32, Reduction::kAverage, root});
     check({3, DataType::kInt64, Reduction::kMax, root});
   }
 }
 
-TEST_P(DirectReductions, any_grid) {
+TEST_P(ZeroCopyReductions, any_grid) {
   for (const int num_blocks : {1, 2, 3, 8}) check({100'001, DataType::kBFloat16, Reduction::kSum, kNoRoot, num_blocks});
 }
 
-TEST_P(DirectReductions, each_rank_has_a_grid_of_its_own) {
+TEST_P(ZeroCopyReductions, each_rank_has_a_grid_of_its_own) {
   for (const int root : {kNoRoot, 0}) check({100'001, DataType::kBFloat16, Reduction::kSum, root, 2, 3});
 }
 
-TEST_P(DirectReductions, reduce_scatter_even) {
+TEST_P(ZeroCopyReductions, reduce_scatter_even) {
   for (const size_t shard : {1, 7, 240, 4096, 100'003}) {
     const size_t all = shard * ranks_->size();
     check_reduce_scatter({all, DataType::kFloat32}, std::vector<size_t>(ranks_->size(), shard));
@@ -197,7 +197,7 @@ TEST_P(DirectReductions, reduce_scatter_even) {
   }
 }
 
-TEST_P(DirectReductions, reduce_scatter_uneven) {
+TEST_P(ZeroCopyReductions, reduce_scatter_uneven) {
   for (int round = 0; round < 5; ++round) {
     std::vector<size_t> shards(ranks_->size());
     for (size_t& shard : shards) shard = random_() % 3 == 0 ? 0 : random_() % 20'000;
@@ -205,18 +205,18 @@ TEST_P(DirectReductions, reduce_scatter_uneven) {
   }
 }
 
-// The direct kernel and lines tell each other different sizes then; who has met does not meet again.
-TEST_P(DirectReductions, reduce_scatter_uneven_and_declined) {
+// The zero-copy kernel and lines tell each other different sizes then; who has met does not meet again.
+TEST_P(ZeroCopyReductions, reduce_scatter_uneven_and_declined) {
   std::vector<size_t> shards(ranks_->size());
   std::iota(shards.begin(), shards.end(), size_t{10'000});
   const size_t all = std::accumulate(shards.begin(), shards.end(), size_t{0});
-  for (const Way way : {Way::kDeclined, Way::kDirect, Way::kDeclined}) {
+  for (const Way way : {Way::kDeclined, Way::kZeroCopy, Way::kDeclined}) {
     check_reduce_scatter({all, DataType::kInt64}, shards, way);
   }
 }
 
 // One rank does not reach one tensor that it needs: all decline, and the LL128 kernel does the work.
-TEST_P(DirectReductions, a_miss_on_one_rank_makes_all_decline) {
+TEST_P(ZeroCopyReductions, a_miss_on_one_rank_makes_all_decline) {
   const Case what = with_blocks({100'003, DataType::kBFloat16});
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = (rank + 1) % ranks_->size();
@@ -225,13 +225,13 @@ TEST_P(DirectReductions, a_miss_on_one_rank_makes_all_decline) {
       ranks_->withdraw(rank, owner, reduced.places(owner).*place);
       ranks_->for_each([&](int each) { require(reduced.enqueue(each)); });
       reduced.expect_right();
-      expect_states(*ranks_, num_direct_, 1, "without a segment");
+      expect_states(*ranks_, num_zero_copy_, 1, "without a segment");
     }
     check(what);
   }
 }
 
-TEST_P(DirectReductions, a_misaligned_tensor_makes_all_decline) {
+TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_decline) {
   constexpr size_t kElements = 50'000;
   std::vector<Bytes> contents;
   std::vector<DeviceBuffer> tensors;
@@ -252,7 +252,7 @@ TEST_P(DirectReductions, a_misaligned_tensor_makes_all_decline) {
          .num_elements = kElements,
          .dtype = DataType::kFloat32,
          .reduction = Reduction::kSum},
-        {.input = places[rank], .output = places[rank], .num_blocks = num_direct_blocks(GetParam())},
+        {.input = places[rank], .output = places[rank], .num_blocks = num_zero_copy_blocks(GetParam())},
         ranks_->stream(rank)));
   });
   ranks_->synchronize();
@@ -262,8 +262,8 @@ TEST_P(DirectReductions, a_misaligned_tensor_makes_all_decline) {
   ranks_->for_each([&](int rank) { tensors[rank].expect_contents(expected, "rank " + std::to_string(rank)); });
 }
 
-// Direct kernels, declined ones, and packets take turns over one epoch.
-TEST_P(DirectReductions, random_sequence_with_ll128_and_ll) {
+// Zero-copy kernels, declined ones, and packets take turns over one epoch.
+TEST_P(ZeroCopyReductions, random_sequence_with_ll128_and_ll) {
   std::vector<std::unique_ptr<Reduced>> operations;
   for (int number = 0; number < 100; ++number) {
     const Case what{random_() % 60'000, DataType::kBFloat16, Reduction::kSum, kNoRoot,
@@ -291,10 +291,10 @@ TEST_P(DirectReductions, random_sequence_with_ll128_and_ll) {
     });
   }
   for (const auto& operation : operations) operation->expect_right();
-  EXPECT_GT(ranks_->state(0).num_direct, 50u);
+  EXPECT_GT(ranks_->state(0).num_zero_copy, 50u);
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, DirectReductions, kLayouts, name_of);
+INSTANTIATE_TEST_SUITE_P(layouts, ZeroCopyReductions, kLayouts, name_of);
 
 }  // namespace
 }  // namespace axon::testing

@@ -1,4 +1,4 @@
-// What the tests of direct kernels share: both launches of a collective, and whether the first one did the work.
+// What the tests of zero-copy kernels share: both launches of a collective, and whether the first one did the work.
 #pragma once
 
 #include "kernels/reference.hpp"
@@ -7,43 +7,44 @@
 namespace axon::testing {
 
 // Ranks that share a GPU take turns in few multiprocessors: all blocks of all ranks must be resident at once.
-inline int num_direct_blocks(const Layout& layout) {
+inline int num_zero_copy_blocks(const Layout& layout) {
   return layout.placement == Placement::kGpuEach ? 0 : 4;
 }
 
-// As many operations as direct kernels have done, and whether the latest has declined; the same on all ranks.
-inline void expect_states(const DeviceRanks& ranks, uint32_t num_direct, uint32_t declined, const std::string& what) {
+// As many operations as zero-copy kernels have done, and whether the latest has declined; the same on all ranks.
+inline void expect_states(const DeviceRanks& ranks, uint32_t num_zero_copy, uint32_t declined,
+                          const std::string& what) {
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const TeamState state = ranks.state(rank);
-    EXPECT_EQ(state.num_direct, num_direct) << what << ", rank " << rank;
+    EXPECT_EQ(state.num_zero_copy, num_zero_copy) << what << ", rank " << rank;
     EXPECT_EQ(state.declined, declined) << what << ", rank " << rank;
   }
 }
 
 inline Status all_reduce_either_way(const DeviceTeam& team, ReduceCall call, const ReductionPlaces& places,
                                     StreamView stream) {
-  if (Status status = all_reduce_direct(team, call, places, stream); !status.ok()) return status;
+  if (Status status = zero_copy_all_reduce(team, call, places, stream); !status.ok()) return status;
   call.when = When::kIfDeclined;
   return ll128_all_reduce(team, call, stream);
 }
 
 inline Status reduce_scatter_either_way(const DeviceTeam& team, ReduceScatterCall call,
                                         const ReduceScatterPlaces& places, StreamView stream) {
-  if (Status status = reduce_scatter_direct(team, call, places, stream); !status.ok()) return status;
+  if (Status status = zero_copy_reduce_scatter(team, call, places, stream); !status.ok()) return status;
   call.when = When::kIfDeclined;
   return ll128_reduce_scatter(team, call, stream);
 }
 
 inline Status broadcast_either_way(const DeviceTeam& team, BroadcastCall call, const BroadcastPlaces& places,
                                    StreamView stream) {
-  if (Status status = broadcast_direct(team, call, places, stream); !status.ok()) return status;
+  if (Status status = zero_copy_broadcast(team, call, places, stream); !status.ok()) return status;
   call.when = When::kIfDeclined;
   return ll128_broadcast(team, call, stream);
 }
 
 inline Status exchange_either_way(const DeviceTeam& team, ExchangeCall call, const ExchangePlaces& places,
                                   StreamView stream) {
-  if (Status status = exchange_direct(team, call, places, stream); !status.ok()) return status;
+  if (Status status = zero_copy_exchange(team, call, places, stream); !status.ok()) return status;
   call.when = When::kIfDeclined;
   return ll128_exchange(team, call, stream);
 }
