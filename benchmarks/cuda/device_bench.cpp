@@ -96,7 +96,7 @@ Status reduce_by_zero_copy(const Call& call) {
   ReduceCall what = reduction(call);
   const ReductionPlaces places{.input = call.input_place, .output = call.output_place, .num_blocks = call.shape.first};
   AXON_TRY(zero_copy_all_reduce(call.team, what, places, call.stream));
-  what.when = When::kIfDeclined;
+  what.when = When::kIfFallback;
   return ll128_all_reduce(call.team, what, call.stream);
 }
 
@@ -121,7 +121,7 @@ Status scatter_sums_by_zero_copy(const Call& call) {
     places.inputs[rank] = device::behind(call.input_place, rank * call.shard());
   }
   AXON_TRY(zero_copy_reduce_scatter(call.team, what, places, call.stream));
-  what.when = When::kIfDeclined;
+  what.when = When::kIfFallback;
   return ll128_reduce_scatter(call.team, what, call.stream);
 }
 
@@ -158,7 +158,7 @@ Status by_zero_copy(const Call& call) {
     places.receives[rank] = device::behind(call.output_place, rank * call.shard());
   }
   AXON_TRY(zero_copy_exchange(call.team, what, places, call.stream));
-  what.when = When::kIfDeclined;
+  what.when = When::kIfFallback;
   return ll128_exchange(call.team, what, call.stream);
 }
 
@@ -184,7 +184,7 @@ Status hand_on(const Call& call) {
   const BroadcastPlaces places{
       .data = call.output_place, .num_blocks = call.shape.first, .num_spans = call.shape.second};
   AXON_TRY(zero_copy_broadcast(call.team, what, places, call.stream));
-  what.when = When::kIfDeclined;
+  what.when = When::kIfFallback;
   return ll128_broadcast(call.team, what, call.stream);
 }
 

@@ -111,9 +111,9 @@ struct TeamMailbox {
 
 // At the begin of the rank's own block. Between launches all epochs are equal.
 struct TeamState {
-  uint32_t fault;     // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
-  uint32_t declined;  // by a zero-copy kernel, for the LL128 kernel behind it: whether there is something left to do
-  uint32_t num_zero_copy;           // operations that zero-copy kernels have done: a statistic
+  uint32_t fault;           // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
+  uint32_t must_fall_back;  // by a zero-copy kernel: whether the LL128 kernel behind it has something to do
+  uint32_t num_zero_copy;   // operations that zero-copy kernels have done: a statistic
   uint32_t num_zero_copy_messages;  // point to point, sent or received: a rank's own statistic
   uint32_t epochs[kMaxBlocks];      // the last one that is over
 };

@@ -110,7 +110,7 @@ Status launch_exchange(const LaunchSite& site, Kernel kernel, ExchangeCall call)
       places.receives[static_cast<size_t>(rank)] = site.segments.locate(receive.data, receive.num_bytes);
     }
     AXON_TRY(zero_copy_exchange(team, call, places, site.stream));
-    call.when = When::kIfDeclined;
+    call.when = When::kIfFallback;
   }
   return ll128_exchange(team, call, site.stream);
 }
@@ -124,7 +124,7 @@ Status launch_broadcast(const LaunchSite& site, Kernel kernel, const CollectiveA
                                preferred_blocks(DeviceOperation::kBroadcast, site.beside, site.team.num_ranks)};
     if (site.team.rank != call.root) places.data = site.segments.locate(tensor.data, tensor.num_bytes);
     AXON_TRY(zero_copy_broadcast(site.team, call, places, site.stream));
-    call.when = When::kIfDeclined;
+    call.when = When::kIfFallback;
   }
   return ll128_broadcast(site.team, call, site.stream);
 }
@@ -163,7 +163,7 @@ Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& 
       places.output = call.output == call.input ? places.input : site.segments.locate(call.output, num_bytes);
     }
     AXON_TRY(zero_copy_all_reduce(site.team, call, places, site.stream));
-    call.when = When::kIfDeclined;
+    call.when = When::kIfFallback;
   }
   return ll128_all_reduce(site.team, call, site.stream);
 }
@@ -182,7 +182,7 @@ Status launch_reduce_scatter(const LaunchSite& site, Kernel kernel, const Collec
       if (input.num_bytes != 0) places.inputs[rank] = site.segments.locate(input.data, input.num_bytes);
     }
     AXON_TRY(zero_copy_reduce_scatter(site.team, call, places, site.stream));
-    call.when = When::kIfDeclined;
+    call.when = When::kIfFallback;
   }
   return ll128_reduce_scatter(site.team, call, site.stream);
 }

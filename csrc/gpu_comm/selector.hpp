@@ -33,7 +33,7 @@ struct KernelQuery {
   Reduction reduction = Reduction::kNone;
   int num_ranks = 0;
   // As for the host's algorithms (collectives/selector.hpp): the tensor's, or that of all blocks together. Of an
-  // all_to_all this rank's alone: some may choose LL128 while others try zero-copy, and decline.
+  // all_to_all this rank's alone: some may choose LL128 while others try zero-copy, and fall back.
   size_t num_bytes = 0;
   // All_gather: every rank has as much. Others do not look at it.
   bool is_even = true;

@@ -43,7 +43,7 @@ __device__ __noinline__ inline void report_fault(const DeviceTeam& team, const F
 // A rank whose process has ended has written all that it ever will: it is polled for once more, and then given up.
 //
 // The ranks of a collective meet, and whoever waits there knows who is missing; a wait for data may be for a rank that
-// itself waits. Hence a grace for data: the meeting is the first to give up.
+// itself waits. Hence a grace for data: the handshake is the first to give up.
 class Patience {
  public:
   static constexpr uint64_t kGraceForData = 100'000'000;  // ns

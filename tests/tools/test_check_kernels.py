@@ -8,7 +8,7 @@ import pytest
     ("body", "waits"),
     [
         ("  await_stream();\n  move(call);", True),
-        ("  __shared__ Reach reaches[16];\n  __shared__ int n;\n  await_stream();", True),
+        ("  __shared__ RemoteTensors remotes[16];\n  __shared__ int n;\n  await_stream();", True),
         ("  const uint32_t fault = load(state);\n  await_stream();", False),
         ("  move(call);", False),
         ("", False),

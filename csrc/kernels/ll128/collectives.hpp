@@ -25,8 +25,8 @@ struct Ll128Shape {
   int warps_per_block = 0;
 };
 
-// An LL128 kernel behind a direct one (zero_copy/collectives.hpp) has something to do only where that has declined.
-enum class When : uint8_t { kAlways, kIfDeclined };
+// An LL128 kernel behind a direct one (zero_copy/collectives.hpp) has something to do only where that has fallen back.
+enum class When : uint8_t { kAlways, kIfFallback };
 
 struct SendBlock {
   const void* data = nullptr;

@@ -53,7 +53,7 @@ __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeAr
   const DeviceDescriptor to_peer = descriptor_of(call, block.send_bytes);
   const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, block.receive_bytes));
   const bool is_all_to_all = static_cast<DeviceOperation>(to_peer.operation) == DeviceOperation::kAllToAll;
-  if (is_all_to_all && call.when == When::kAlways) decline(ZeroCopyContext(team, to_peer, epoch));
+  if (is_all_to_all && call.when == When::kAlways) vote_to_fall_back(ZeroCopyContext(team, to_peer, epoch));
 }
 
 // Of a message that goes directly if it can. True: this warp has to move its part over LL128.

@@ -16,7 +16,7 @@ namespace device {
 namespace {
 
 struct ZeroCopyBroadcastArguments {
-  ZeroCopyHandshake meeting;
+  ZeroCopyHandshake handshake;
   std::byte* data;
   uint64_t num_bytes;
   uint64_t part_bytes;     // but for the last ones
@@ -40,7 +40,7 @@ __device__ __forceinline__ uint64_t count_stretches(const ZeroCopyBroadcastArgum
 
 // Stretch s of part p is the turn s·(n−1) + p; the blocks take turns one after the other.
 __device__ __forceinline__ void write_parts(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
-                                            const Reach (&reaches)[kMaxTeamRanks]) {
+                                            const RemoteTensors (&remotes)[kMaxTeamRanks]) {
   const auto num_parts = static_cast<uint32_t>(context.team.num_ranks - 1);
   const uint64_t num_turns = num_parts * count_stretches(call, call.part_bytes);
   uint32_t num_written = 0;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void write_parts(const ZeroCopyContext& context, cons
     const int peer = rank_of_peer(context.team.rank, number);
     const Part part = part_of(call, number);
     for (uint32_t k = 0; k < call.stretch_spans; ++k) {
-      copy_span(call.data + part.begin, reaches[peer].writable + part.begin, part.num_bytes,
+      copy_span(call.data + part.begin, remotes[peer].writable + part.begin, part.num_bytes,
                 stretch * call.stretch_spans + k);
     }
     ++num_written;
@@ -61,16 +61,16 @@ __device__ __forceinline__ void write_parts(const ZeroCopyContext& context, cons
 
 // False, for all threads: the root does not come so far.
 __device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
-                                        int root, const Reach (&reaches)[kMaxTeamRanks]) {
+                                        int root, const RemoteTensors (&remotes)[kMaxTeamRanks]) {
   const DeviceTeam& team = context.team;
   const auto num_parts = static_cast<uint32_t>(team.num_ranks - 1);
   const auto number = static_cast<uint32_t>(team.rank < root ? team.rank : team.rank - 1);
   const Part part = part_of(call, number);
-  const uint32_t num_writers = reaches[root].num_blocks;
+  const uint32_t num_writers = remotes[root].num_blocks;
   const auto to_others = [&](auto store) {
     for (int step = 1; step < team.num_ranks; ++step) {
       const int rank = team.rank + step < team.num_ranks ? team.rank + step : team.rank + step - team.num_ranks;
-      if (rank != root) store(reaches[rank].writable + part.begin);
+      if (rank != root) store(remotes[rank].writable + part.begin);
     }
   };
   for (uint64_t stretch = blockIdx.x; stretch < count_stretches(call, part.num_bytes); stretch += gridDim.x) {
@@ -90,17 +90,17 @@ __global__ void __launch_bounds__(kSpanThreads)
     zero_copy_broadcast_kernel(const __grid_constant__ DeviceTeam team,
                                const __grid_constant__ ZeroCopyBroadcastArguments call) {
   await_stream();
-  __shared__ Reach reaches[kMaxTeamRanks];
-  const ZeroCopyContext context(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
-  (void)seek(context, call.meeting, reaches);
-  Course course = agree(context, call.meeting, reaches);
-  const auto root = static_cast<int>(call.meeting.descriptor.root);
-  if (course == Course::kMove && team.rank == root) {
-    write_parts(context, call, reaches);
-  } else if (course == Course::kMove && !pass_on(context, call, root, reaches)) {
-    course = Course::kGuard;
+  __shared__ RemoteTensors remotes[kMaxTeamRanks];
+  const ZeroCopyContext context(team, call.handshake.descriptor, current_epoch(team, blockIdx.x));
+  (void)find_remote_tensors(context, call.handshake, remotes);
+  Action action = agree(context, call.handshake, remotes);
+  const auto root = static_cast<int>(call.handshake.descriptor.root);
+  if (action == Action::kMove && team.rank == root) {
+    write_parts(context, call, remotes);
+  } else if (action == Action::kMove && !pass_on(context, call, root, remotes)) {
+    action = Action::kGuard;
   }
-  leave(context, call.meeting, course, reaches);
+  finish(context, call.handshake, action, remotes);
 }
 
 // Every rank but the root tells all the others where its tensor is.
@@ -108,22 +108,22 @@ ZeroCopyBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastC
                                         const BroadcastPlaces& places) {
   constexpr uint32_t kStretchSpans = 2;
   ZeroCopyBroadcastArguments arguments{
-      .meeting = meeting_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone, call.root),
+      .handshake = handshake_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone, call.root),
       .data = static_cast<std::byte*>(call.data),
       .num_bytes = call.num_bytes,
       .part_bytes = shard_stride(call.num_bytes, team.num_ranks - 1),
       .stretch_spans = places.num_spans != 0 ? static_cast<uint32_t>(places.num_spans) : kStretchSpans};
-  ZeroCopyHandshake& meeting = arguments.meeting;
-  meeting.descriptor.num_bytes = call.num_bytes;
+  ZeroCopyHandshake& handshake = arguments.handshake;
+  handshake.descriptor.num_bytes = call.num_bytes;
   for (int rank = 0; rank < team.num_ranks; ++rank) {
-    meeting.edges[rank] = {.readable = {},
-                           .writable = team.rank != call.root ? places.data : SegmentPlace{},
-                           .bytes_to = call.num_bytes,
-                           .bytes_from = call.num_bytes};
+    handshake.links[rank] = {.readable = {},
+                             .writable = team.rank != call.root ? places.data : SegmentPlace{},
+                             .bytes_to = call.num_bytes,
+                             .bytes_from = call.num_bytes};
   }
   if (call.num_bytes == 0) return arguments;
-  meeting.writes = peers_of(team) & ~(1u << call.root);
-  meeting.is_even = is_even(call.data) ? 1 : 0;
+  handshake.writes = peers_of(team) & ~(1u << call.root);
+  handshake.is_even = is_even(call.data) ? 1 : 0;
   return arguments;
 }
 

@@ -3,11 +3,11 @@
 //
 //   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
 //   AXON_TRY(zero_copy_all_reduce(team, call, {.input = place_of(in), .output = place_of(out)}, stream));
-//   call.when = When::kIfDeclined;
+//   call.when = When::kIfFallback;
 //   AXON_TRY(ll128_all_reduce(team, call, stream));
 //
-// The first has the ranks vote and does all or nothing: it declines where one rank cannot reach a tensor that it needs
-// (its segment is unknown or not mapped yet), or where one has a tensor, or a shard, off 16 bytes. Then the LL128
+// The first has the ranks vote and does all or nothing: it falls back where one rank cannot reach a tensor that it
+// needs (its segment is unknown or not mapped yet), or where one has a tensor, or a shard, off 16 bytes. Then the LL128
 // kernel does the work; otherwise that returns at once. `call` is what the LL128 kernel gets; its shape does not matter
 // here.
 //

@@ -16,7 +16,7 @@ namespace device {
 namespace {
 
 struct ZeroCopyExchangeArguments {
-  ZeroCopyHandshake meeting;
+  ZeroCopyHandshake handshake;
   uint32_t num_own_blocks;  // blocks that copy the own message
   uint64_t num_spans;       // of the largest one to a peer
   std::byte* own_target;
@@ -30,66 +30,67 @@ struct Crew {
 };
 
 __device__ __forceinline__ void copy_own(const ZeroCopyExchangeArguments& call, int rank, Crew crew) {
-  const uint64_t num_bytes = call.meeting.edges[rank].bytes_to;
+  const uint64_t num_bytes = call.handshake.links[rank].bytes_to;
   for (uint64_t span = crew.number; span < count_spans(num_bytes); span += crew.count) {
     copy_span(call.sources[rank], call.own_target, num_bytes, span);
   }
 }
 
 __device__ __forceinline__ void write_to_peers(const DeviceTeam& team, const ZeroCopyExchangeArguments& call,
-                                               const Reach (&reaches)[kMaxTeamRanks], Crew crew) {
+                                               const RemoteTensors (&remotes)[kMaxTeamRanks], Crew crew) {
   const auto num_peers = static_cast<uint32_t>(team.num_ranks - 1);
   for (uint64_t turn = crew.number; turn < num_peers * call.num_spans; turn += crew.count) {
     const uint64_t span = turn / num_peers;
     int peer = team.rank + 1 + static_cast<int>(turn - span * num_peers);
     if (peer >= team.num_ranks) peer -= team.num_ranks;
-    copy_span(call.sources[peer], reaches[peer].writable, call.meeting.edges[peer].bytes_to, span);
+    copy_span(call.sources[peer], remotes[peer].writable, call.handshake.links[peer].bytes_to, span);
   }
 }
 
 __device__ __forceinline__ void move(const DeviceTeam& team, const ZeroCopyExchangeArguments& call,
-                                     const Reach (&reaches)[kMaxTeamRanks]) {
+                                     const RemoteTensors (&remotes)[kMaxTeamRanks]) {
   const uint32_t num_own = call.num_own_blocks;
   if (blockIdx.x < num_own) return copy_own(call, team.rank, {blockIdx.x, num_own});
-  write_to_peers(team, call, reaches, {blockIdx.x - num_own, gridDim.x - num_own});
+  write_to_peers(team, call, remotes, {blockIdx.x - num_own, gridDim.x - num_own});
 }
 
 __global__ void __launch_bounds__(kSpanThreads)
     zero_copy_exchange_kernel(const __grid_constant__ DeviceTeam team,
                               const __grid_constant__ ZeroCopyExchangeArguments call) {
   await_stream();
-  __shared__ Reach reaches[kMaxTeamRanks];
-  const ZeroCopyContext context(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
-  (void)seek(context, call.meeting, reaches);
-  const Course course = agree(context, call.meeting, reaches);
-  if (course == Course::kMove) move(team, call, reaches);
-  leave(context, call.meeting, course, reaches);
+  __shared__ RemoteTensors remotes[kMaxTeamRanks];
+  const ZeroCopyContext context(team, call.handshake.descriptor, current_epoch(team, blockIdx.x));
+  (void)find_remote_tensors(context, call.handshake, remotes);
+  const Action action = agree(context, call.handshake, remotes);
+  if (action == Action::kMove) move(team, call, remotes);
+  finish(context, call.handshake, action, remotes);
 }
 
 ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places) {
-  ZeroCopyExchangeArguments arguments{.meeting = meeting_of(call.operation, call.dtype, Reduction::kNone, call.root),
-                                      .num_own_blocks = 0,
-                                      .num_spans = 0,
-                                      .own_target = static_cast<std::byte*>(call.receives[team.rank].data),
-                                      .sources = {}};
-  ZeroCopyHandshake& meeting = arguments.meeting;
+  ZeroCopyExchangeArguments arguments{
+      .handshake = handshake_of(call.operation, call.dtype, Reduction::kNone, call.root),
+      .num_own_blocks = 0,
+      .num_spans = 0,
+      .own_target = static_cast<std::byte*>(call.receives[team.rank].data),
+      .sources = {}};
+  ZeroCopyHandshake& handshake = arguments.handshake;
   size_t largest = 0;
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     const SendBlock& send = call.sends[rank];
     arguments.sources[rank] = static_cast<const std::byte*>(send.data);
-    meeting.edges[rank] = {.readable = {},
-                           .writable = places.receives[rank],
-                           .bytes_to = send.num_bytes,
-                           .bytes_from = call.receives[rank].num_bytes};
+    handshake.links[rank] = {.readable = {},
+                             .writable = places.receives[rank],
+                             .bytes_to = send.num_bytes,
+                             .bytes_from = call.receives[rank].num_bytes};
     largest = std::max({largest, send.num_bytes, call.receives[rank].num_bytes});
     if (send.num_bytes == 0) continue;
-    if (!is_even(send.data)) meeting.is_even = 0;
+    if (!is_even(send.data)) handshake.is_even = 0;
     if (rank == team.rank) continue;
-    meeting.writes |= 1u << rank;
+    handshake.writes |= 1u << rank;
     arguments.num_spans = std::max(arguments.num_spans, count_spans(send.num_bytes));
   }
-  if (call.sends[team.rank].num_bytes != 0 && !is_even(arguments.own_target)) meeting.is_even = 0;
-  meeting.descriptor.num_bytes = largest;  // for reports; what is agreed on is an edge's
+  if (call.sends[team.rank].num_bytes != 0 && !is_even(arguments.own_target)) handshake.is_even = 0;
+  handshake.descriptor.num_bytes = largest;  // for reports; what is agreed on is an edge's
   return arguments;
 }
 

@@ -2,24 +2,25 @@
 //
 //   what it is about to do        the descriptor, as in every collective
 //   where its tensors are         two SegmentPlaces: of what the peer reads, of what it writes
-//   whether it agrees             its *verdict*: it has heard of all, all agree, and it reaches all that it needs
-//   that it has ended             its *exits*, one from each block: whether it has done its part
+//   whether it agrees             its *vote*: it has heard of all, all agree, and it reaches all that it needs
+//   that it has ended             its *done flags*, one from each block: whether it has done its part
 //
-// Each rank has a grid of its own, as large as verdict and exits tell; the blocks of a rank share out the peer's exits.
+// Each rank has a grid of its own, as large as vote and done flags tell; the blocks of a rank share out the peer's done
+// flags.
 //
-// Block 0 does the first three; every block learns all verdicts. If all say yes, the ranks move data, each by itself:
-// what it needs has been there since before the launch. If one says no, all decline, and leave the epoch to the line
+// Block 0 does the first three; every block learns all votes. If all say yes, the ranks move data, each by itself:
+// what it needs has been there since before the launch. If one says no, all fall back, and leave the epoch to the line
 // kernel that comes next. So a rank may launch that one alone where the ranks do not know alike how large an operation
 // is: it says no.
 //
 // What earlier kernels left in a rank's tensors is in its GPU's memory when this one begins, for all to see: so words
 // need no fence in front of them (nor do the barriers at the start of PyTorch's kernels over symmetric memory).
 //
-// A rank that has said yes does not end before the peers' exits have come, even when it has failed meanwhile: until
-// then they may write into its tensors, which belong to somebody else afterwards. So a rank that has announced itself
-// sends its exits whatever happens.
+// A rank that has said yes does not end before the peers' done flags have come, even when it has failed meanwhile:
+// until then they may write into its tensors, which belong to somebody else afterwards. So a rank that has announced
+// itself sends its done flags whatever happens.
 //
-// Who has heard all words may read before it has heard the verdicts, and throws away what it has read if they are not
+// Who has heard all words may read before it has heard the votes, and throws away what it has read if they are not
 // all yes. It may so read what a rank that has failed has given up: that stays mapped for a while
 // (ipc/registrations/imports.hpp), and no address is kept over a wait.
 #pragma once
@@ -31,36 +32,36 @@
 namespace axon::device {
 
 // What a block is to do.
-enum class Course : uint32_t {
-  kEnd,      // nothing
-  kPart,     // send exits
-  kDecline,  // … after all ranks have agreed to do nothing
-  kGuard,    // … and wait for those of the peers, which may be moving data
-  kMove,     // … after having moved data
+enum class Action : uint32_t {
+  kEnd,         // nothing
+  kSignalDone,  // send done flags
+  kFallBack,    // … after all ranks have agreed to do nothing
+  kGuard,       // … and wait for those of the peers, which may be moving data
+  kMove,        // … after having moved data
 };
 
 // Where this GPU has a peer's tensors mapped.
-struct Reach {
+struct RemoteTensors {
   std::byte* readable;
   std::byte* writable;
   uint32_t num_blocks;  // of the peer's kernel; 0: not heard of
 };
 
-// A region's packets in a zero-copy kernel: descriptors, the own one's place keeping the own verdict; then two words a
-// rank, a verdict a rank, an exit a block and rank, and likewise how much that block has told of.
+// A region's packets in a zero-copy kernel: descriptors, the own one's place keeping the own vote; then two words a
+// rank, a vote a rank, a done flag a block and rank, and likewise how much that block has told of.
 class ZeroCopyContext : public EpochContext {
  public:
   using EpochContext::EpochContext;
 
   __device__ __forceinline__ LlPacket* words(int owner, int from) const { return slots(owner) + 2 * from; }
-  __device__ __forceinline__ LlPacket* verdict(int owner, int from) const {
+  __device__ __forceinline__ LlPacket* vote(int owner, int from) const {
     return owner == from ? descriptors(owner) + owner : slots(owner) + 2 * team.num_ranks + from;
   }
-  __device__ __forceinline__ LlPacket* exit(int owner, int from, uint32_t block) const {
+  __device__ __forceinline__ LlPacket* done_flag(int owner, int from, uint32_t block) const {
     return slots(owner) + (3 + block) * team.num_ranks + from;
   }
   __device__ __forceinline__ LlPacket* progress(int owner, int from, uint32_t block) const {
-    return exit(owner, from, kMaxBlocks + block);
+    return done_flag(owner, from, kMaxBlocks + block);
   }
 };
 
@@ -84,40 +85,41 @@ __device__ __forceinline__ std::byte* address_of(SegmentPlace place, Vector16 en
   return is_aligned(address, kVectorBytes) ? address : nullptr;
 }
 
-__device__ __forceinline__ bool reads(const ZeroCopyHandshake& meeting, int rank) {
-  return (meeting.reads >> rank & 1) != 0;
+__device__ __forceinline__ bool reads(const ZeroCopyHandshake& handshake, int rank) {
+  return (handshake.reads >> rank & 1) != 0;
 }
-__device__ __forceinline__ bool writes(const ZeroCopyHandshake& meeting, int rank) {
-  return (meeting.writes >> rank & 1) != 0;
+__device__ __forceinline__ bool writes(const ZeroCopyHandshake& handshake, int rank) {
+  return (handshake.writes >> rank & 1) != 0;
 }
 
 // Whether all that is needed of a rank is mapped.
-__device__ __forceinline__ bool is_reached(const ZeroCopyHandshake& meeting, int rank, const Reach& reach) {
-  return (!reads(meeting, rank) || reach.readable != nullptr) && (!writes(meeting, rank) || reach.writable != nullptr);
+__device__ __forceinline__ bool is_mapped(const ZeroCopyHandshake& handshake, int rank, const RemoteTensors& remote) {
+  return (!reads(handshake, rank) || remote.readable != nullptr) &&
+         (!writes(handshake, rank) || remote.writable != nullptr);
 }
 
 // By the peer's words; what its tensors hold was there before those. False: not reached.
-__device__ __forceinline__ bool find_places(const DeviceTeam& team, const ZeroCopyHandshake& meeting, int peer,
-                                            const Payload (&words)[2], Reach& reach) {
+__device__ __forceinline__ bool find_locations(const DeviceTeam& team, const ZeroCopyHandshake& handshake, int peer,
+                                               const Payload (&words)[2], RemoteTensors& remote) {
   const auto readable = *reinterpret_cast<const SegmentPlace*>(&words[0]);
   const auto writable = *reinterpret_cast<const SegmentPlace*>(&words[1]);
-  const Vector16 first = reads(meeting, peer) ? load_entry(team, peer, readable) : Vector16{};
-  const Vector16 second = writes(meeting, peer) ? load_entry(team, peer, writable) : Vector16{};
-  reach.readable = address_of(readable, first);
-  reach.writable = address_of(writable, second);
-  return is_reached(meeting, peer, reach);
+  const Vector16 first = reads(handshake, peer) ? load_entry(team, peer, readable) : Vector16{};
+  const Vector16 second = writes(handshake, peer) ? load_entry(team, peer, writable) : Vector16{};
+  remote.readable = address_of(readable, first);
+  remote.writable = address_of(writable, second);
+  return is_mapped(handshake, peer, remote);
 }
 
 // What a peer has told of itself by now; its words only where it agrees with context.ours, since others do not send
 // any.
-struct Told {
+struct PeerAnnouncement {
   bool has_come;  // the descriptor
   bool is_all;    // … and the words
   Payload descriptor;
   Payload words[2];
 };
 
-__device__ __forceinline__ Told look_at(const ZeroCopyContext& context, int peer) {
+__device__ __forceinline__ PeerAnnouncement look_at(const ZeroCopyContext& context, int peer) {
   const LlPacket* words = context.words(context.team.rank, peer);
   const LlPacket descriptor = load_packet(context.descriptors(context.team.rank) + peer);
   const LlPacket first = load_packet(words), second = load_acquire(words + 1);
@@ -129,7 +131,7 @@ __device__ __forceinline__ Told look_at(const ZeroCopyContext& context, int peer
 }
 
 // Waits for a peer; false, reported: it has not come, or is at odds.
-__device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, Told& told) {
+__device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, PeerAnnouncement& told) {
   Patience patience(context.team, 0);
   FaultCode fault = FaultCode::kNone;
   do {
@@ -142,105 +144,104 @@ __device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, T
 
 // By the first warp of block 0, a thread a peer. `reach` of this thread's. What is found is used at once: so nothing is
 // looked up before all have come.
-__device__ __forceinline__ Verdict judge(const DeviceTeam& team, const ZeroCopyHandshake& meeting, uint32_t epoch,
-                                         Reach& reach) {
+__device__ __forceinline__ Vote decide_vote(const DeviceTeam& team, const ZeroCopyHandshake& handshake, uint32_t epoch,
+                                            RemoteTensors& remote) {
   const int peer = static_cast<int>(thread_of_warp());
   const bool is_peer = peer < team.num_ranks && peer != team.rank;
   bool is_met = true;
-  Told told{};
+  PeerAnnouncement told{};
   if (is_peer) {
-    const ZeroCopyLink& edge = meeting.edges[peer];
-    const DeviceDescriptor to_peer = with_bytes(meeting.descriptor, edge.bytes_to);
-    const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, edge.bytes_from);
+    const ZeroCopyLink& link = handshake.links[peer];
+    const DeviceDescriptor to_peer = with_bytes(handshake.descriptor, link.bytes_to);
+    const DeviceDescriptor from_peer = with_bytes(handshake.descriptor, link.bytes_from);
     const ZeroCopyContext outgoing(team, to_peer, epoch);
     announce(outgoing);
     LlPacket* words = outgoing.words(peer, team.rank);
-    store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&edge.readable), epoch));
-    store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&edge.writable), epoch));
+    store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&link.readable), epoch));
+    store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&link.writable), epoch));
     is_met = hear(ZeroCopyContext(team, from_peer, epoch), peer, told);
   }
-  if (!__all_sync(kWholeWarp, is_met)) return Verdict::kFailed;
-  const bool is_found = !is_peer || find_places(team, meeting, peer, told.words, reach);
-  return __all_sync(kWholeWarp, is_found) && meeting.is_even != 0 ? Verdict::kYes : Verdict::kNo;
+  if (!__all_sync(kWholeWarp, is_met)) return Vote::kFailed;
+  const bool is_found = !is_peer || find_locations(team, handshake, peer, told.words, remote);
+  return __all_sync(kWholeWarp, is_found) && handshake.is_even != 0 ? Vote::kYes : Vote::kNo;
 }
 
-// By the first warp of the other blocks, likewise, while block 0 comes to its verdict. False: that was there before, or
+// By the first warp of the other blocks, likewise, while block 0 comes to its vote. False: that was there before, or
 // is no yes.
-__device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting,
-                                               int peer, Reach& reach) {
+__device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
+                                               int peer, RemoteTensors& remote) {
   const DeviceTeam& team = context.team;
-  const bool needs = !is_reached(meeting, peer, Reach{});
-  const DeviceDescriptor from_peer = with_bytes(meeting.descriptor, needs ? meeting.edges[peer].bytes_from : 0);
-  bool is_told = !needs, is_judged = false;
-  Told told{};
-  while (!is_told && !is_judged) {
-    const LlPacket own = load_packet(context.verdict(team.rank, team.rank));
+  const bool needs = !is_mapped(handshake, peer, RemoteTensors{});
+  const DeviceDescriptor from_peer = with_bytes(handshake.descriptor, needs ? handshake.links[peer].bytes_from : 0);
+  bool is_told = !needs, has_voted = false;
+  PeerAnnouncement told{};
+  while (!is_told && !has_voted) {
+    const LlPacket own = load_packet(context.vote(team.rank, team.rank));
     told = look_at(context, peer);
-    is_judged = is_of(own, context.epoch);
-    const bool is_refused = is_judged && own.low != static_cast<uint32_t>(Verdict::kYes);
+    has_voted = is_of(own, context.epoch);
+    const bool is_refused = has_voted && own.low != static_cast<uint32_t>(Vote::kYes);
     is_told = told.is_all && is_same(from_peer, told.descriptor) && !is_refused;
   }
   return __all_sync(kWholeWarp, is_told) &&
-         __all_sync(kWholeWarp, !needs || find_places(team, meeting, peer, told.words, reach));
+         __all_sync(kWholeWarp, !needs || find_locations(team, handshake, peer, told.words, remote));
 }
 
 // By the same warp. To the rank's own blocks in any case; to peers only what they may count on.
-__device__ __forceinline__ void give_verdict(const ZeroCopyContext& context, Verdict verdict) {
+__device__ __forceinline__ void cast_vote(const ZeroCopyContext& context, Vote vote) {
   const DeviceTeam& team = context.team;
   const int rank = static_cast<int>(thread_of_warp());
-  const bool is_clear = verdict == Verdict::kYes || verdict == Verdict::kNo;
+  const bool is_clear = vote == Vote::kYes || vote == Vote::kNo;
   if (rank >= team.num_ranks || (rank != team.rank && !is_clear)) return;
-  store_packet(context.verdict(rank, team.rank),
-               packet_of({static_cast<uint32_t>(verdict), kVerdictMark | gridDim.x}, context.epoch));
+  store_packet(context.vote(rank, team.rank),
+               packet_of({static_cast<uint32_t>(vote), kVoteTag | gridDim.x}, context.epoch));
 }
 
-struct Heard {
-  Verdict verdict;
+struct PeerVote {
+  Vote vote;
   uint32_t num_blocks;
 };
 
-// By a thread a rank. Block 0 always gives the own verdict; those of the peers may fail to come.
-__device__ __forceinline__ Heard hear_verdict(const ZeroCopyContext& context, int rank) {
+// By a thread a rank. Block 0 always gives the own vote; those of the peers may fail to come.
+__device__ __forceinline__ PeerVote await_vote(const ZeroCopyContext& context, int rank) {
   const DeviceTeam& team = context.team;
-  Receipt<1> receipt{{context.verdict(team.rank, rank)}, {}};
+  Receipt<1> receipt{{context.vote(team.rank, rank)}, {}};
   FaultCode fault;
   do {
     fault = receipt.await(context, rank);
   } while (fault != FaultCode::kNone && rank == team.rank);
   const auto [word, mark] = receipt.payloads[0];
-  if (fault == FaultCode::kNone && (mark & ~kVerdictBlocks) != kVerdictMark) fault = FaultCode::kMismatch;
-  if (fault == FaultCode::kNone) return {static_cast<Verdict>(word), mark & kVerdictBlocks};
+  if (fault == FaultCode::kNone && (mark & ~kVoteBlocks) != kVoteTag) fault = FaultCode::kMismatch;
+  if (fault == FaultCode::kNone) return {static_cast<Vote>(word), mark & kVoteBlocks};
   report_fault(team, {.code = fault, .peer = rank, .sequence = context.epoch, .ours = context.ours});
-  return {Verdict::kUnheard, 0};
+  return {Vote::kUnheard, 0};
 }
 
-// By the first warp of a block, a verdict a thread; kYes where there is no rank.
-__device__ __forceinline__ Course choose_course(const ZeroCopyContext& context, Verdict verdict) {
-  const bool all_agree = __all_sync(kWholeWarp, verdict == Verdict::kYes);
-  const bool one_declines = __any_sync(kWholeWarp, verdict == Verdict::kNo);
-  const auto own = static_cast<Verdict>(__shfl_sync(kWholeWarp, static_cast<uint32_t>(verdict), context.team.rank));
-  if (own == Verdict::kAbsent) return Course::kEnd;
-  if (all_agree) return Course::kMove;
-  if (one_declines) return Course::kDecline;
-  return own == Verdict::kYes ? Course::kGuard : Course::kPart;
+// By the first warp of a block, a vote a thread; kYes where there is no rank.
+__device__ __forceinline__ Action choose_action(const ZeroCopyContext& context, Vote vote) {
+  const bool all_agree = __all_sync(kWholeWarp, vote == Vote::kYes);
+  const bool one_votes_no = __any_sync(kWholeWarp, vote == Vote::kNo);
+  const auto own = static_cast<Vote>(__shfl_sync(kWholeWarp, static_cast<uint32_t>(vote), context.team.rank));
+  if (own == Vote::kAbsent) return Action::kEnd;
+  if (all_agree) return Action::kMove;
+  if (one_votes_no) return Action::kFallBack;
+  return own == Vote::kYes ? Action::kGuard : Action::kSignalDone;
 }
 
 // By one warp of an LL128 kernel that is launched alone, to peers that may have launched a direct one.
-__device__ __forceinline__ void decline(const ZeroCopyContext& context) {
+__device__ __forceinline__ void vote_to_fall_back(const ZeroCopyContext& context) {
   const DeviceTeam& team = context.team;
   const int peer = static_cast<int>(thread_of_warp());
   if (peer >= team.num_ranks || peer == team.rank) return;
   const LlPacket nowhere = packet_of({}, context.epoch);
   store_packet(context.words(peer, team.rank), nowhere);
   store_packet(context.words(peer, team.rank) + 1, nowhere);
-  store_packet(context.verdict(peer, team.rank),
-               packet_of({static_cast<uint32_t>(Verdict::kNo), kVerdictMark}, context.epoch));
+  store_packet(context.vote(peer, team.rank), packet_of({static_cast<uint32_t>(Vote::kNo), kVoteTag}, context.epoch));
 }
 
 // By all threads of a block, first of all: block 0 tells the peers what this rank is about to do, all blocks look for
 // the peers' tensors. True: all are found, and may be read at once, though nothing is certain before agree().
-__device__ __forceinline__ bool seek(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting,
-                                     Reach (&reaches)[kMaxTeamRanks]) {
+__device__ __forceinline__ bool find_remote_tensors(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
+                                                    RemoteTensors (&remotes)[kMaxTeamRanks]) {
   __shared__ bool is_all_found;
   const DeviceTeam& team = context.team;
   const uint32_t fault = load_relaxed(&team.state->fault);  // beside the epoch
@@ -250,17 +251,17 @@ __device__ __forceinline__ bool seek(const ZeroCopyContext& context, const ZeroC
   }
   if (threadIdx.x < 32) {
     const int rank = static_cast<int>(threadIdx.x);
-    Reach reach{};
+    RemoteTensors remote{};
     bool is_found;
     if (blockIdx.x == 0) {
       const bool has_failed = __any_sync(kWholeWarp, fault != 0);
-      const Verdict verdict = has_failed ? Verdict::kAbsent : judge(team, meeting, context.epoch, reach);
-      give_verdict(context, verdict);
-      is_found = verdict == Verdict::kYes;
+      const Vote vote = has_failed ? Vote::kAbsent : decide_vote(team, handshake, context.epoch, remote);
+      cast_vote(context, vote);
+      is_found = vote == Vote::kYes;
     } else {
-      is_found = find_meanwhile(context, meeting, rank, reach) && meeting.is_even != 0;
+      is_found = find_meanwhile(context, handshake, rank, remote) && handshake.is_even != 0;
     }
-    if (rank < team.num_ranks) reaches[rank] = reach;
+    if (rank < team.num_ranks) remotes[rank] = remote;
     if (rank == 0) is_all_found = is_found;
   }
   __syncthreads();
@@ -269,46 +270,46 @@ __device__ __forceinline__ bool seek(const ZeroCopyContext& context, const ZeroC
 
 // By the first warp of a block, where not all is well; out of the way of the code that is, since that is fetched as it
 // runs.
-__device__ __noinline__ inline Course deliberate(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting,
-                                                 Verdict verdict, Reach (&reaches)[kMaxTeamRanks]) {
+__device__ __noinline__ inline Action resolve_vote(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
+                                                   Vote vote, RemoteTensors (&remotes)[kMaxTeamRanks]) {
   const DeviceTeam& team = context.team;
   const int rank = static_cast<int>(thread_of_warp());
-  const Course course = choose_course(context, verdict);
-  if (course != Course::kMove) return course;
-  bool is_lost = rank < team.num_ranks && !is_reached(meeting, rank, reaches[rank]);
+  const Action action = choose_action(context, vote);
+  if (action != Action::kMove) return action;
+  bool is_lost = rank < team.num_ranks && !is_mapped(handshake, rank, remotes[rank]);
   if (is_lost) {
     fence_device();  // what block 0 has found is there by now
-    is_lost = !find_places(team, meeting, rank, look_at(context, rank).words, reaches[rank]);
+    is_lost = !find_locations(team, handshake, rank, look_at(context, rank).words, remotes[rank]);
   }
   const unsigned lost = __ballot_sync(kWholeWarp, is_lost);
-  if (lost == 0) return course;
+  if (lost == 0) return action;
   if (rank == 0)  // a process has ended since
     report_fault(team, {.code = FaultCode::kAborted,
                         .peer = __ffs(static_cast<int>(lost)) - 1,
                         .sequence = context.epoch,
                         .ours = context.ours});
-  return Course::kGuard;
+  return Action::kGuard;
 }
 
 // By all threads of a block. What to do, and where the peers' tensors are in case of kMove.
-__device__ __forceinline__ Course agree(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting,
-                                        Reach (&reaches)[kMaxTeamRanks]) {
-  __shared__ Course course;
+__device__ __forceinline__ Action agree(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
+                                        RemoteTensors (&remotes)[kMaxTeamRanks]) {
+  __shared__ Action action;
   if (threadIdx.x < 32) {
     const int rank = static_cast<int>(threadIdx.x);
-    Heard heard{Verdict::kYes, 0};
+    PeerVote heard{Vote::kYes, 0};
     bool is_ready = true;
     if (rank < context.team.num_ranks) {
-      heard = hear_verdict(context, rank);
-      reaches[rank].num_blocks = heard.num_blocks;
-      is_ready = heard.verdict == Verdict::kYes && is_reached(meeting, rank, reaches[rank]);
+      heard = await_vote(context, rank);
+      remotes[rank].num_blocks = heard.num_blocks;
+      is_ready = heard.vote == Vote::kYes && is_mapped(handshake, rank, remotes[rank]);
     }
     const bool is_well = __all_sync(kWholeWarp, is_ready);
-    const Course chosen = is_well ? Course::kMove : deliberate(context, meeting, heard.verdict, reaches);
-    if (rank == 0) course = chosen;
+    const Action chosen = is_well ? Action::kMove : resolve_vote(context, handshake, heard.vote, remotes);
+    if (rank == 0) action = chosen;
   }
   __syncthreads();
-  return course;
+  return action;
 }
 
 // By one thread, behind a barrier of its block: what that has written in the peer's memory is there before the peer
@@ -342,54 +343,54 @@ __device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team, int pee
   }
 }
 
-// Waits for an exit, though this rank may have failed. False: it does not come.
-__device__ __forceinline__ bool await_exit(const ZeroCopyContext& context, const LlPacket* exit, int peer) {
+// Waits for a done flag, though this rank may have failed. False: it does not come.
+__device__ __forceinline__ bool await_done_flag(const ZeroCopyContext& context, const LlPacket* done_flag, int peer) {
   const DeviceTeam& team = context.team;
-  Receipt<1> receipt{{exit}, {}};
+  Receipt<1> receipt{{done_flag}, {}};
   FaultCode fault = receipt.await(context, peer);
   const bool has_come = fault == FaultCode::kNone;
-  if (has_come && receipt.payloads[0].low == kPartDone) return true;
+  if (has_come && receipt.payloads[0].low == kShareDone) return true;
   if (has_come) fault = await_fault(team, peer);
   report_fault(team, {.code = fault, .peer = peer, .sequence = context.epoch, .ours = context.ours});
-  return has_come || guard(context, exit, peer);
+  return has_come || guard(context, done_flag, peer);
 }
 
-// This block's share of the peer's exits. A rank that has failed may not know how many there are: the first tells.
-__device__ __noinline__ inline void await_exits(const ZeroCopyContext& context, int peer, uint32_t num_blocks) {
+// This block's share of the peer's done flags. A rank that has failed may not know how many there are: the first tells.
+__device__ __noinline__ inline void await_done_flags(const ZeroCopyContext& context, int peer, uint32_t num_blocks) {
   if (num_blocks == 0) {
-    const LlPacket* first = context.exit(context.team.rank, peer, 0);
+    const LlPacket* first = context.done_flag(context.team.rank, peer, 0);
     if (!guard(context, first, peer)) return;
     num_blocks = load_packet(first).high;
   }
   for (uint32_t block = blockIdx.x; block < num_blocks; block += gridDim.x) {
-    if (!await_exit(context, context.exit(context.team.rank, peer, block), peer)) return;
+    if (!await_done_flag(context, context.done_flag(context.team.rank, peer, block), peer)) return;
   }
 }
 
 // By block 0: what the LL128 kernel behind this one looks at.
-__device__ __forceinline__ void record(TeamState& state, Course course) {
-  if (course != Course::kMove && course != Course::kDecline) return;
-  store_relaxed(&state.declined, course == Course::kDecline ? 1u : 0u);
-  if (course == Course::kMove) store_relaxed(&state.num_zero_copy, load_relaxed(&state.num_zero_copy) + 1);
+__device__ __forceinline__ void record(TeamState& state, Action action) {
+  if (action != Action::kMove && action != Action::kFallBack) return;
+  store_relaxed(&state.must_fall_back, action == Action::kFallBack ? 1u : 0u);
+  if (action == Action::kMove) store_relaxed(&state.num_zero_copy, load_relaxed(&state.num_zero_copy) + 1);
 }
 
 // By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
-__device__ __forceinline__ void leave(const ZeroCopyContext& context, const ZeroCopyHandshake& meeting, Course course,
-                                      const Reach (&reaches)[kMaxTeamRanks]) {
+__device__ __forceinline__ void finish(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
+                                       Action action, const RemoteTensors (&remotes)[kMaxTeamRanks]) {
   const DeviceTeam& team = context.team;
   __syncthreads();
   let_next_in();
-  if (course == Course::kEnd || threadIdx.x >= 32) return;
+  if (action == Action::kEnd || threadIdx.x >= 32) return;
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < team.num_ranks && peer != team.rank) {
-    if (meeting.writes != 0) fence_system();  // all that this block has written comes before
-    const uint32_t is_done = course == Course::kMove ? kPartDone : 0;
-    store_packet(context.exit(peer, team.rank, blockIdx.x), packet_of({is_done, gridDim.x}, context.epoch));
-    if (course == Course::kMove || course == Course::kGuard) await_exits(context, peer, reaches[peer].num_blocks);
+    if (handshake.writes != 0) fence_system();  // all that this block has written comes before
+    const uint32_t is_done = action == Action::kMove ? kShareDone : 0;
+    store_packet(context.done_flag(peer, team.rank, blockIdx.x), packet_of({is_done, gridDim.x}, context.epoch));
+    if (action == Action::kMove || action == Action::kGuard) await_done_flags(context, peer, remotes[peer].num_blocks);
   }
   __syncwarp();
-  if (blockIdx.x == 0 && threadIdx.x == 0) record(*team.state, course);
-  if (course != Course::kDecline) advance_epoch(team, context.epoch, blockIdx.x, gridDim.x);
+  if (blockIdx.x == 0 && threadIdx.x == 0) record(*team.state, action);
+  if (action != Action::kFallBack) advance_epoch(team, context.epoch, blockIdx.x, gridDim.x);
 }
 
 }  // namespace axon::device

@@ -6,7 +6,7 @@
 
 namespace axon::device {
 
-ZeroCopyHandshake meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept {
+ZeroCopyHandshake handshake_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept {
   return {.descriptor = {.operation = static_cast<uint64_t>(operation),
                          .dtype = static_cast<uint64_t>(dtype),
                          .reduction = static_cast<uint64_t>(reduction),
@@ -15,7 +15,7 @@ ZeroCopyHandshake meeting_of(DeviceOperation operation, DataType dtype, Reductio
           .reads = 0,
           .writes = 0,
           .is_even = 1,
-          .edges = {}};
+          .links = {}};
 }
 
 Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_ranks) {

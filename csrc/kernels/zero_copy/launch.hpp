@@ -10,7 +10,7 @@ inline constexpr size_t kMostZeroCopySharedBytes = 192 << 10;  // of a block, in
 inline constexpr uint64_t kVectorBytes = 16;  // what zero-copy kernels move; addresses are multiples of it
 
 // What a rank tells the others of a zero-copy kernel, and its own blocks.
-enum class Verdict : uint32_t {
+enum class Vote : uint32_t {
   kAbsent,  // has failed in an earlier launch and announces nothing
   kFailed,  // has announced itself, but somebody is missing or disagrees
   kNo,
@@ -18,13 +18,13 @@ enum class Verdict : uint32_t {
   kUnheard,
 };
 
-// A verdict's other half, but for its last byte, which tells how many blocks the rank's kernel has. By this half it
+// A vote's other half, but for its last byte, which tells how many blocks the rank's kernel has. By this half it
 // cannot be mistaken for what a rank at odds writes there.
-inline constexpr uint32_t kVerdictMark = 0x5EA1'ED00;
-inline constexpr uint32_t kVerdictBlocks = 0xFF;
-static_assert(kMaxBlocks <= kVerdictBlocks);
+inline constexpr uint32_t kVoteTag = 0x5EA1'ED00;
+inline constexpr uint32_t kVoteBlocks = 0xFF;
+static_assert(kMaxBlocks <= kVoteBlocks);
 
-inline constexpr uint32_t kPartDone = 1;  // in an exit, whose other half tells the number of blocks, too
+inline constexpr uint32_t kShareDone = 1;  // in a done flag, whose other half tells the number of blocks, too
 
 // Between this rank and another.
 struct ZeroCopyLink {
@@ -39,7 +39,7 @@ struct ZeroCopyHandshake {
   uint32_t reads;               // a bit a rank: this one reads from it, …
   uint32_t writes;              // … writes to it
   uint32_t is_even;             // whether all that this rank itself uses of its own tensors is aligned
-  ZeroCopyLink edges[kMaxTeamRanks];
+  ZeroCopyLink links[kMaxTeamRanks];
 };
 
 inline bool is_even(const void* data) noexcept {
@@ -64,7 +64,7 @@ inline uint64_t shard_stride(uint64_t num_bytes, int num_shards) noexcept {
   return (num_bytes + lines_of_all - 1) / lines_of_all * kStep;
 }
 
-ZeroCopyHandshake meeting_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
+ZeroCopyHandshake handshake_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
 // `num_blocks`, or what is preferred if that is 0.
 Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_ranks);
 

@@ -108,7 +108,7 @@ __device__ __forceinline__ void lead_sending(const Site& site, const ExchangeBlo
   if (thread_of_warp() == 0) {
     if (is_sent) target = choose_target(context, block, peer);
     store_packet(&own.target, packet_of(*reinterpret_cast<const Payload*>(&target), context.epoch));
-    if (target == kByLl128) tell_outcome(context, peer, Outcome::kDeclined);
+    if (target == kByLl128) tell_outcome(context, peer, Outcome::kFallBack);
   }
   finish_sending(context, peer, __shfl_sync(kWholeWarp, target, 0), num_warps);
 }
@@ -206,7 +206,7 @@ __device__ __forceinline__ bool receives_by_ll128(const Site& site, const Exchan
     if (site.is_sound()) outcome = await_outcome(context, peer, block.receive_tag);
     (void)leave_message(own.received, context.epoch, num_warps);
   }
-  return __shfl_sync(kWholeWarp, static_cast<uint32_t>(outcome), 0) == static_cast<uint32_t>(Outcome::kDeclined);
+  return __shfl_sync(kWholeWarp, static_cast<uint32_t>(outcome), 0) == static_cast<uint32_t>(Outcome::kFallBack);
 }
 
 }  // namespace axon::device

@@ -18,7 +18,7 @@ namespace axon {
 namespace device {
 
 // What the sender tells the receiver of a message, …
-enum class Outcome : uint32_t { kWritten = 1, kDeclined = 2 };
+enum class Outcome : uint32_t { kWritten = 1, kFallBack = 2 };
 // … and what either of them leaves in Rendezvous::claim, in the low half; the high one is the message's number.
 enum class Claim : uint32_t { kClaimed = 1, kWithdrawn = 2 };
 

@@ -21,17 +21,17 @@ uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
   return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, longest);
 }
 
-ZeroCopyReduceArguments arguments_of(const DeviceTeam& team, const ZeroCopyHandshake& meeting, double premul_factor) {
-  const auto dtype = static_cast<DataType>(meeting.descriptor.dtype);
-  const auto reduction = static_cast<Reduction>(meeting.descriptor.reduction);
-  return {.meeting = meeting,
+ZeroCopyReduceArguments arguments_of(const DeviceTeam& team, const ZeroCopyHandshake& handshake, double premul_factor) {
+  const auto dtype = static_cast<DataType>(handshake.descriptor.dtype);
+  const auto reduction = static_cast<Reduction>(handshake.descriptor.reduction);
+  return {.handshake = handshake,
           .plan = {.reduction = reduction_of_kernel(dtype, reduction),
                    .num_ranks = team.num_ranks,
                    .premul_factor = premul_factor},
           .input = nullptr,
           .output = nullptr,
           .shard_bytes = 0,
-          .chunk_bytes = chunk_bytes(team.num_ranks, meeting.writes == 0)};
+          .chunk_bytes = chunk_bytes(team.num_ranks, handshake.writes == 0)};
 }
 
 uint64_t begin_of_shard(uint64_t num_bytes, int num_ranks, int rank) {
@@ -40,7 +40,7 @@ uint64_t begin_of_shard(uint64_t num_bytes, int num_ranks, int rank) {
 
 Status launch_zero_copy_reduce(const DeviceTeam& team, ZeroCopyReduceArguments& call, int num_blocks,
                                StreamView stream) {
-  const DeviceDescriptor& descriptor = call.meeting.descriptor;
+  const DeviceDescriptor& descriptor = call.handshake.descriptor;
   const void* kernel = zero_copy_reduce_kernel_for(static_cast<DataType>(descriptor.dtype),
                                                    static_cast<Reduction>(descriptor.reduction));
   Result<int> blocks = count_blocks(num_blocks, static_cast<DeviceOperation>(descriptor.operation), team.num_ranks);
@@ -70,24 +70,24 @@ Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, cons
   const bool has_root = call.root != kNoRoot;
   const bool receives = !has_root || call.root == team.rank;
   const uint64_t num_bytes = call.num_elements * size_of(call.dtype);
-  ZeroCopyHandshake meeting = meeting_of(has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce, call.dtype,
-                                         call.reduction, call.root);
-  meeting.descriptor.num_bytes = num_bytes;
-  meeting.is_even = is_even(call.input) && (!receives || is_even(call.output)) ? 1 : 0;
+  ZeroCopyHandshake handshake = handshake_of(has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce,
+                                             call.dtype, call.reduction, call.root);
+  handshake.descriptor.num_bytes = num_bytes;
+  handshake.is_even = is_even(call.input) && (!receives || is_even(call.output)) ? 1 : 0;
 
   const auto begin_of = [&](int rank) { return begin_of_shard(num_bytes, team.num_ranks, rank); };
   for (int rank = 0; rank < team.num_ranks; ++rank) {
-    meeting.edges[rank] = {.readable = behind(places.input, begin_of(rank)),
-                           .writable = receives ? behind(places.output, begin_of(rank)) : SegmentPlace{},
-                           .bytes_to = num_bytes,
-                           .bytes_from = num_bytes};
+    handshake.links[rank] = {.readable = behind(places.input, begin_of(rank)),
+                             .writable = receives ? behind(places.output, begin_of(rank)) : SegmentPlace{},
+                             .bytes_to = num_bytes,
+                             .bytes_from = num_bytes};
   }
   const uint64_t begin = begin_of(team.rank), shard_bytes = begin_of(team.rank + 1) - begin;
   if (shard_bytes != 0) {
-    meeting.reads = peers_of(team);
-    meeting.writes = has_root ? meeting.reads & 1u << call.root : meeting.reads;
+    handshake.reads = peers_of(team);
+    handshake.writes = has_root ? handshake.reads & 1u << call.root : handshake.reads;
   }
-  ZeroCopyReduceArguments arguments = arguments_of(team, meeting, call.premul_factor);
+  ZeroCopyReduceArguments arguments = arguments_of(team, handshake, call.premul_factor);
   arguments.input = static_cast<const std::byte*>(call.input) + begin;
   arguments.output = receives ? static_cast<std::byte*>(call.output) + begin : nullptr;
   arguments.shard_bytes = shard_bytes;
@@ -98,21 +98,21 @@ Status zero_copy_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall&
                                 const ReduceScatterPlaces& places, StreamView stream) {
   using namespace device;
   if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
-  ZeroCopyHandshake meeting = meeting_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction, kNoRoot);
+  ZeroCopyHandshake handshake = handshake_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction, kNoRoot);
   const SendBlock& own = call.inputs[team.rank];
   const auto ranks = static_cast<uint64_t>(team.num_ranks);  // times a shard is the input, unless shards are uneven
   for (int rank = 0; rank < team.num_ranks; ++rank) {
-    meeting.edges[rank] = {.readable = places.inputs[rank],
-                           .writable = {},
-                           .bytes_to = ranks * call.inputs[rank].num_bytes,
-                           .bytes_from = ranks * own.num_bytes};
+    handshake.links[rank] = {.readable = places.inputs[rank],
+                             .writable = {},
+                             .bytes_to = ranks * call.inputs[rank].num_bytes,
+                             .bytes_from = ranks * own.num_bytes};
   }
-  meeting.descriptor.num_bytes = ranks * own.num_bytes;
+  handshake.descriptor.num_bytes = ranks * own.num_bytes;
   if (own.num_bytes != 0) {
-    meeting.reads = peers_of(team);
-    meeting.is_even = is_even(own.data) && is_even(call.output) ? 1 : 0;
+    handshake.reads = peers_of(team);
+    handshake.is_even = is_even(own.data) && is_even(call.output) ? 1 : 0;
   }
-  ZeroCopyReduceArguments arguments = arguments_of(team, meeting, call.premul_factor);
+  ZeroCopyReduceArguments arguments = arguments_of(team, handshake, call.premul_factor);
   arguments.input = static_cast<const std::byte*>(own.data);
   arguments.output = static_cast<std::byte*>(call.output);
   arguments.shard_bytes = own.num_bytes;

@@ -18,7 +18,7 @@ inline constexpr uint32_t kZeroCopyReduceWarps = 8;
 inline constexpr uint32_t kZeroCopyReduceStages = 3;
 
 struct ZeroCopyReduceArguments {
-  ZeroCopyHandshake meeting;
+  ZeroCopyHandshake handshake;
   ReducePlan plan;
   const std::byte* input;  // the own shard of the own input
   std::byte* output;       // … of the own output; null: the total does not stay here
@@ -48,15 +48,15 @@ class ZeroCopyReducer {
   }
 
   // Loads all stages but one.
-  __device__ __forceinline__ void begin(const Reach (&reaches)[kMaxTeamRanks]) {
-    if (thread_ < num_ranks_) source_ = is_own_ ? call_.input : reaches[thread_].readable;
+  __device__ __forceinline__ void begin(const RemoteTensors (&remotes)[kMaxTeamRanks]) {
+    if (thread_ < num_ranks_) source_ = is_own_ ? call_.input : remotes[thread_].readable;
     fence_proxy();  // the barriers and the tensors
     __syncwarp();
     for (uint32_t stage = 0; stage < kBegun; ++stage) load(first_ + stage * step_, stage);
   }
 
-  __device__ __forceinline__ void run(const Reach (&reaches)[kMaxTeamRanks]) {
-    if (thread_ < num_ranks_) target_ = is_own_ ? call_.output : reaches[thread_].writable;
+  __device__ __forceinline__ void run(const RemoteTensors (&remotes)[kMaxTeamRanks]) {
+    if (thread_ < num_ranks_) target_ = is_own_ ? call_.output : remotes[thread_].writable;
     uint32_t number = 0;
     for (uint32_t chunk = first_; chunk < num_chunks_; chunk += step_, ++number) {
       await_store_reads();  // from the stage before, which is to be loaded again
@@ -172,24 +172,24 @@ template <typename Arithmetic>
 __global__ void __launch_bounds__(32 * kZeroCopyReduceWarps)
     zero_copy_reduce_kernel(const __grid_constant__ DeviceTeam team,
                             const __grid_constant__ ZeroCopyReduceArguments call) {
-  __shared__ Reach reaches[kMaxTeamRanks];
+  __shared__ RemoteTensors remotes[kMaxTeamRanks];
   __shared__ LoadBarrier barriers[kZeroCopyReduceWarps][kZeroCopyReduceStages];
   await_stream();
-  const ZeroCopyContext context(team, call.meeting.descriptor, current_epoch(team, blockIdx.x));
+  const ZeroCopyContext context(team, call.handshake.descriptor, current_epoch(team, blockIdx.x));
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t stage_bytes = kZeroCopyReduceStages * static_cast<uint32_t>(team.num_ranks) * call.chunk_bytes;
   ZeroCopyReducer<Arithmetic> reducer(call, team.rank, warp * gridDim.x + blockIdx.x, kZeroCopyReduceWarps * gridDim.x,
                                       zero_copy_reduce_stages + warp * stage_bytes, barriers[warp]);
-  const bool is_early = seek(context, call.meeting, reaches);
-  if (is_early) reducer.begin(reaches);
-  const Course course = agree(context, call.meeting, reaches);
-  if (course == Course::kMove) {
-    if (!is_early) reducer.begin(reaches);
-    reducer.run(reaches);
+  const bool is_early = find_remote_tensors(context, call.handshake, remotes);
+  if (is_early) reducer.begin(remotes);
+  const Action action = agree(context, call.handshake, remotes);
+  if (action == Action::kMove) {
+    if (!is_early) reducer.begin(remotes);
+    reducer.run(remotes);
   } else if (is_early) {
     reducer.abandon();
   }
-  leave(context, call.meeting, course, reaches);
+  finish(context, call.handshake, action, remotes);
 }
 
 }  // namespace axon::device

@@ -101,7 +101,7 @@ TEST_P(ZeroCopyBroadcasts, each_rank_has_a_grid_of_its_own) {
   if (GetParam().placement == Placement::kGpuEach) check({30'000'001, 1, {64, 8}});
 }
 
-TEST_P(ZeroCopyBroadcasts, a_miss_on_one_rank_makes_all_decline) {
+TEST_P(ZeroCopyBroadcasts, a_miss_on_one_rank_makes_all_fall_back) {
   if (ranks_->size() == 2) GTEST_SKIP() << "between two a peer passes nothing on";
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = rank == 1 ? 2 : 1;
@@ -123,7 +123,7 @@ TEST_P(ZeroCopyBroadcasts, the_root_needs_no_segment) {
   expect_states(*ranks_, 1, 0, "root without a segment");
 }
 
-TEST_P(ZeroCopyBroadcasts, a_misaligned_tensor_makes_all_decline) {
+TEST_P(ZeroCopyBroadcasts, a_misaligned_tensor_makes_all_fall_back) {
   const int odd = ranks_->size() - 1;
   const Bytes contents = random_bytes(100'001, random_);
   std::vector<DeviceBuffer> tensors;

@@ -116,7 +116,7 @@ TEST_P(ZeroCopyExchanges, one_to_all_and_all_to_one) {
   }
 }
 
-TEST_P(ZeroCopyExchanges, a_miss_on_one_rank_makes_all_decline) {
+TEST_P(ZeroCopyExchanges, a_miss_on_one_rank_makes_all_fall_back) {
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = (rank + 1) % ranks_->size();
     const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_zero_copy_blocks(GetParam())}}, random_);
@@ -128,7 +128,7 @@ TEST_P(ZeroCopyExchanges, a_miss_on_one_rank_makes_all_decline) {
   }
 }
 
-TEST_P(ZeroCopyExchanges, a_misaligned_tensor_makes_all_decline) {
+TEST_P(ZeroCopyExchanges, a_misaligned_tensor_makes_all_fall_back) {
   const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_zero_copy_blocks(GetParam())}, 8}, random_);
   messages.run();
   messages.expect_right();

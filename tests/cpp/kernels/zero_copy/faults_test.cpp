@@ -118,7 +118,7 @@ TEST_P(ZeroCopyFaults, mismatch_is_seen_by_both_sides) {
 TEST_P(ZeroCopyFaults, mismatch_between_ll_and_zero_copy_kernels) {
   DeviceRanks ranks = this->ranks();
   const int odd = ranks.size() - 1;
-  const size_t num_elements = 2000;  // in packets that lie on words, verdicts and exits
+  const size_t num_elements = 2000;  // in packets that lie on words, votes and done_flags
   for (int rank = 0; rank < odd; ++rank) all_reduce(ranks, rank);
   {
     DeviceGuard guard(ranks.device(odd));
@@ -158,8 +158,8 @@ class Puppet {
     send(num_ranks_ + 2 * rank_ + 1, writable);
   }
   void agree() const {
-    const uint32_t verdict[2] = {static_cast<uint32_t>(device::Verdict::kYes), device::kVerdictMark | kNumBlocks};
-    send(3 * num_ranks_ + rank_, verdict);
+    const uint32_t vote[2] = {static_cast<uint32_t>(device::Vote::kYes), device::kVoteTag | kNumBlocks};
+    send(3 * num_ranks_ + rank_, vote);
   }
   void tell_progress(uint32_t block, uint32_t count) const {
     const uint32_t progress[2] = {count, 0};
@@ -307,7 +307,7 @@ TEST_F(ZeroCopyGuards, a_puppet_can_play_along) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
-  puppets_[1]->leave(device::kPartDone);
+  puppets_[1]->leave(device::kShareDone);
   launch();
   require(ranks_->stream(0).synchronize());
   ranks_->expect_no_faults();
@@ -333,7 +333,7 @@ TEST_F(ZeroCopyGuards, a_peer_that_is_late_to_end_is_waited_for) {
   puppets_[1]->agree();
   launch();
   await_report();
-  puppets_[1]->leave(device::kPartDone);
+  puppets_[1]->leave(device::kShareDone);
   expect_end_before_the_guard_gives_up();
   targets_[1].expect_contents(contents_, "peer");
 }
@@ -343,10 +343,10 @@ TEST_F(ZeroCopyGuards, all_blocks_of_a_peer_are_waited_for) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
-  for (uint32_t block = 0; block + 1 < Puppet::kNumBlocks; ++block) puppets_[1]->leave_block(block, device::kPartDone);
+  for (uint32_t block = 0; block + 1 < Puppet::kNumBlocks; ++block) puppets_[1]->leave_block(block, device::kShareDone);
   launch();
   await_report();
-  puppets_[1]->leave_block(Puppet::kNumBlocks - 1, device::kPartDone);
+  puppets_[1]->leave_block(Puppet::kNumBlocks - 1, device::kShareDone);
   expect_end_before_the_guard_gives_up();
 }
 
@@ -380,7 +380,7 @@ TEST_F(ZeroCopyGuards, a_part_is_passed_on_once_the_root_has_told) {
   for (const int rank : {1, 2}) {
     announce_broadcast(rank);
     puppets_[rank]->agree();
-    puppets_[rank]->leave(device::kPartDone);
+    puppets_[rank]->leave(device::kShareDone);
   }
   puppets_[1]->tell_progress(0, 1);
   launch_broadcast();

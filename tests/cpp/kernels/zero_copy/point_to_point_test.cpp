@@ -302,7 +302,7 @@ TEST(MessageArguments, refused_before_any_launch) {
   EXPECT_EQ(
       zero_copy_exchange_messages(team, {.traffic = TrafficClass::kCollective}, {.sends_to = 1u << 1}, none).code(),
       ErrorCode::kInvalidArgument);
-  EXPECT_EQ(zero_copy_exchange_messages(team, {.traffic = TrafficClass::kPointToPoint, .when = When::kIfDeclined},
+  EXPECT_EQ(zero_copy_exchange_messages(team, {.traffic = TrafficClass::kPointToPoint, .when = When::kIfFallback},
                                         {.receives_from = 1u << 1}, none)
                 .code(),
             ErrorCode::kInvalidArgument);

@@ -1,4 +1,4 @@
-// all_reduce, reduce and reduce_scatter by zero-copy kernels, and what happens where these decline.
+// all_reduce, reduce and reduce_scatter by zero-copy kernels, and what happens where these fall back.
 #include <numeric>
 
 #include "kernels/ll/collectives.hpp"
@@ -92,7 +92,7 @@ class ZeroCopyReductions : public RanksTest {
     expect_states(*ranks_, ++num_zero_copy_, 0, what.name());
   }
 
-  enum class Way { kZeroCopy, kDeclined };
+  enum class Way { kZeroCopy, kFallBack };
 
   // Every shard a tensor of its own. Declined: rank 0 does not reach rank 1's.
   void check_reduce_scatter(Case what, const std::vector<size_t>& shards, Way way = Way::kZeroCopy) {
@@ -115,7 +115,7 @@ class ZeroCopyReductions : public RanksTest {
       places[rank].num_blocks = what.num_blocks;
       outputs.emplace_back(shards[rank] * width);
     });
-    if (way == Way::kDeclined) ranks_->withdraw(0, 1, places[1].inputs[0]);
+    if (way == Way::kFallBack) ranks_->withdraw(0, 1, places[1].inputs[0]);
     if (way == Way::kZeroCopy) ++num_zero_copy_;
     ranks_->for_each([&](int rank) {
       ReduceScatterCall call{.output = outputs[rank].data(),
@@ -206,17 +206,17 @@ TEST_P(ZeroCopyReductions, reduce_scatter_uneven) {
 }
 
 // The zero-copy kernel and lines tell each other different sizes then; who has met does not meet again.
-TEST_P(ZeroCopyReductions, reduce_scatter_uneven_and_declined) {
+TEST_P(ZeroCopyReductions, reduce_scatter_uneven_and_fallen_back) {
   std::vector<size_t> shards(ranks_->size());
   std::iota(shards.begin(), shards.end(), size_t{10'000});
   const size_t all = std::accumulate(shards.begin(), shards.end(), size_t{0});
-  for (const Way way : {Way::kDeclined, Way::kZeroCopy, Way::kDeclined}) {
+  for (const Way way : {Way::kFallBack, Way::kZeroCopy, Way::kFallBack}) {
     check_reduce_scatter({all, DataType::kInt64}, shards, way);
   }
 }
 
-// One rank does not reach one tensor that it needs: all decline, and the LL128 kernel does the work.
-TEST_P(ZeroCopyReductions, a_miss_on_one_rank_makes_all_decline) {
+// One rank does not reach one tensor that it needs: all fall back, and the LL128 kernel does the work.
+TEST_P(ZeroCopyReductions, a_miss_on_one_rank_makes_all_fall_back) {
   const Case what = with_blocks({100'003, DataType::kBFloat16});
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = (rank + 1) % ranks_->size();
@@ -231,7 +231,7 @@ TEST_P(ZeroCopyReductions, a_miss_on_one_rank_makes_all_decline) {
   }
 }
 
-TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_decline) {
+TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_fall_back) {
   constexpr size_t kElements = 50'000;
   std::vector<Bytes> contents;
   std::vector<DeviceBuffer> tensors;
@@ -262,7 +262,7 @@ TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_decline) {
   ranks_->for_each([&](int rank) { tensors[rank].expect_contents(expected, "rank " + std::to_string(rank)); });
 }
 
-// Zero-copy kernels, declined ones, and packets take turns over one epoch.
+// Zero-copy kernels, fallen back ones, and packets take turns over one epoch.
 TEST_P(ZeroCopyReductions, random_sequence_with_ll128_and_ll) {
   std::vector<std::unique_ptr<Reduced>> operations;
   for (int number = 0; number < 100; ++number) {

@@ -11,41 +11,41 @@ inline int num_zero_copy_blocks(const Layout& layout) {
   return layout.placement == Placement::kGpuEach ? 0 : 4;
 }
 
-// As many operations as zero-copy kernels have done, and whether the latest has declined; the same on all ranks.
-inline void expect_states(const DeviceRanks& ranks, uint32_t num_zero_copy, uint32_t declined,
+// As many operations as zero-copy kernels have done, and whether the latest has fallen back; the same on all ranks.
+inline void expect_states(const DeviceRanks& ranks, uint32_t num_zero_copy, uint32_t must_fall_back,
                           const std::string& what) {
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const TeamState state = ranks.state(rank);
     EXPECT_EQ(state.num_zero_copy, num_zero_copy) << what << ", rank " << rank;
-    EXPECT_EQ(state.declined, declined) << what << ", rank " << rank;
+    EXPECT_EQ(state.must_fall_back, must_fall_back) << what << ", rank " << rank;
   }
 }
 
 inline Status all_reduce_either_way(const DeviceTeam& team, ReduceCall call, const ReductionPlaces& places,
                                     StreamView stream) {
   if (Status status = zero_copy_all_reduce(team, call, places, stream); !status.ok()) return status;
-  call.when = When::kIfDeclined;
+  call.when = When::kIfFallback;
   return ll128_all_reduce(team, call, stream);
 }
 
 inline Status reduce_scatter_either_way(const DeviceTeam& team, ReduceScatterCall call,
                                         const ReduceScatterPlaces& places, StreamView stream) {
   if (Status status = zero_copy_reduce_scatter(team, call, places, stream); !status.ok()) return status;
-  call.when = When::kIfDeclined;
+  call.when = When::kIfFallback;
   return ll128_reduce_scatter(team, call, stream);
 }
 
 inline Status broadcast_either_way(const DeviceTeam& team, BroadcastCall call, const BroadcastPlaces& places,
                                    StreamView stream) {
   if (Status status = zero_copy_broadcast(team, call, places, stream); !status.ok()) return status;
-  call.when = When::kIfDeclined;
+  call.when = When::kIfFallback;
   return ll128_broadcast(team, call, stream);
 }
 
 inline Status exchange_either_way(const DeviceTeam& team, ExchangeCall call, const ExchangePlaces& places,
                                   StreamView stream) {
   if (Status status = zero_copy_exchange(team, call, places, stream); !status.ok()) return status;
-  call.when = When::kIfDeclined;
+  call.when = When::kIfFallback;
   return ll128_exchange(team, call, stream);
 }
 
