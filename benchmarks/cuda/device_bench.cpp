@@ -3,7 +3,7 @@
 //   device_bench [RANKS] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--block BYTES]
 //                       [--misalignment BYTES] [--shapes LxW,LxW,…]
 //
-// JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (channels an edge x
+// JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (channels a link x
 // warps a block; for packets blocks x threads; for zero-copy kernels blocks x 0). Zero-copy kernels are timed with the
 // line kernels behind them; num_zero_copy tells how often these had nothing to do (send_recv_ring_zero_copy: how many
 // messages did not go over LL128). Sizes of all_gather, reduce_scatter and all_to_all are totals. A sample is a run of

@@ -11,7 +11,7 @@
 // is laid out by each operation.
 //
 // *Lines*, for the others: 128 bytes, 120 of data and the sequence number, stored as one by 8 threads of a warp. A warp
-// stores 8 lines, a *warp chunk*, at a time. A directed edge has *channels*; a channel is a ring of chunks in the
+// stores 8 lines, a *warp chunk*, at a time. A directed link has *channels*; a channel is a ring of chunks in the
 // receiver's block and a credit word in the sender's, which tells how many chunks the receiver has taken since the team
 // began.
 //
@@ -62,14 +62,14 @@ enum class DeviceOperation : uint8_t {
   kMatmulReduceScatter = 14,
 };
 
-// What the two ends of an edge must agree on. It travels in one packet, or at the head of a point-to-point message, so
+// What the two ends of a link must agree on. It travels in one packet, or at the head of a point-to-point message, so
 // a mismatch is seen at no extra exchange.
 struct DeviceDescriptor {
   uint64_t operation : 6;  // DeviceOperation
   uint64_t dtype : 4;
   uint64_t reduction : 4;
   uint64_t root : 5;        // or kNoRoot
-  uint64_t num_bytes : 45;  // of the message on this edge; of the input where elements are reduced;
+  uint64_t num_bytes : 45;  // of the message on this link; of the input where elements are reduced;
                             // before copy engines move data, what all ranks announce (gpu_comm/barrier_descriptor.hpp)
 };
 
@@ -121,10 +121,10 @@ struct TeamState {
 // Collectives and point-to-point messages have channels of their own, so their kernels may run side by side.
 enum class TrafficClass : uint8_t { kCollective = 0, kPointToPoint = 1 };
 
-// The channels of one traffic class in a rank's block: of every edge from and to each of its num_ranks − 1 peers.
+// The channels of one traffic class in a rank's block: of every link from and to each of its num_ranks − 1 peers.
 // Offsets in bytes.
 struct TrafficLayout {
-  uint32_t num_channels;  // of a directed edge
+  uint32_t num_channels;  // of a directed link
   uint32_t ring_chunks;   // of a channel; a power of two
   uint64_t rings;         // [peer][channel]: chunks from that peer
   uint64_t credits;       // [peer][channel] ChannelCredit: written by the peer
@@ -141,7 +141,7 @@ struct ChannelCounters {
   uint64_t chunks_received;
 };
 
-// Large point-to-point messages of a directed edge are counted, from 1.
+// Large point-to-point messages of a directed link are counted, from 1.
 struct MessageCount {
   uint32_t number;    // of the last that is over
   uint32_t num_left;  // warps that have done all they have to of the next

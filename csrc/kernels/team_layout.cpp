@@ -9,8 +9,8 @@ namespace {
 // A sender keeps about a round trip's worth of chunks under way, 1 MiB over all channels at NVLink's rate: so many of a
 // channel, and these many channels; where there is little room, rather channels than longer ones. Senders and receivers
 // take up to 4 chunks at a time, and neither waits for the other as long as a ring holds two such batches.
-constexpr uint32_t kMostChannels = 512;              // of a traffic class, over all edges into a rank
-constexpr uint32_t kMostPointToPointChannels = 256;  // of an edge: one alone may carry everything
+constexpr uint32_t kMostChannels = 512;              // of a traffic class, over all links into a rank
+constexpr uint32_t kMostPointToPointChannels = 256;  // of a link: one alone may carry everything
 constexpr uint32_t kRingChunks = 16;
 constexpr uint32_t kFewestRingChunks = 8;
 constexpr uint64_t kAlignment = 128;

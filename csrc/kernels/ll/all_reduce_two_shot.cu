@@ -1,7 +1,7 @@
 // Two-shot all_reduce: rank r reduces shard r of all inputs, in rank order, and sends the total to every peer.
 //
 // Steps: 2. Bytes out a rank: 2(n−1)/n·S, twice that on the wire. No barrier between the shots: each packet goes on as
-// soon as its n parts are there. Source: reduce_scatter + all_gather (Rabenseifner, 2004) over direct edges.
+// soon as its n parts are there. Source: reduce_scatter + all_gather (Rabenseifner, 2004) over direct links.
 #include "kernels/dispatch.cuh"
 #include "kernels/ll/exchange.cuh"
 #include "kernels/ll/launch.hpp"

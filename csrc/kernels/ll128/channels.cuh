@@ -6,7 +6,7 @@
 // there. The one warp that has a channel in a launch advances its counters; the number of channels may change from
 // launch to launch, as long as both ends use the same for a message.
 //
-// A warp has channel `number` of the edges to or from a set of ranks; thread r keeps what belongs to rank r.
+// A warp has channel `number` of the links to or from a set of ranks; thread r keeps what belongs to rank r.
 #pragma once
 
 #include "kernels/ll128/warp_chunk.cuh"

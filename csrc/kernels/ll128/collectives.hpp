@@ -18,7 +18,7 @@
 
 namespace axon {
 
-// For tuning; zeros: chosen by size. Channels are of an edge (an all_reduce uses as many again for its totals) and must
+// For tuning; zeros: chosen by size. Channels are of a link (an all_reduce uses as many again for its totals) and must
 // be the same on all ranks.
 struct Ll128Shape {
   int num_channels = 0;
@@ -58,7 +58,7 @@ struct ExchangeCall {
 };
 
 // All_gather, all_to_all, gather, scatter, small broadcasts, barrier, and batches of sends and receives, even or not:
-// all of these are messages over direct edges. One flight.
+// all of these are messages over direct links. One flight.
 Status ll128_exchange(const DeviceTeam& team, const ExchangeCall& call, StreamView stream);
 
 struct ReduceCall {

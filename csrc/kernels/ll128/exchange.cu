@@ -1,4 +1,4 @@
-// Messages over direct edges: each is cut in chunks, dealt out over the channels of its edge.
+// Messages over direct links: each is cut in chunks, dealt out over the channels of its link.
 //
 // Steps: 1. Bytes out a rank: what it sends, 16/15 on the wire. Sending and receiving warps share nothing, so both
 // directions run at once and no order of calls can deadlock. The own block is copied by warps of its own meanwhile.
@@ -17,7 +17,7 @@ namespace device {
 namespace {
 
 struct ExchangeArguments {
-  DeviceDescriptor descriptor;  // those of the message are added to its num_bytes, edge by edge
+  DeviceDescriptor descriptor;  // those of the message are added to its num_bytes, link by link
   TrafficClass traffic;
   When when;
   JobTable jobs;

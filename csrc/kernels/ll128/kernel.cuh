@@ -60,7 +60,7 @@ __device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault,
   return epoch;
 }
 
-// One warp's part in sending a message on its edge. Each batch's registers take the loads of the batch kBatches further
+// One warp's part in sending a message on its link. Each batch's registers take the loads of the batch kBatches further
 // on as soon as it is sent.
 class Sender {
  public:

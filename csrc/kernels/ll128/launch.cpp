@@ -8,7 +8,7 @@ namespace axon::device {
 namespace {
 
 constexpr uint32_t kFewestWarpsPerBlock = 4;
-// Over all edges (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md).
+// Over all links (benchmarks/results/lines_2xh200.jsonl; docs/adr/device-lines.md).
 constexpr ChannelLimits kPreferredChannels{.of_short = 192, .of_long = 160};
 // Of a point-to-point message: long ones are written directly, by fewer warps on more multiprocessors. 1 GiB each way
 // between two H100: 338 GB/s by 160 warps, 11 a block; 357 to 358, 5 a block; 364 to 365 by 128, 4 a block.
@@ -54,15 +54,15 @@ static Result<ChannelLimits> choose_channels(uint32_t available, ChannelLimits p
   const auto wished = static_cast<uint32_t>(wish.num_channels);
   if (wished > available) {
     return Status(ErrorCode::kInvalidArgument,
-                  std::to_string(wished) + " channels an edge; the team has " + std::to_string(available));
+                  std::to_string(wished) + " channels a link; the team has " + std::to_string(available));
   }
   if (wished != 0) return ChannelLimits{wished, wished};
   return ChannelLimits{.of_short = std::clamp(preferred.of_short, 1u, available),
                        .of_long = std::clamp(preferred.of_long, 1u, available)};
 }
 
-Result<ChannelLimits> choose_channels(uint32_t available, uint32_t num_edges, Ll128Shape wish) {
-  return choose_channels(available, {kPreferredChannels.of_short / num_edges, kPreferredChannels.of_long / num_edges},
+Result<ChannelLimits> choose_channels(uint32_t available, uint32_t num_peers, Ll128Shape wish) {
+  return choose_channels(available, {kPreferredChannels.of_short / num_peers, kPreferredChannels.of_long / num_peers},
                          wish);
 }
 
@@ -70,10 +70,10 @@ Result<ChannelLimits> choose_message_channels(uint32_t available, Ll128Shape wis
   return choose_channels(available, kMessageChannels, wish);
 }
 
-Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_edges, Ll128Shape wish) {
-  Result<ChannelLimits> limits = choose_channels(available, num_edges, wish);
+Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_peers, Ll128Shape wish) {
+  Result<ChannelLimits> limits = choose_channels(available, num_peers, wish);
   if (!limits.ok() || wish.num_channels != 0) return limits;
-  const uint32_t most = (kMostBlocks * kMostWarpsPerLongReduceBlock - 1) / (2 * num_edges + 1);
+  const uint32_t most = (kMostBlocks * kMostWarpsPerLongReduceBlock - 1) / (2 * num_peers + 1);
   limits.value().of_short = std::min(limits.value().of_short, most);
   return limits;
 }

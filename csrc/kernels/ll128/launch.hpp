@@ -25,7 +25,7 @@ struct JobTable {
   uint16_t begins[kNumGroups + 1];  // group g has jobs begins[g] … begins[g+1] − 1
 };
 
-// How many channels of an edge a message may have. Short ones take more: each channel has its latency but once.
+// How many channels of a link a message may have. Short ones take more: each channel has its latency but once.
 struct ChannelLimits {
   uint32_t of_short;
   uint32_t of_long;
@@ -55,12 +55,12 @@ class JobPlan {
   std::array<uint32_t, kNumGroups> sizes_{};
 };
 
-// For messages on `num_edges` at a time, of an edge's `available` channels; or the caller's wish.
-Result<ChannelLimits> choose_channels(uint32_t available, uint32_t num_edges, Ll128Shape wish);
+// For messages on `num_peers` at a time, of a link's `available` channels; or the caller's wish.
+Result<ChannelLimits> choose_channels(uint32_t available, uint32_t num_peers, Ll128Shape wish);
 // … of a point-to-point message, which may be alone, and is to fill the link then.
 Result<ChannelLimits> choose_message_channels(uint32_t available, Ll128Shape wish);
 // … of a reduction whose totals go back: a warp a channel for what a rank sends, what it receives, and what is its own.
-Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_edges, Ll128Shape wish);
+Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_peers, Ll128Shape wish);
 
 // Shards of whole chunks, one a bit of `owners`, in the order of their ranks; the others are empty.
 struct Shards {

@@ -1,4 +1,4 @@
-// The two ends of a message over LL128: its header, and its chunks, dealt out over the channels of the edge.
+// The two ends of a message over LL128: its header, and its chunks, dealt out over the channels of the link.
 #pragma once
 
 #include "kernels/ll128/kernel.cuh"

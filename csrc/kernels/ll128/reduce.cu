@@ -62,9 +62,9 @@ Status launch_reduce(const DeviceTeam& team, ReduceKernels kernels, ReduceArgume
                      StreamView stream) {
   const uint32_t all_channels = team.layout.traffic[static_cast<int>(TrafficClass::kCollective)].num_channels;
   const uint32_t available = call.receivers == 0 ? all_channels : all_channels / 2;
-  const auto num_edges = static_cast<uint32_t>(team.num_ranks - 1);
-  Result<ChannelLimits> limits = call.receivers == 0 ? choose_channels(available, num_edges, shape)
-                                                     : choose_reduce_channels(available, num_edges, shape);
+  const auto num_peers = static_cast<uint32_t>(team.num_ranks - 1);
+  Result<ChannelLimits> limits = call.receivers == 0 ? choose_channels(available, num_peers, shape)
+                                                     : choose_reduce_channels(available, num_peers, shape);
   if (!limits.ok()) return std::move(limits.status());
   call.first_total_channel = available;
 

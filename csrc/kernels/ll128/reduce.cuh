@@ -1,8 +1,8 @@
-// Reductions over direct edges, in one pipeline: every contributor sends shard r of its input to rank r; rank r reduces
+// Reductions over direct links, in one pipeline: every contributor sends shard r of its input to rank r; rank r reduces
 // the parts of each chunk as soon as all are there, in rank order, keeps the total and sends it to every receiver.
 //
 // Steps: 2 (reduce_scatter: 1). Bytes out a rank: all_reduce 2(n−1)/n·S, 16/15 on the wire. Sources: reduce_scatter +
-// all_gather (Rabenseifner, 2004) over direct edges. Totals have channels of their own, behind those of the
+// all_gather (Rabenseifner, 2004) over direct links. Totals have channels of their own, behind those of the
 // contributions: senders wait for reducing warps, reducing warps for senders and for the receivers of totals, and these
 // for nobody, so nothing can wait in a circle.
 #pragma once

@@ -90,7 +90,7 @@ ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCal
     arguments.num_spans = std::max(arguments.num_spans, count_spans(send.num_bytes));
   }
   if (call.sends[team.rank].num_bytes != 0 && !is_even(arguments.own_target)) handshake.is_even = 0;
-  handshake.descriptor.num_bytes = largest;  // for reports; what is agreed on is an edge's
+  handshake.descriptor.num_bytes = largest;  // for reports; what is agreed on is a link's
   return arguments;
 }
 

@@ -35,7 +35,7 @@ struct ZeroCopyLink {
 };
 
 struct ZeroCopyHandshake {
-  DeviceDescriptor descriptor;  // its num_bytes is filled in for each edge
+  DeviceDescriptor descriptor;  // its num_bytes is filled in for each link
   uint32_t reads;               // a bit a rank: this one reads from it, …
   uint32_t writes;              // … writes to it
   uint32_t is_even;             // whether all that this rank itself uses of its own tensors is aligned

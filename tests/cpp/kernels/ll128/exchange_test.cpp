@@ -172,7 +172,7 @@ TEST_P(Ll128Exchanges, point_to_point_batches) {
   for (int round = 0; round < 20; ++round) check({uneven(100'000, -1), 0, TrafficClass::kPointToPoint});
 }
 
-// Both directions of an edge, each rank sends before it receives.
+// Both directions of a link, each rank sends before it receives.
 TEST_P(Ll128Exchanges, large_point_to_point_both_ways) {
   check({even(ranks_->size(), size_t{5} << 20), 0, TrafficClass::kPointToPoint});
 }

@@ -49,9 +49,9 @@ TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
       const Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
       ASSERT_TRUE(layout.ok());
       const uint32_t all_channels = layout.value().traffic[static_cast<int>(TrafficClass::kCollective)].num_channels;
-      const auto num_edges = static_cast<uint32_t>(num_ranks - 1);
-      const Result<ChannelLimits> of_exchange = choose_channels(all_channels, num_edges, {});
-      const Result<ChannelLimits> of_fold = choose_reduce_channels(all_channels / 2, num_edges, {});
+      const auto num_peers = static_cast<uint32_t>(num_ranks - 1);
+      const Result<ChannelLimits> of_exchange = choose_channels(all_channels, num_peers, {});
+      const Result<ChannelLimits> of_fold = choose_reduce_channels(all_channels / 2, num_peers, {});
       ASSERT_TRUE(of_exchange.ok() && of_fold.ok());
       expect_room(everything(num_ranks, of_exchange.value()), kMostWarpsPerBlock);
       expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongReduceBlock);

@@ -167,7 +167,7 @@ TEST_P(ZeroCopyMessages, all_sizes) {
   }
 }
 
-// Both directions of every edge at once.
+// Both directions of every link at once.
 TEST_P(ZeroCopyMessages, large) {
   check({all(int64_t{40} << 20 >> (ranks_->size() > 4 ? 3 : 0))});
 }
@@ -221,7 +221,7 @@ TEST_P(ZeroCopyMessages, one_rank_enqueues_far_ahead) {
   expect_num_zero_copy();
 }
 
-TEST_P(ZeroCopyMessages, each_edge_and_direction_on_a_stream_of_its_own) {
+TEST_P(ZeroCopyMessages, each_link_and_direction_on_a_stream_of_its_own) {
   if (ranks_->size() > 4) GTEST_SKIP() << "more kernels than a GPU runs at once";
   constexpr int kRounds = 20;
   std::vector<std::vector<Stream>> streams(ranks_->size());
