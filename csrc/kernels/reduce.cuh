@@ -1,4 +1,4 @@
-// Reductions over bits as they travel: pieces of 8 or 16 bytes, accumulated in rank order 0 … n−1 and rounded once, so
+// Reductions over bits as they travel: vectors of 8 or 16 bytes, accumulated in rank order 0 … n−1 and rounded once, so
 // that every rank, run, algorithm and protocol gives the same bits, and the same as collectives/arithmetic on the host.
 //
 // An *arithmetic* is what a kernel is compiled for: Sums for the types that training lives on, AnyReduction with the
@@ -21,22 +21,22 @@ struct ReducePlan {
   double premul_factor;  // of kPremulSum
 };
 
-// The elements of a piece, as they are reduced.
-template <typename T, typename Piece>
+// The elements of a vector, as they are reduced.
+template <typename T, typename Vector>
 struct PlainElements {
   using Compute = T;
-  static constexpr int kCount = sizeof(Piece) / sizeof(T);
+  static constexpr int kCount = sizeof(Vector) / sizeof(T);
   union {
-    Piece piece;
+    Vector vector;
     T values[kCount];
   };
 
-  __device__ __forceinline__ static PlainElements of(Piece piece) {
+  __device__ __forceinline__ static PlainElements of(Vector vector) {
     PlainElements elements;
-    elements.piece = piece;
+    elements.vector = vector;
     return elements;
   }
-  __device__ __forceinline__ Piece round() const { return piece; }
+  __device__ __forceinline__ Vector round() const { return vector; }
 };
 
 // Half types are widened to float, and rounded two at a time.
@@ -65,14 +65,14 @@ struct HalfPair<__nv_bfloat16> {
   }
 };
 
-template <typename T, typename Piece>
+template <typename T, typename Vector>
 struct HalfElements {
   using Compute = float;
-  static constexpr int kCount = sizeof(Piece) / sizeof(T);
+  static constexpr int kCount = sizeof(Vector) / sizeof(T);
   float values[kCount];
 
-  __device__ __forceinline__ static HalfElements of(Piece piece) {
-    const Words words{piece};
+  __device__ __forceinline__ static HalfElements of(Vector vector) {
+    const Words words{vector};
     HalfElements elements;
 #pragma unroll
     for (int k = 0; k < kCount / 2; ++k) {
@@ -82,16 +82,16 @@ struct HalfElements {
     }
     return elements;
   }
-  __device__ __forceinline__ Piece round() const {
-    Words words{Piece{}};
+  __device__ __forceinline__ Vector round() const {
+    Words words{Vector{}};
 #pragma unroll
     for (int k = 0; k < kCount / 2; ++k) words.words[k] = HalfPair<T>::round(values[2 * k], values[2 * k + 1]);
-    return words.piece;
+    return words.vector;
   }
 
  private:
   union Words {
-    Piece piece;
+    Vector vector;
     uint32_t words[kCount / 2];
   };
 };
@@ -99,8 +99,8 @@ struct HalfElements {
 template <typename T>
 inline constexpr bool kIsHalf = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
 
-template <typename T, typename Piece>
-using Elements = std::conditional_t<kIsHalf<T>, HalfElements<T, Piece>, PlainElements<T, Piece>>;
+template <typename T, typename Vector>
+using Elements = std::conditional_t<kIsHalf<T>, HalfElements<T, Vector>, PlainElements<T, Vector>>;
 
 template <typename T>
 using ComputeOf = std::conditional_t<kIsHalf<T>, float, T>;
@@ -201,17 +201,17 @@ struct Relay {
   __device__ __forceinline__ static uint64_t average(const ReducePlan&, uint64_t word) { return word; }
 };
 
-// The elements of one piece, reduced over the ranks in the order they are added.
-template <typename Arithmetic, typename Piece>
+// The elements of one vector, reduced over the ranks in the order they are added.
+template <typename Arithmetic, typename Vector>
 class Accumulator {
  public:
-  __device__ __forceinline__ void set(const ReducePlan& plan, Piece first) {
+  __device__ __forceinline__ void set(const ReducePlan& plan, Vector first) {
     totals_ = Totals::of(first);
 #pragma unroll
     for (auto& total : totals_.values) total = Arithmetic::begin(plan, total);
   }
 
-  __device__ __forceinline__ void add(const ReducePlan& plan, Piece next) {
+  __device__ __forceinline__ void add(const ReducePlan& plan, Vector next) {
     const Totals elements = Totals::of(next);
 #pragma unroll
     for (int k = 0; k < Totals::kCount; ++k) {
@@ -220,7 +220,7 @@ class Accumulator {
   }
 
   // The total, used up. One branch for all elements: a division each in line would be most of a kernel's code.
-  __device__ __forceinline__ Piece result(const ReducePlan& plan) {
+  __device__ __forceinline__ Vector result(const ReducePlan& plan) {
     if (plan.reduction == Reduction::kAverage) {
 #pragma unroll
       for (auto& total : totals_.values) total = Arithmetic::average(plan, total);
@@ -229,7 +229,7 @@ class Accumulator {
   }
 
  private:
-  using Totals = Elements<typename Arithmetic::Element, Piece>;
+  using Totals = Elements<typename Arithmetic::Element, Vector>;
 
   Totals totals_;
 };

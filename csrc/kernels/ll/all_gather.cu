@@ -23,7 +23,7 @@ class AllGather {
 
   __device__ __forceinline__ void receive(const EpochContext& context) const {
     const DeviceTeam& team = context.team;
-    const Shards shards{call_.num_bytes, team.num_ranks * call_.num_bytes};
+    const StridedShards shards{call_.num_bytes, team.num_ranks * call_.num_bytes};
     copy_own(shards.of(team.rank, call_.output));
     gather_shards<kGroup>(context, workers_, shards, context.slots(team.rank), call_.output);
   }

@@ -67,7 +67,7 @@ class TwoShot {
 
   Workers workers_;
   const LlArguments& call_;
-  Shards shards_;
+  StridedShards shards_;
   Payload parts_[kGroup]{};
   Payload own_{};
 };

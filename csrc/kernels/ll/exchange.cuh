@@ -14,7 +14,7 @@ inline constexpr int kMaxGroup = 8;  // ranks waited for at once
 inline constexpr int kInFlight = 8;
 
 // A tensor cut in one shard a rank, `stride` bytes apart; the last ones may be short or empty.
-struct Shards {
+struct StridedShards {
   size_t stride;
   size_t total;
 
@@ -129,7 +129,7 @@ __device__ __forceinline__ void reduce_run(const EpochContext& context, const Wo
 
 template <int kGroup, int kBatch>
 __device__ __forceinline__ void gather_batches(const EpochContext& context, const Workers& workers,
-                                               const Shards& shards, const LlPacket* inbox, std::byte* output) {
+                                               const StridedShards& shards, const LlPacket* inbox, std::byte* output) {
   const DeviceTeam& team = context.team;
   const uint32_t slot_stride = shards.of(0, output).count();
   for (uint32_t start = workers.first; start < slot_stride; start += kBatch * workers.count) {
@@ -156,8 +156,8 @@ __device__ __forceinline__ void gather_batches(const EpochContext& context, cons
 
 // Receives every peer's shard of `output`: rank r's packets at inbox[r * c], …, with c packets in the first shard.
 template <int kGroup>
-__device__ __forceinline__ void gather_shards(const EpochContext& context, const Workers& workers, const Shards& shards,
-                                              const LlPacket* inbox, std::byte* output) {
+__device__ __forceinline__ void gather_shards(const EpochContext& context, const Workers& workers,
+                                              const StridedShards& shards, const LlPacket* inbox, std::byte* output) {
   if (shards.of(0, output).count() <= workers.count) {
     gather_batches<kGroup, 1>(context, workers, shards, inbox, output);
   } else {

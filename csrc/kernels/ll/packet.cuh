@@ -16,42 +16,42 @@ __device__ __forceinline__ bool is_aligned(const std::byte* address, size_t alig
   return reinterpret_cast<uintptr_t>(address) % alignment == 0;
 }
 
-// The first or last bytes of a tensor, and all of one that is not 8-byte aligned: in the largest pieces that fit.
-template <typename Piece>
-__device__ __forceinline__ Payload load_pieces(const std::byte* address, size_t num_valid) {
+// The first or last bytes of a tensor, and all of one that is not 8-byte aligned: in the largest elements that fit.
+template <typename Element>
+__device__ __forceinline__ Payload load_elements(const std::byte* address, size_t num_valid) {
   union {
     Payload payload;
-    Piece pieces[kPayloadBytes / sizeof(Piece)];
+    Element elements[kPayloadBytes / sizeof(Element)];
   } both{};
 #pragma unroll
-  for (int k = 0; k < static_cast<int>(kPayloadBytes / sizeof(Piece)); ++k) {
-    if (k * sizeof(Piece) < num_valid) both.pieces[k] = reinterpret_cast<const Piece*>(address)[k];
+  for (int k = 0; k < static_cast<int>(kPayloadBytes / sizeof(Element)); ++k) {
+    if (k * sizeof(Element) < num_valid) both.elements[k] = reinterpret_cast<const Element*>(address)[k];
   }
   return both.payload;
 }
 
-template <typename Piece>
-__device__ __forceinline__ void store_pieces(std::byte* address, Payload payload, size_t num_valid) {
+template <typename Element>
+__device__ __forceinline__ void store_elements(std::byte* address, Payload payload, size_t num_valid) {
   union {
     Payload payload;
-    Piece pieces[kPayloadBytes / sizeof(Piece)];
+    Element elements[kPayloadBytes / sizeof(Element)];
   } both{payload};
 #pragma unroll
-  for (int k = 0; k < static_cast<int>(kPayloadBytes / sizeof(Piece)); ++k) {
-    if (k * sizeof(Piece) < num_valid) reinterpret_cast<Piece*>(address)[k] = both.pieces[k];
+  for (int k = 0; k < static_cast<int>(kPayloadBytes / sizeof(Element)); ++k) {
+    if (k * sizeof(Element) < num_valid) reinterpret_cast<Element*>(address)[k] = both.elements[k];
   }
 }
 
 __device__ __noinline__ inline Payload load_unaligned(const std::byte* address, size_t num_valid) {
-  if (is_aligned(address, 4) && num_valid % 4 == 0) return load_pieces<uint32_t>(address, num_valid);
-  if (is_aligned(address, 2) && num_valid % 2 == 0) return load_pieces<uint16_t>(address, num_valid);
-  return load_pieces<uint8_t>(address, num_valid);
+  if (is_aligned(address, 4) && num_valid % 4 == 0) return load_elements<uint32_t>(address, num_valid);
+  if (is_aligned(address, 2) && num_valid % 2 == 0) return load_elements<uint16_t>(address, num_valid);
+  return load_elements<uint8_t>(address, num_valid);
 }
 
 __device__ __noinline__ inline void store_unaligned(std::byte* address, Payload payload, size_t num_valid) {
-  if (is_aligned(address, 4) && num_valid % 4 == 0) return store_pieces<uint32_t>(address, payload, num_valid);
-  if (is_aligned(address, 2) && num_valid % 2 == 0) return store_pieces<uint16_t>(address, payload, num_valid);
-  store_pieces<uint8_t>(address, payload, num_valid);
+  if (is_aligned(address, 4) && num_valid % 4 == 0) return store_elements<uint32_t>(address, payload, num_valid);
+  if (is_aligned(address, 2) && num_valid % 2 == 0) return store_elements<uint16_t>(address, payload, num_valid);
+  store_elements<uint8_t>(address, payload, num_valid);
 }
 
 // A run of bytes, cut in payloads; what a last, short one lacks reads as 0 and is not written. Whether all are whole
@@ -62,7 +62,7 @@ class PayloadSpan {
   __device__ __forceinline__ PayloadSpan(Byte* data, size_t num_bytes)
       : data_(data),
         num_bytes_(num_bytes),
-        is_even_(is_aligned(data, kPayloadBytes) && num_bytes % kPayloadBytes == 0) {}
+        is_aligned_8_(is_aligned(data, kPayloadBytes) && num_bytes % kPayloadBytes == 0) {}
 
   __device__ __forceinline__ uint32_t count() const {
     return static_cast<uint32_t>((num_bytes_ + kPayloadBytes - 1) / kPayloadBytes);
@@ -70,12 +70,12 @@ class PayloadSpan {
 
   __device__ __forceinline__ Payload load(uint32_t index) const {
     const Byte* address = data_ + index * kPayloadBytes;
-    return is_even_ ? *reinterpret_cast<const Payload*>(address) : load_unaligned(address, valid_bytes(index));
+    return is_aligned_8_ ? *reinterpret_cast<const Payload*>(address) : load_unaligned(address, valid_bytes(index));
   }
 
   __device__ __forceinline__ void store(uint32_t index, Payload payload) const {
     Byte* address = data_ + index * kPayloadBytes;
-    if (is_even_) {
+    if (is_aligned_8_) {
       *reinterpret_cast<Payload*>(address) = payload;
     } else {
       store_unaligned(address, payload, valid_bytes(index));
@@ -89,7 +89,7 @@ class PayloadSpan {
 
   Byte* data_;
   size_t num_bytes_;
-  bool is_even_;
+  bool is_aligned_8_;
 };
 
 using InputSpan = PayloadSpan<const std::byte>;

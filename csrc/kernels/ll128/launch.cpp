@@ -78,11 +78,11 @@ Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_pe
   return limits;
 }
 
-Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept {
+ShardRanges cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept {
   const auto num_owners = static_cast<uint64_t>(std::popcount(owners));
   const uint64_t num_chunks = (num_bytes + kWarpChunkPayloadBytes - 1) / kWarpChunkPayloadBytes;
   const uint64_t stride = (num_chunks + num_owners - 1) / num_owners * kWarpChunkPayloadBytes;
-  Shards shards;
+  ShardRanges shards;
   uint64_t begin = 0;
   for (int rank = 0; rank < num_ranks; ++rank) {
     if ((owners >> rank & 1) == 0) continue;

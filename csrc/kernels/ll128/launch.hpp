@@ -63,11 +63,11 @@ Result<ChannelLimits> choose_message_channels(uint32_t available, Ll128Shape wis
 Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_peers, Ll128Shape wish);
 
 // Shards of whole chunks, one a bit of `owners`, in the order of their ranks; the others are empty.
-struct Shards {
+struct ShardRanges {
   std::array<uint64_t, kMaxTeamRanks> begins{};
   std::array<uint64_t, kMaxTeamRanks> sizes{};
 };
-Shards cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept;
+ShardRanges cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept;
 
 // The kernels; null where there is none.
 struct ReduceKernels {

@@ -96,10 +96,10 @@ class OutputMessage {
 
   __device__ __forceinline__ uint32_t num_chunks() const { return count_chunks(num_bytes_); }
   // Whole and aligned.
-  __device__ __forceinline__ bool is_even(uint32_t chunk) const { return chunk < num_whole_chunks_; }
+  __device__ __forceinline__ bool is_whole(uint32_t chunk) const { return chunk < num_whole_chunks_; }
 
   __device__ __forceinline__ void store(uint32_t chunk, const Share& share) const {
-    if (!is_even(chunk)) return store_partial_share(data_, num_bytes_, chunk, share);
+    if (!is_whole(chunk)) return store_partial_share(data_, num_bytes_, chunk, share);
     Vector16* vectors = reinterpret_cast<Vector16*>(data_) + size_t{chunk} * kChunkVectors;
     vectors[Share::first_vector()] = share.first;
     if (!holds_flag()) vectors[Share::second_vector()] = share.second;

@@ -108,7 +108,7 @@ Status ll128_all_reduce(const DeviceTeam& team, const ReduceCall& call, StreamVi
   arguments.receivers = has_root ? 1u << call.root : device::all_ranks(team);
 
   const bool receives = (arguments.receivers >> team.rank & 1) != 0;
-  const device::Shards shards = device::cut_in_shards(num_bytes, team.num_ranks, device::all_ranks(team));
+  const device::ShardRanges shards = device::cut_in_shards(num_bytes, team.num_ranks, device::all_ranks(team));
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     arguments.inputs[rank] = static_cast<const std::byte*>(call.input) + shards.begins[rank];
     if (receives) arguments.outputs[rank] = static_cast<std::byte*>(call.output) + shards.begins[rank];
@@ -142,7 +142,7 @@ Status ll128_broadcast(const DeviceTeam& team, const BroadcastCall& call, Stream
   arguments.descriptor.num_bytes = call.num_bytes;
   arguments.contributors = 1u << call.root;
   arguments.receivers = device::all_ranks(team) & ~arguments.contributors;
-  const device::Shards shards = device::cut_in_shards(call.num_bytes, team.num_ranks, arguments.receivers);
+  const device::ShardRanges shards = device::cut_in_shards(call.num_bytes, team.num_ranks, arguments.receivers);
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     std::byte* shard = static_cast<std::byte*>(call.data) + shards.begins[rank];
     if (team.rank == call.root) {

@@ -1,4 +1,4 @@
-// A broadcast that is handed on: the root cuts the tensor in a part for each peer and writes each peer's into that
+// A broadcast that is handed on: the root cuts the tensor in a shard for each peer and writes each peer's into that
 // peer's tensor; the peer writes it into all others' as it comes.
 //
 // Steps: 2, one pipeline. Bytes out of the root: S; out of a peer: (n−2)/(n−1)·S; into one: S. Source: scatter and
@@ -19,38 +19,38 @@ struct ZeroCopyBroadcastArguments {
   ZeroCopyHandshake handshake;
   std::byte* data;
   uint64_t num_bytes;
-  uint64_t part_bytes;     // but for the last ones
+  uint64_t shard_bytes;    // but for the last ones
   uint32_t stretch_spans;  // the same on all ranks
 };
 
-// Parts are numbered as the root's peers are.
-struct Part {
+// Shards are numbered as the root's peers are.
+struct Shard {
   uint64_t begin;
   uint64_t num_bytes;
 };
 
-__device__ __forceinline__ Part part_of(const ZeroCopyBroadcastArguments& call, uint32_t number) {
-  const uint64_t begin = min(number * call.part_bytes, call.num_bytes);
-  return {begin, min(call.part_bytes, call.num_bytes - begin)};
+__device__ __forceinline__ Shard shard_of(const ZeroCopyBroadcastArguments& call, uint32_t number) {
+  const uint64_t begin = min(number * call.shard_bytes, call.num_bytes);
+  return {begin, min(call.shard_bytes, call.num_bytes - begin)};
 }
 
 __device__ __forceinline__ uint64_t count_stretches(const ZeroCopyBroadcastArguments& call, uint64_t num_bytes) {
   return (count_spans(num_bytes) + call.stretch_spans - 1) / call.stretch_spans;
 }
 
-// Stretch s of part p is the turn s·(n−1) + p; the blocks take turns one after the other.
-__device__ __forceinline__ void write_parts(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
-                                            const RemoteTensors (&remotes)[kMaxTeamRanks]) {
-  const auto num_parts = static_cast<uint32_t>(context.team.num_ranks - 1);
-  const uint64_t num_turns = num_parts * count_stretches(call, call.part_bytes);
+// Stretch s of shard p is the turn s·(n−1) + p; the blocks take turns one after the other.
+__device__ __forceinline__ void write_shards(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
+                                             const RemoteTensors (&remotes)[kMaxTeamRanks]) {
+  const auto num_shards = static_cast<uint32_t>(context.team.num_ranks - 1);
+  const uint64_t num_turns = num_shards * count_stretches(call, call.shard_bytes);
   uint32_t num_written = 0;
   for (uint64_t at = blockIdx.x; at < num_turns; at += gridDim.x) {
-    const uint64_t stretch = at / num_parts;
-    const auto number = static_cast<uint32_t>(at - stretch * num_parts);
+    const uint64_t stretch = at / num_shards;
+    const auto number = static_cast<uint32_t>(at - stretch * num_shards);
     const int peer = rank_of_peer(context.team.rank, number);
-    const Part part = part_of(call, number);
+    const Shard shard = shard_of(call, number);
     for (uint32_t k = 0; k < call.stretch_spans; ++k) {
-      copy_span(call.data + part.begin, remotes[peer].writable + part.begin, part.num_bytes,
+      copy_span(call.data + shard.begin, remotes[peer].writable + shard.begin, shard.num_bytes,
                 stretch * call.stretch_spans + k);
     }
     ++num_written;
@@ -63,24 +63,24 @@ __device__ __forceinline__ void write_parts(const ZeroCopyContext& context, cons
 __device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
                                         int root, const RemoteTensors (&remotes)[kMaxTeamRanks]) {
   const DeviceTeam& team = context.team;
-  const auto num_parts = static_cast<uint32_t>(team.num_ranks - 1);
+  const auto num_shards = static_cast<uint32_t>(team.num_ranks - 1);
   const auto number = static_cast<uint32_t>(team.rank < root ? team.rank : team.rank - 1);
-  const Part part = part_of(call, number);
+  const Shard shard = shard_of(call, number);
   const uint32_t num_writers = remotes[root].num_blocks;
   const auto to_others = [&](auto store) {
     for (int step = 1; step < team.num_ranks; ++step) {
       const int rank = team.rank + step < team.num_ranks ? team.rank + step : team.rank + step - team.num_ranks;
-      if (rank != root) store(remotes[rank].writable + part.begin);
+      if (rank != root) store(remotes[rank].writable + shard.begin);
     }
   };
-  for (uint64_t stretch = blockIdx.x; stretch < count_stretches(call, part.num_bytes); stretch += gridDim.x) {
-    const uint64_t at = stretch * num_parts + number, round = at / num_writers;
+  for (uint64_t stretch = blockIdx.x; stretch < count_stretches(call, shard.num_bytes); stretch += gridDim.x) {
+    const uint64_t at = stretch * num_shards + number, round = at / num_writers;
     const bool has_come =
         threadIdx.x != 0 || await_progress(context, root, static_cast<uint32_t>(at - round * num_writers),
                                            static_cast<uint32_t>(round + 1));
     if (__syncthreads_and(has_come) == 0) return false;
     for (uint32_t k = 0; k < call.stretch_spans; ++k) {
-      copy_span_to_each(call.data + part.begin, part.num_bytes, stretch * call.stretch_spans + k, to_others);
+      copy_span_to_each(call.data + shard.begin, shard.num_bytes, stretch * call.stretch_spans + k, to_others);
     }
   }
   return true;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kSpanThreads)
   Action action = agree(context, call.handshake, remotes);
   const auto root = static_cast<int>(call.handshake.descriptor.root);
   if (action == Action::kMove && team.rank == root) {
-    write_parts(context, call, remotes);
+    write_shards(context, call, remotes);
   } else if (action == Action::kMove && !pass_on(context, call, root, remotes)) {
     action = Action::kGuard;
   }
@@ -111,7 +111,7 @@ ZeroCopyBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastC
       .handshake = handshake_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone, call.root),
       .data = static_cast<std::byte*>(call.data),
       .num_bytes = call.num_bytes,
-      .part_bytes = shard_stride(call.num_bytes, team.num_ranks - 1),
+      .shard_bytes = shard_stride(call.num_bytes, team.num_ranks - 1),
       .stretch_spans = places.num_spans != 0 ? static_cast<uint32_t>(places.num_spans) : kStretchSpans};
   ZeroCopyHandshake& handshake = arguments.handshake;
   handshake.descriptor.num_bytes = call.num_bytes;
@@ -123,7 +123,7 @@ ZeroCopyBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastC
   }
   if (call.num_bytes == 0) return arguments;
   handshake.writes = peers_of(team) & ~(1u << call.root);
-  handshake.is_even = is_even(call.data) ? 1 : 0;
+  handshake.is_aligned_16 = is_aligned_16(call.data) ? 1 : 0;
   return arguments;
 }
 

@@ -84,12 +84,12 @@ ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCal
                              .bytes_from = call.receives[rank].num_bytes};
     largest = std::max({largest, send.num_bytes, call.receives[rank].num_bytes});
     if (send.num_bytes == 0) continue;
-    if (!is_even(send.data)) handshake.is_even = 0;
+    if (!is_aligned_16(send.data)) handshake.is_aligned_16 = 0;
     if (rank == team.rank) continue;
     handshake.writes |= 1u << rank;
     arguments.num_spans = std::max(arguments.num_spans, count_spans(send.num_bytes));
   }
-  if (call.sends[team.rank].num_bytes != 0 && !is_even(arguments.own_target)) handshake.is_even = 0;
+  if (call.sends[team.rank].num_bytes != 0 && !is_aligned_16(arguments.own_target)) handshake.is_aligned_16 = 0;
   handshake.descriptor.num_bytes = largest;  // for reports; what is agreed on is a link's
   return arguments;
 }

@@ -163,7 +163,7 @@ __device__ __forceinline__ Vote decide_vote(const DeviceTeam& team, const ZeroCo
   }
   if (!__all_sync(kWholeWarp, is_met)) return Vote::kFailed;
   const bool is_found = !is_peer || find_locations(team, handshake, peer, told.words, remote);
-  return __all_sync(kWholeWarp, is_found) && handshake.is_even != 0 ? Vote::kYes : Vote::kNo;
+  return __all_sync(kWholeWarp, is_found) && handshake.is_aligned_16 != 0 ? Vote::kYes : Vote::kNo;
 }
 
 // By the first warp of the other blocks, likewise, while block 0 comes to its vote. False: that was there before, or
@@ -259,7 +259,7 @@ __device__ __forceinline__ bool find_remote_tensors(const ZeroCopyContext& conte
       cast_vote(context, vote);
       is_found = vote == Vote::kYes;
     } else {
-      is_found = find_meanwhile(context, handshake, rank, remote) && handshake.is_even != 0;
+      is_found = find_meanwhile(context, handshake, rank, remote) && handshake.is_aligned_16 != 0;
     }
     if (rank < team.num_ranks) remotes[rank] = remote;
     if (rank == 0) is_all_found = is_found;

@@ -14,7 +14,7 @@ ZeroCopyHandshake handshake_of(DeviceOperation operation, DataType dtype, Reduct
                          .num_bytes = 0},
           .reads = 0,
           .writes = 0,
-          .is_even = 1,
+          .is_aligned_16 = 1,
           .links = {}};
 }
 

@@ -38,11 +38,11 @@ struct ZeroCopyHandshake {
   DeviceDescriptor descriptor;  // its num_bytes is filled in for each link
   uint32_t reads;               // a bit a rank: this one reads from it, …
   uint32_t writes;              // … writes to it
-  uint32_t is_even;             // whether all that this rank itself uses of its own tensors is aligned
+  uint32_t is_aligned_16;       // whether all that this rank itself uses of its own tensors is aligned
   ZeroCopyLink links[kMaxTeamRanks];
 };
 
-inline bool is_even(const void* data) noexcept {
+inline bool is_aligned_16(const void* data) noexcept {
   return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;
 }
 

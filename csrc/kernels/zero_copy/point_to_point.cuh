@@ -132,9 +132,9 @@ __device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte
       if (first + 32 * k < num_vectors) to[first + 32 * k] = vectors[k];
     }
   }
-  const uint64_t num_even = num_vectors * kVectorBytes, num_odd = block.send_bytes - num_even;
-  if (num_odd == 0 || part.channel != 0 || thread_of_warp() != 0) return;
-  store_partial_vector(target + num_even, num_odd, 0, load_partial_vector(block.send + num_even, num_odd));
+  const uint64_t num_whole = num_vectors * kVectorBytes, num_rest = block.send_bytes - num_whole;
+  if (num_rest == 0 || part.channel != 0 || thread_of_warp() != 0) return;
+  store_partial_vector(target + num_whole, num_rest, 0, load_partial_vector(block.send + num_whole, num_rest));
 }
 
 // By the sender's other warps, of which channel 1 has the first part. True: it is to go over LL128, nothing of it has.

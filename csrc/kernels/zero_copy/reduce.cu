@@ -73,7 +73,7 @@ Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, cons
   ZeroCopyHandshake handshake = handshake_of(has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce,
                                              call.dtype, call.reduction, call.root);
   handshake.descriptor.num_bytes = num_bytes;
-  handshake.is_even = is_even(call.input) && (!receives || is_even(call.output)) ? 1 : 0;
+  handshake.is_aligned_16 = is_aligned_16(call.input) && (!receives || is_aligned_16(call.output)) ? 1 : 0;
 
   const auto begin_of = [&](int rank) { return begin_of_shard(num_bytes, team.num_ranks, rank); };
   for (int rank = 0; rank < team.num_ranks; ++rank) {
@@ -110,7 +110,7 @@ Status zero_copy_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall&
   handshake.descriptor.num_bytes = ranks * own.num_bytes;
   if (own.num_bytes != 0) {
     handshake.reads = peers_of(team);
-    handshake.is_even = is_even(own.data) && is_even(call.output) ? 1 : 0;
+    handshake.is_aligned_16 = is_aligned_16(own.data) && is_aligned_16(call.output) ? 1 : 0;
   }
   ZeroCopyReduceArguments arguments = arguments_of(team, handshake, call.premul_factor);
   arguments.input = static_cast<const std::byte*>(own.data);

@@ -93,22 +93,22 @@ class ZeroCopyReducer {
   // All but the vector that the shard's end cuts.
   __device__ __forceinline__ void load(uint32_t chunk, uint32_t stage) const {
     if (chunk >= num_chunks_) return;
-    const uint32_t num_even = bytes_of(chunk) / kVectorBytes * kVectorBytes;
-    if (thread_ == 0) barriers_[stage].expect(num_ranks_ * num_even);
+    const uint32_t num_whole = bytes_of(chunk) / kVectorBytes * kVectorBytes;
+    if (thread_ == 0) barriers_[stage].expect(num_ranks_ * num_whole);
     __syncwarp();
-    if (thread_ >= num_ranks_ || num_even == 0) return;
-    begin_load(part_of(stage, thread_), source_ + offset_of(chunk), num_even, barriers_[stage]);
+    if (thread_ >= num_ranks_ || num_whole == 0) return;
+    begin_load(part_of(stage, thread_), source_ + offset_of(chunk), num_whole, barriers_[stage]);
   }
 
   // Reduces a chunk that has come, and passes the total on.
   __device__ __forceinline__ void take(uint32_t chunk, std::byte* parts) const {
     const uint32_t num_bytes = bytes_of(chunk);
-    const uint32_t num_odd = num_bytes % kVectorBytes, num_even = num_bytes - num_odd;
-    Vector16* cut = reinterpret_cast<Vector16*>(parts + num_even);
-    if (num_odd != 0) {
+    const uint32_t num_rest = num_bytes % kVectorBytes, num_whole = num_bytes - num_rest;
+    Vector16* cut = reinterpret_cast<Vector16*>(parts + num_whole);
+    if (num_rest != 0) {
       if (thread_ < num_ranks_) {
         cut[thread_ * (call_.chunk_bytes / kVectorBytes)] =
-            load_partial_vector(source_ + offset_of(chunk) + num_even, num_odd);
+            load_partial_vector(source_ + offset_of(chunk) + num_whole, num_rest);
       }
       __syncwarp();
     }
@@ -117,8 +117,8 @@ class ZeroCopyReducer {
     __syncwarp();
     if (target_ != nullptr) {
       std::byte* target = target_ + offset_of(chunk);
-      if (num_even != 0) begin_store(target, parts, num_even);
-      if (num_odd != 0) store_partial_vector(target + num_even, num_odd, 0, *cut);
+      if (num_whole != 0) begin_store(target, parts, num_whole);
+      if (num_rest != 0) store_partial_vector(target + num_whole, num_rest, 0, *cut);
     }
     close_store_group();
   }
