@@ -44,11 +44,11 @@ __device__ __noinline__ inline void report_fault(const DeviceTeam& team, const F
 //
 // The ranks of a collective meet, and whoever waits there knows who is missing; a wait for data may be for a rank that
 // itself waits. Hence a grace for data: the handshake is the first to give up.
-class Patience {
+class SpinWait {
  public:
   static constexpr uint64_t kGraceForData = 100'000'000;  // ns
 
-  __device__ explicit Patience(const DeviceTeam& team, uint64_t grace_ns = kGraceForData)
+  __device__ explicit SpinWait(const DeviceTeam& team, uint64_t grace_ns = kGraceForData)
       : team_(team), grace_ns_(grace_ns) {}
 
   // To be called after each poll that found nothing; anything but kNone ends the wait. missing() is a rank that is

@@ -145,19 +145,19 @@ struct Receipt {
   // rank_of(k) is who sends packet k.
   template <typename RankOf>
   __device__ __forceinline__ FaultCode await_all(const EpochContext& context, RankOf rank_of,
-                                                 uint64_t grace_ns = Patience::kGraceForData) {
-    Patience patience(context.team, grace_ns);
+                                                 uint64_t grace_ns = SpinWait::kGraceForData) {
+    SpinWait spin_wait(context.team, grace_ns);
     const auto missing_rank = [&] { return rank_of(missing()); };
     for (;;) {
       poll(context.epoch);
       if (arrived == kAll) return FaultCode::kNone;
-      if (const FaultCode fault = patience.after_poll(missing_rank); fault != FaultCode::kNone) return fault;
+      if (const FaultCode fault = spin_wait.after_poll(missing_rank); fault != FaultCode::kNone) return fault;
     }
   }
 
   // All from one rank.
   __device__ __forceinline__ FaultCode await(const EpochContext& context, int rank,
-                                             uint64_t grace_ns = Patience::kGraceForData) {
+                                             uint64_t grace_ns = SpinWait::kGraceForData) {
     return await_all(context, [rank](int) { return rank; }, grace_ns);
   }
 

@@ -56,8 +56,8 @@ struct Site {
   }
 
   // True while there is no reason to give up; the same for the whole warp.
-  __device__ __forceinline__ bool may_wait(Patience& patience, int peer, uint64_t chunk) const {
-    const auto fault = __shfl_sync(kWholeWarp, static_cast<uint32_t>(patience.after_poll([peer] { return peer; })), 0);
+  __device__ __forceinline__ bool may_wait(SpinWait& spin_wait, int peer, uint64_t chunk) const {
+    const auto fault = __shfl_sync(kWholeWarp, static_cast<uint32_t>(spin_wait.after_poll([peer] { return peer; })), 0);
     if (fault == 0) return true;
     if (thread_of_warp() == 0) {
       report_fault(team, {.code = static_cast<FaultCode>(fault), .peer = peer, .sequence = chunk, .ours = ours});
@@ -82,7 +82,7 @@ class SendChannels {
   // Until every ring has room for so many more; pairs with the credit that ReceiveChannels gives. Looks at what it read
   // the last time, and reads again for the next: mostly nobody waits. False: gave up.
   __device__ __forceinline__ bool await_room(uint32_t num_chunks) {
-    Patience patience(site_.team);
+    SpinWait spin_wait(site_.team);
     for (;;) {
       bool has_room = true;
       if (is_used()) {
@@ -92,7 +92,7 @@ class SendChannels {
       const unsigned lacking = __ballot_sync(kWholeWarp, !has_room);
       if (lacking == 0) return true;
       const int peer = __ffs(static_cast<int>(lacking)) - 1;
-      if (!site_.may_wait(patience, peer, __shfl_sync(kWholeWarp, sent_, peer))) return false;
+      if (!site_.may_wait(spin_wait, peer, __shfl_sync(kWholeWarp, sent_, peer))) return false;
     }
   }
 
@@ -152,9 +152,9 @@ class ReceiveChannels {
   template <uint32_t kChunks>
   __device__ __forceinline__ bool await(int rank, uint32_t num_chunks, Share (&shares)[kChunks]) {
     const uint64_t first = __shfl_sync(kWholeWarp, received_, rank);
-    Patience patience(site_.team);
+    SpinWait spin_wait(site_.team);
     while (!have_arrived(shares, num_chunks, first + 1)) {
-      if (!site_.may_wait(patience, rank, first)) return false;
+      if (!site_.may_wait(spin_wait, rank, first)) return false;
       load_chunks(ring_of(rank), static_cast<uint32_t>(first), shares);
     }
 #pragma unroll

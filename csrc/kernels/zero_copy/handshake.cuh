@@ -132,12 +132,12 @@ __device__ __forceinline__ PeerAnnouncement look_at(const ZeroCopyContext& conte
 
 // Waits for a peer; false, reported: it has not come, or is at odds.
 __device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, PeerAnnouncement& told) {
-  Patience patience(context.team, 0);
+  SpinWait spin_wait(context.team, 0);
   FaultCode fault = FaultCode::kNone;
   do {
     told = look_at(context, peer);
     if (told.is_all || (told.has_come && !is_same(context.ours, told.descriptor))) break;
-    fault = patience.after_poll([peer] { return peer; });
+    fault = spin_wait.after_poll([peer] { return peer; });
   } while (fault == FaultCode::kNone);
   return agrees(context, peer, fault, told.descriptor);
 }
@@ -324,12 +324,12 @@ __device__ __forceinline__ bool await_progress(const ZeroCopyContext& context, i
                                                uint32_t count) {
   const DeviceTeam& team = context.team;
   const LlPacket* told = context.progress(team.rank, peer, block);
-  Patience patience(team);
+  SpinWait spin_wait(team);
   FaultCode fault;
   do {
     const LlPacket packet = load_acquire(told);
     if (is_of(packet, context.epoch) && packet.low >= count) return true;
-    fault = patience.after_poll([peer] { return peer; });
+    fault = spin_wait.after_poll([peer] { return peer; });
   } while (fault == FaultCode::kNone);
   report_fault(team, {.code = fault, .peer = peer, .sequence = context.epoch, .ours = context.ours});
   return false;
@@ -337,9 +337,9 @@ __device__ __forceinline__ bool await_progress(const ZeroCopyContext& context, i
 
 // As if for data of a peer that never comes.
 __device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team, int peer) {
-  Patience patience(team);
+  SpinWait spin_wait(team);
   for (;;) {
-    if (const FaultCode fault = patience.after_poll([peer] { return peer; }); fault != FaultCode::kNone) return fault;
+    if (const FaultCode fault = spin_wait.after_poll([peer] { return peer; }); fault != FaultCode::kNone) return fault;
   }
 }
 
