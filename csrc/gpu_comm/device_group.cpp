@@ -194,8 +194,8 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside
   const DeviceTeam team = team_for(reach, operation.timeout);
   const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
   if (kernel == Kernel::kNone) return refused(operation);
-  const LaunchSite site{.team = team, .segments = arena_->segments(), .stream = stream, .beside = beside};
-  AXON_TRY(launch_in_order(stream, [&] { return launch_collective(site, kernel, operation); }));
+  const LaunchContext context{.team = team, .segments = arena_->segments(), .stream = stream, .beside = beside};
+  AXON_TRY(launch_in_order(stream, [&] { return launch_collective(context, kernel, operation); }));
   communicator_.note_launch(operation, name_of(kernel));
   return Status();
 }

@@ -100,47 +100,47 @@ ExchangeCall messages_of(const DeviceTeam& team, const CollectiveArguments& argu
 }
 
 // Moves messages through the tensors' segments, then by LL128 what could not be moved so.
-Status launch_exchange(const LaunchSite& site, Kernel kernel, ExchangeCall call) {
-  const DeviceTeam& team = site.team;
+Status launch_exchange(const LaunchContext& context, Kernel kernel, ExchangeCall call) {
+  const DeviceTeam& team = context.team;
   if (kernel == Kernel::kZeroCopy) {
-    ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, site.beside, team.num_ranks)};
+    ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, context.beside, team.num_ranks)};
     for (int rank = 0; rank < team.num_ranks; ++rank) {
       const ReceiveBlock& receive = call.receives[static_cast<size_t>(rank)];
       if (rank == team.rank || receive.num_bytes == 0) continue;
-      places.receives[static_cast<size_t>(rank)] = site.segments.locate(receive.data, receive.num_bytes);
+      places.receives[static_cast<size_t>(rank)] = context.segments.locate(receive.data, receive.num_bytes);
     }
-    AXON_TRY(zero_copy_exchange(team, call, places, site.stream));
+    AXON_TRY(zero_copy_exchange(team, call, places, context.stream));
     call.when = When::kIfFallback;
   }
-  return ll128_exchange(team, call, site.stream);
+  return ll128_exchange(team, call, context.stream);
 }
 
 // Scattered by the root and passed on by its peers, through the tensors' segments or by LL128.
-Status launch_broadcast(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
+Status launch_broadcast(const LaunchContext& context, Kernel kernel, const CollectiveArguments& arguments) {
   const Buffer& tensor = arguments.outputs[0];
   BroadcastCall call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
   if (kernel == Kernel::kZeroCopy) {
     BroadcastPlaces places{.num_blocks =
-                               preferred_blocks(DeviceOperation::kBroadcast, site.beside, site.team.num_ranks)};
-    if (site.team.rank != call.root) places.data = site.segments.locate(tensor.data, tensor.num_bytes);
-    AXON_TRY(zero_copy_broadcast(site.team, call, places, site.stream));
+                               preferred_blocks(DeviceOperation::kBroadcast, context.beside, context.team.num_ranks)};
+    if (context.team.rank != call.root) places.data = context.segments.locate(tensor.data, tensor.num_bytes);
+    AXON_TRY(zero_copy_broadcast(context.team, call, places, context.stream));
     call.when = When::kIfFallback;
   }
-  return ll128_broadcast(site.team, call, site.stream);
+  return ll128_broadcast(context.team, call, context.stream);
 }
 
-Status launch_ll_all_reduce(const LaunchSite& site, Kernel kernel, const ReduceCall& call) {
+Status launch_ll_all_reduce(const LaunchContext& context, Kernel kernel, const ReduceCall& call) {
   const LlCollective packets{.input = call.input,
                              .output = call.output,
                              .num_elements = call.num_elements,
                              .dtype = call.dtype,
                              .reduction = call.reduction,
                              .premul_factor = call.premul_factor};
-  return kernel == Kernel::kLlOneShot ? ll_all_reduce_one_shot(site.team, packets, site.stream)
-                                      : ll_all_reduce_two_shot(site.team, packets, site.stream);
+  return kernel == Kernel::kLlOneShot ? ll_all_reduce_one_shot(context.team, packets, context.stream)
+                                      : ll_all_reduce_two_shot(context.team, packets, context.stream);
 }
 
-Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& operation) {
+Status launch_reduction(const LaunchContext& context, Kernel kernel, const Operation& operation) {
   const CollectiveArguments& arguments = operation.arguments;
   const bool reduces_in_place = arguments.kind == OperationKind::kAllReduce;
   ReduceCall call{.input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data,
@@ -151,44 +151,44 @@ Status launch_reduction(const LaunchSite& site, Kernel kernel, const Operation& 
                   .premul_factor = arguments.premul_factor,
                   .root = arguments.root >= 0 ? arguments.root : kNoRoot};
   if (kernel == Kernel::kLlOneShot || kernel == Kernel::kLlTwoShot) {
-    return launch_ll_all_reduce(site, kernel, call);
+    return launch_ll_all_reduce(context, kernel, call);
   }
   if (kernel == Kernel::kZeroCopy) {
     const size_t num_bytes = call.num_elements * size_of(call.dtype);
     const bool has_root = call.root != kNoRoot;
     const auto operation_there = has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce;
-    ReductionPlaces places{.input = site.segments.locate(call.input, num_bytes),
-                           .num_blocks = preferred_blocks(operation_there, site.beside, site.team.num_ranks)};
-    if (!has_root || call.root == site.team.rank) {
-      places.output = call.output == call.input ? places.input : site.segments.locate(call.output, num_bytes);
+    ReductionPlaces places{.input = context.segments.locate(call.input, num_bytes),
+                           .num_blocks = preferred_blocks(operation_there, context.beside, context.team.num_ranks)};
+    if (!has_root || call.root == context.team.rank) {
+      places.output = call.output == call.input ? places.input : context.segments.locate(call.output, num_bytes);
     }
-    AXON_TRY(zero_copy_all_reduce(site.team, call, places, site.stream));
+    AXON_TRY(zero_copy_all_reduce(context.team, call, places, context.stream));
     call.when = When::kIfFallback;
   }
-  return ll128_all_reduce(site.team, call, site.stream);
+  return ll128_all_reduce(context.team, call, context.stream);
 }
 
-Status launch_reduce_scatter(const LaunchSite& site, Kernel kernel, const CollectiveArguments& arguments) {
+Status launch_reduce_scatter(const LaunchContext& context, Kernel kernel, const CollectiveArguments& arguments) {
   ReduceScatterCall call{.output = arguments.outputs[0].data,
                          .dtype = arguments.dtype,
                          .reduction = arguments.reduction,
                          .premul_factor = arguments.premul_factor};
   for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
   if (kernel == Kernel::kZeroCopy) {
-    ReduceScatterPlaces places{.num_blocks =
-                                   preferred_blocks(DeviceOperation::kReduceScatter, site.beside, site.team.num_ranks)};
+    ReduceScatterPlaces places{
+        .num_blocks = preferred_blocks(DeviceOperation::kReduceScatter, context.beside, context.team.num_ranks)};
     for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
       const ConstBuffer& input = arguments.inputs[rank];
-      if (input.num_bytes != 0) places.inputs[rank] = site.segments.locate(input.data, input.num_bytes);
+      if (input.num_bytes != 0) places.inputs[rank] = context.segments.locate(input.data, input.num_bytes);
     }
-    AXON_TRY(zero_copy_reduce_scatter(site.team, call, places, site.stream));
+    AXON_TRY(zero_copy_reduce_scatter(context.team, call, places, context.stream));
     call.when = When::kIfFallback;
   }
-  return ll128_reduce_scatter(site.team, call, site.stream);
+  return ll128_reduce_scatter(context.team, call, context.stream);
 }
 
 // The kernel writes one array; tensors that do not lie one behind the other are filled from a scratch.
-Status launch_ll_all_gather(const LaunchSite& site, const CollectiveArguments& arguments) {
+Status launch_ll_all_gather(const LaunchContext& context, const CollectiveArguments& arguments) {
   const std::span<const Buffer> outputs = arguments.outputs;
   const size_t num_bytes = outputs.front().num_bytes;
   bool is_array = true;
@@ -197,19 +197,19 @@ Status launch_ll_all_gather(const LaunchSite& site, const CollectiveArguments& a
   }
   std::optional<StreamMemory> scratch;
   if (!is_array) {
-    Result<StreamMemory> taken = StreamMemory::allocate(outputs.size() * num_bytes, site.stream);
+    Result<StreamMemory> taken = StreamMemory::allocate(outputs.size() * num_bytes, context.stream);
     if (!taken.ok()) return std::move(taken.status());
     scratch.emplace(std::move(taken).value());
   }
   std::byte* const gathered = is_array ? outputs.front().data : scratch->data();
-  AXON_TRY(ll_all_gather(site.team,
+  AXON_TRY(ll_all_gather(context.team,
                          {.input = arguments.inputs[0].data,
                           .output = gathered,
                           .num_elements = num_bytes / size_of(arguments.dtype),
                           .dtype = arguments.dtype},
-                         site.stream));
+                         context.stream));
   for (size_t rank = 0; !is_array && rank < outputs.size(); ++rank) {
-    AXON_TRY(copy_async(outputs[rank].data, gathered + rank * num_bytes, num_bytes, site.stream));
+    AXON_TRY(copy_async(outputs[rank].data, gathered + rank * num_bytes, num_bytes, context.stream));
   }
   return Status();
 }
@@ -217,7 +217,7 @@ Status launch_ll_all_gather(const LaunchSite& site, const CollectiveArguments& a
 // Messages of one launch: the first of each edge.
 class MessageBatch {
  public:
-  explicit MessageBatch(const LaunchSite& site) : site_(site) {}
+  explicit MessageBatch(const LaunchContext& context) : context_(context) {}
 
   // False: there is one of its edge already.
   bool take(const Operation& message) {
@@ -228,7 +228,7 @@ class MessageBatch {
     if ((edges & bit) != 0) return false;
     edges |= bit;
     const bool is_zero_copy =
-        select_kernel(query_of(message, site_.team.num_ranks), site_.team.layout) == Kernel::kZeroCopy;
+        select_kernel(query_of(message, context_.team.num_ranks), context_.team.layout) == Kernel::kZeroCopy;
     if (sends) {
       call_.sends[peer] = to_send(message.arguments.inputs[0], message.tag);
       if (is_zero_copy) zero_copy_.sends_to |= bit;
@@ -238,14 +238,14 @@ class MessageBatch {
     call_.receives[peer] = to_receive(tensor, message.tag);
     if (!is_zero_copy) return true;
     zero_copy_.receives_from |= bit;
-    zero_copy_.receives[peer] = site_.segments.locate(tensor.data, tensor.num_bytes);
+    zero_copy_.receives[peer] = context_.segments.locate(tensor.data, tensor.num_bytes);
     return true;
   }
 
-  Status launch() const { return zero_copy_exchange_messages(site_.team, call_, zero_copy_, site_.stream); }
+  Status launch() const { return zero_copy_exchange_messages(context_.team, call_, zero_copy_, context_.stream); }
 
  private:
-  const LaunchSite& site_;
+  const LaunchContext& context_;
   // As bytes, since those of one launch may have several types.
   ExchangeCall call_{.traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
   MessagePlaces zero_copy_;
@@ -253,28 +253,28 @@ class MessageBatch {
 
 }  // namespace
 
-Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation& operation) {
+Status launch_collective(const LaunchContext& context, Kernel kernel, const Operation& operation) {
   const CollectiveArguments& arguments = operation.arguments;
-  if (kernel == Kernel::kLl) return launch_ll_all_gather(site, arguments);
+  if (kernel == Kernel::kLl) return launch_ll_all_gather(context, arguments);
   switch (arguments.kind) {
     case OperationKind::kBroadcast:
       // Between two, or over LL128 in one flight, it is a message.
-      if (site.team.num_ranks > 2 && kernel != Kernel::kLl128) return launch_broadcast(site, kernel, arguments);
-      return launch_exchange(site, kernel, messages_of(site.team, arguments));
+      if (context.team.num_ranks > 2 && kernel != Kernel::kLl128) return launch_broadcast(context, kernel, arguments);
+      return launch_exchange(context, kernel, messages_of(context.team, arguments));
     case OperationKind::kAllReduce:
     case OperationKind::kReduce:
-      return launch_reduction(site, kernel, operation);
+      return launch_reduction(context, kernel, operation);
     case OperationKind::kReduceScatter:
-      return launch_reduce_scatter(site, kernel, arguments);
+      return launch_reduce_scatter(context, kernel, arguments);
     default:
-      return launch_exchange(site, kernel, messages_of(site.team, arguments));
+      return launch_exchange(context, kernel, messages_of(context.team, arguments));
   }
 }
 
-Status launch_messages(const LaunchSite& site, std::span<const Operation* const> messages) {
+Status launch_messages(const LaunchContext& context, std::span<const Operation* const> messages) {
   std::vector<const Operation*> waiting(messages.begin(), messages.end());
   while (!waiting.empty()) {
-    MessageBatch batch(site);
+    MessageBatch batch(context);
     std::erase_if(waiting, [&](const Operation* message) { return batch.take(*message); });
     AXON_TRY(batch.launch());
   }

@@ -17,7 +17,7 @@ namespace axon {
 KernelQuery query_of(const Operation& operation, int num_ranks) noexcept;
 
 // Where and for whom: tensors are found in `segments`, of the same device.
-struct LaunchSite {
+struct LaunchContext {
   const DeviceTeam& team;
   Segments& segments;
   StreamView stream;
@@ -25,10 +25,10 @@ struct LaunchSite {
 };
 
 // Enqueues a collective with the kernel chosen for it.
-Status launch_collective(const LaunchSite& site, Kernel kernel, const Operation& operation);
+Status launch_collective(const LaunchContext& context, Kernel kernel, const Operation& operation);
 
 // Enqueues sends and receives. Those of different peers and directions run at the same time; several to (or from) one
 // peer one after the other, in this order.
-Status launch_messages(const LaunchSite& site, std::span<const Operation* const> messages);
+Status launch_messages(const LaunchContext& context, std::span<const Operation* const> messages);
 
 }  // namespace axon

@@ -21,7 +21,7 @@ inline constexpr uint32_t kBatches = 2;
 inline constexpr uint32_t kCreditChunks = 4;  // credit is given for so many, and for the rest at the end
 
 // What the waits of a kernel need to know.
-struct Site {
+struct WaitContext {
   const DeviceTeam& team;
   const TrafficLayout& traffic;
   const DeviceDescriptor& ours;
@@ -69,30 +69,30 @@ struct Site {
 class SendChannels {
  public:
   // To the ranks in the mask, which are peers.
-  __device__ __forceinline__ SendChannels(const Site& site, uint32_t ranks, uint32_t number)
-      : site_(site), number_(number) {
+  __device__ __forceinline__ SendChannels(const WaitContext& wait_context, uint32_t ranks, uint32_t number)
+      : wait_context_(wait_context), number_(number) {
     if ((ranks >> thread_of_warp() & 1) == 0) return;
     const int peer = static_cast<int>(thread_of_warp());
-    ring_ = site.ring(peer, site.team.rank, number);
-    credit_ = site.credit(site.team.rank, peer, number);
-    sent_ = load_relaxed(&site.counters(peer, number)->chunks_sent);
+    ring_ = wait_context.ring(peer, wait_context.team.rank, number);
+    credit_ = wait_context.credit(wait_context.team.rank, peer, number);
+    sent_ = load_relaxed(&wait_context.counters(peer, number)->chunks_sent);
     taken_ = load_relaxed(credit_);
   }
 
   // Until every ring has room for so many more; pairs with the credit that ReceiveChannels gives. Looks at what it read
   // the last time, and reads again for the next: mostly nobody waits. False: gave up.
   __device__ __forceinline__ bool await_room(uint32_t num_chunks) {
-    SpinWait spin_wait(site_.team);
+    SpinWait spin_wait(wait_context_.team);
     for (;;) {
       bool has_room = true;
       if (is_used()) {
-        has_room = sent_ + num_chunks - taken_ <= site_.traffic.ring_chunks;
+        has_room = sent_ + num_chunks - taken_ <= wait_context_.traffic.ring_chunks;
         taken_ = load_relaxed(credit_);
       }
       const unsigned lacking = __ballot_sync(kWholeWarp, !has_room);
       if (lacking == 0) return true;
       const int peer = __ffs(static_cast<int>(lacking)) - 1;
-      if (!site_.may_wait(spin_wait, peer, __shfl_sync(kWholeWarp, sent_, peer))) return false;
+      if (!wait_context_.may_wait(spin_wait, peer, __shfl_sync(kWholeWarp, sent_, peer))) return false;
     }
   }
 
@@ -105,7 +105,7 @@ class SendChannels {
 #pragma unroll
     for (uint32_t k = 0; k < kChunks; ++k) {
       if (k < num_chunks) {
-        store_chunk(ring + site_.slot_offset(static_cast<uint32_t>(first) + k), shares[k], first + k + 1);
+        store_chunk(ring + wait_context_.slot_offset(static_cast<uint32_t>(first) + k), shares[k], first + k + 1);
       }
     }
     if (thread_of_warp() == static_cast<uint32_t>(rank)) sent_ += num_chunks;
@@ -113,13 +113,14 @@ class SendChannels {
 
   // For the next launch.
   __device__ __forceinline__ void finish() {
-    if (is_used()) store_relaxed(&site_.counters(static_cast<int>(thread_of_warp()), number_)->chunks_sent, sent_);
+    if (is_used())
+      store_relaxed(&wait_context_.counters(static_cast<int>(thread_of_warp()), number_)->chunks_sent, sent_);
   }
 
  private:
   __device__ __forceinline__ bool is_used() const { return credit_ != nullptr; }
 
-  const Site& site_;
+  const WaitContext& wait_context_;
   uint32_t number_;
   std::byte* ring_ = nullptr;
   const uint64_t* credit_ = nullptr;
@@ -130,13 +131,13 @@ class SendChannels {
 // Each batch is polled for before it is waited for, in the same order.
 class ReceiveChannels {
  public:
-  __device__ __forceinline__ ReceiveChannels(const Site& site, uint32_t ranks, uint32_t number)
-      : site_(site), number_(number) {
+  __device__ __forceinline__ ReceiveChannels(const WaitContext& wait_context, uint32_t ranks, uint32_t number)
+      : wait_context_(wait_context), number_(number) {
     if ((ranks >> thread_of_warp() & 1) == 0) return;
     const int peer = static_cast<int>(thread_of_warp());
-    ring_ = site.ring(site.team.rank, peer, number);
-    credit_ = site.credit(peer, site.team.rank, number);
-    received_ = load_relaxed(&site.counters(peer, number)->chunks_received);
+    ring_ = wait_context.ring(wait_context.team.rank, peer, number);
+    credit_ = wait_context.credit(peer, wait_context.team.rank, number);
+    received_ = load_relaxed(&wait_context.counters(peer, number)->chunks_received);
     polled_ = static_cast<uint32_t>(received_);
   }
 
@@ -152,9 +153,9 @@ class ReceiveChannels {
   template <uint32_t kChunks>
   __device__ __forceinline__ bool await(int rank, uint32_t num_chunks, Share (&shares)[kChunks]) {
     const uint64_t first = __shfl_sync(kWholeWarp, received_, rank);
-    SpinWait spin_wait(site_.team);
+    SpinWait spin_wait(wait_context_.team);
     while (!have_arrived(shares, num_chunks, first + 1)) {
-      if (!site_.may_wait(spin_wait, rank, first)) return false;
+      if (!wait_context_.may_wait(spin_wait, rank, first)) return false;
       load_chunks(ring_of(rank), static_cast<uint32_t>(first), shares);
     }
 #pragma unroll
@@ -169,7 +170,7 @@ class ReceiveChannels {
   __device__ __forceinline__ void finish() {
     if (credit_ == nullptr) return;
     store_relaxed(credit_, received_);
-    store_relaxed(&site_.counters(static_cast<int>(thread_of_warp()), number_)->chunks_received, received_);
+    store_relaxed(&wait_context_.counters(static_cast<int>(thread_of_warp()), number_)->chunks_received, received_);
   }
 
  private:
@@ -182,10 +183,10 @@ class ReceiveChannels {
   __device__ __forceinline__ void load_chunks(const std::byte* ring, uint32_t first, Share (&shares)[kChunks]) const {
     __syncwarp();
 #pragma unroll
-    for (uint32_t k = 0; k < kChunks; ++k) shares[k] = load_chunk(ring + site_.slot_offset(first + k));
+    for (uint32_t k = 0; k < kChunks; ++k) shares[k] = load_chunk(ring + wait_context_.slot_offset(first + k));
   }
 
-  const Site& site_;
+  const WaitContext& wait_context_;
   uint32_t number_;
   const std::byte* ring_ = nullptr;
   uint64_t* credit_ = nullptr;

@@ -57,15 +57,15 @@ __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeAr
 }
 
 // Of a message that goes directly if it can. True: this warp has to move its part over LL128.
-__device__ __forceinline__ bool run_zero_copy(const Site& site, const ExchangeArguments& call, int peer,
+__device__ __forceinline__ bool run_zero_copy(const WaitContext& wait_context, const ExchangeArguments& call, int peer,
                                               const Job& job) {
   const ExchangeBlock& block = call.blocks[peer];
   if (job.group < kInGroups) {
-    if (job.channel != 0) return sends_by_ll128(site, block, peer, job);
-    lead_sending(site, block, peer, job.num_channels);
+    if (job.channel != 0) return sends_by_ll128(wait_context, block, peer, job);
+    lead_sending(wait_context, block, peer, job.num_channels);
   } else {
-    if (job.channel != 0) return receives_by_ll128(site, block, peer, job.num_channels);
-    lead_receiving(site, block, call.zero_copy.receives[peer], peer, job.num_channels);
+    if (job.channel != 0) return receives_by_ll128(wait_context, block, peer, job.num_channels);
+    lead_receiving(wait_context, block, call.zero_copy.receives[peer], peer, job.num_channels);
   }
   return false;
 }
@@ -84,17 +84,19 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   const int peer = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
   const ExchangeBlock& block = call.blocks[peer];
   const DeviceDescriptor ours = descriptor_of(call, sends ? block.send_bytes : block.receive_bytes);
-  const Site site{team, team.layout.traffic[static_cast<int>(call.traffic)], ours, fault};
+  const WaitContext wait_context{team, team.layout.traffic[static_cast<int>(call.traffic)], ours, fault};
   const bool is_zero_copy =
       kMayBeZeroCopy && ((sends ? call.zero_copy.sends_to : call.zero_copy.receives_from) >> peer & 1) != 0;
-  if (is_zero_copy && !run_zero_copy(site, call, peer, job)) return;
+  if (is_zero_copy && !run_zero_copy(wait_context, call, peer, job)) return;
   const uint32_t header_channels = num_header_channels(call.traffic);
   if (job.channel < header_channels) {
-    (void)(sends ? send_header(site, peer, block.send_tag) : receive_header(site, peer, block.receive_tag));
+    (void)(sends ? send_header(wait_context, peer, block.send_tag)
+                 : receive_header(wait_context, peer, block.receive_tag));
     return;
   }
   const Job part{job.group, job.channel - header_channels, job.num_channels - header_channels};
-  sends ? send_part(site, block, peer, job.channel, part) : receive_part(site, block, peer, job.channel, part);
+  sends ? send_part(wait_context, block, peer, job.channel, part)
+        : receive_part(wait_context, block, peer, job.channel, part);
 }
 
 ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& zero_copy) {

@@ -16,49 +16,49 @@ struct ExchangeBlock {
 
 // Before a point-to-point message, on a channel and by a warp of its own: what it is, in thread 0's first vector.
 // False: gave up.
-__device__ __forceinline__ bool send_header(const Site& site, int peer, uint32_t tag) {
-  SendChannels out(site, 1u << peer, 0);
+__device__ __forceinline__ bool send_header(const WaitContext& wait_context, int peer, uint32_t tag) {
+  SendChannels out(wait_context, 1u << peer, 0);
   Share header[1]{};
-  if (thread_of_warp() == 0) header[0].first = {*reinterpret_cast<const uint64_t*>(&site.ours), tag};
-  if (!site.is_sound() || !out.await_room(1)) return false;
+  if (thread_of_warp() == 0) header[0].first = {*reinterpret_cast<const uint64_t*>(&wait_context.ours), tag};
+  if (!wait_context.is_sound() || !out.await_room(1)) return false;
   out.send(peer, 1, header);
   out.finish();
   return true;
 }
 
 // False: gave up or, for thread 0, it is not what this rank expects.
-__device__ __forceinline__ bool receive_header(const Site& site, int peer, uint32_t tag) {
-  ReceiveChannels in(site, 1u << peer, 0);
+__device__ __forceinline__ bool receive_header(const WaitContext& wait_context, int peer, uint32_t tag) {
+  ReceiveChannels in(wait_context, 1u << peer, 0);
   Share header[1];
   in.poll(peer, 1, header);
-  if (!site.is_sound() || !in.await(peer, 1, header)) return false;
+  if (!wait_context.is_sound() || !in.await(peer, 1, header)) return false;
   in.finish();
   const Vector16& word = header[0].first;
   if (thread_of_warp() != 0) return true;
-  if (word.low == *reinterpret_cast<const uint64_t*>(&site.ours) && word.high == tag) return true;
-  report_fault(site.team, {.code = FaultCode::kMismatch,
-                           .peer = peer,
-                           .sequence = 0,
-                           .ours = site.ours,
-                           .theirs = *reinterpret_cast<const DeviceDescriptor*>(&word.low),
-                           .our_tag = tag,
-                           .their_tag = static_cast<uint32_t>(word.high)});
+  if (word.low == *reinterpret_cast<const uint64_t*>(&wait_context.ours) && word.high == tag) return true;
+  report_fault(wait_context.team, {.code = FaultCode::kMismatch,
+                                   .peer = peer,
+                                   .sequence = 0,
+                                   .ours = wait_context.ours,
+                                   .theirs = *reinterpret_cast<const DeviceDescriptor*>(&word.low),
+                                   .our_tag = tag,
+                                   .their_tag = static_cast<uint32_t>(word.high)});
   return false;
 }
 
 // `part` of the message, on channel `channel`.
-__device__ __forceinline__ void send_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t channel,
-                                          const Job& part) {
-  SendChannels out(site, 1u << peer, channel);
+__device__ __forceinline__ void send_part(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
+                                          uint32_t channel, const Job& part) {
+  SendChannels out(wait_context, 1u << peer, channel);
   Sender sender(out, InputMessage(block.send, block.send_bytes), part);
-  if (site.is_sound()) sender.run(peer);
+  if (wait_context.is_sound()) sender.run(peer);
 }
 
-__device__ __forceinline__ void receive_part(const Site& site, const ExchangeBlock& block, int peer, uint32_t channel,
-                                             const Job& part) {
-  ReceiveChannels in(site, 1u << peer, channel);
+__device__ __forceinline__ void receive_part(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
+                                             uint32_t channel, const Job& part) {
+  ReceiveChannels in(wait_context, 1u << peer, channel);
   Receiver receiver(in, OutputMessage(block.receive, block.receive_bytes), peer, part);
-  if (site.is_sound()) receiver.run();
+  if (wait_context.is_sound()) receiver.run();
 }
 
 }  // namespace axon::device

@@ -73,14 +73,14 @@ class BatchTotals {
 template <typename Arithmetic, uint32_t kChunks>
 class Reducer {
  public:
-  __device__ __forceinline__ Reducer(const Site& site, const ReduceArguments& call, const Job& job)
-      : rank_(site.team.rank),
+  __device__ __forceinline__ Reducer(const WaitContext& wait_context, const ReduceArguments& call, const Job& job)
+      : rank_(wait_context.team.rank),
         contributors_(call.contributors),
         receivers_(call.receivers & ~(1u << rank_)),
         input_(call.inputs[rank_], call.shard_bytes[rank_]),
         output_(call.outputs[rank_], call.outputs[rank_] == nullptr ? 0 : call.shard_bytes[rank_]),
-        in_(site, peers(), job.channel),
-        out_(site, receivers_, call.first_total_channel + job.channel),
+        in_(wait_context, peers(), job.channel),
+        out_(wait_context, receivers_, call.first_total_channel + job.channel),
         totals_(call.plan),
         stride_(input_.num_chunks(), job.num_channels, job.channel) {
     begin_own(stride_);
@@ -158,22 +158,23 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
     meet(team, fault, call.when, call.descriptor, call.descriptor);
     return;
   }
-  const Site site{team, team.layout.traffic[static_cast<int>(TrafficClass::kCollective)], call.descriptor, fault};
+  const WaitContext wait_context{team, team.layout.traffic[static_cast<int>(TrafficClass::kCollective)],
+                                 call.descriptor, fault};
   if (job.group == kOwnGroup) {
-    Reducer<Arithmetic, Span::kChunks> reducer(site, call, job);
-    if (site.is_sound()) reducer.run();
+    Reducer<Arithmetic, Span::kChunks> reducer(wait_context, call, job);
+    if (wait_context.is_sound()) reducer.run();
     return;
   }
   const bool sends = job.group < kInGroups;
   const int owner = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
   if (sends) {
-    SendChannels out(site, 1u << owner, job.channel);
+    SendChannels out(wait_context, 1u << owner, job.channel);
     Sender sender(out, InputMessage(call.inputs[owner], call.shard_bytes[owner]), job);
-    if (site.is_sound()) sender.run(owner);
+    if (wait_context.is_sound()) sender.run(owner);
   } else {
-    ReceiveChannels in(site, 1u << owner, call.first_total_channel + job.channel);
+    ReceiveChannels in(wait_context, 1u << owner, call.first_total_channel + job.channel);
     Receiver receiver(in, OutputMessage(call.outputs[owner], call.shard_bytes[owner]), owner, job);
-    if (site.is_sound()) receiver.run();
+    if (wait_context.is_sound()) receiver.run();
   }
 }
 

@@ -99,11 +99,11 @@ __device__ __forceinline__ void finish_sending(const EpochContext& context, int 
   atomicAdd(&team.state->num_zero_copy_messages, 1u);
 }
 
-__device__ __forceinline__ void lead_sending(const Site& site, const ExchangeBlock& block, int peer,
+__device__ __forceinline__ void lead_sending(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
                                              uint32_t num_warps) {
-  Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
-  const EpochContext context(site.team, site.ours, next_message(own.sent));
-  const bool is_sent = send_header(site, peer, block.send_tag);
+  Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
+  const EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
+  const bool is_sent = send_header(wait_context, peer, block.send_tag);
   uint64_t target = kNowhere;
   if (thread_of_warp() == 0) {
     if (is_sent) target = choose_target(context, block, peer);
@@ -138,13 +138,15 @@ __device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte
 }
 
 // By the sender's other warps, of which channel 1 has the first part. True: it is to go over LL128, nothing of it has.
-__device__ __forceinline__ bool sends_by_ll128(const Site& site, const ExchangeBlock& block, int peer, const Job& job) {
-  Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
-  const EpochContext context(site.team, site.ours, next_message(own.sent));
+__device__ __forceinline__ bool sends_by_ll128(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
+                                               const Job& job) {
+  Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
+  const EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
   uint64_t target = kNowhere;
   if (thread_of_warp() == 0) {
     Receipt<1> told{{&own.target}, {}};
-    while (told.await(context, site.team.rank) != FaultCode::kNone) continue;  // the leading warp tells in any case
+    while (told.await(context, wait_context.team.rank) != FaultCode::kNone)
+      continue;  // the leading warp tells in any case
     target = *reinterpret_cast<const uint64_t*>(&told.payloads[0]);
     (void)load_acquire(&own.target);  // as for the leading warp
   }
@@ -175,15 +177,15 @@ __device__ __noinline__ inline Outcome await_outcome(const EpochContext& context
   return Outcome{};
 }
 
-__device__ __forceinline__ void lead_receiving(const Site& site, const ExchangeBlock& block, SegmentPlace place,
-                                               int peer, uint32_t num_warps) {
-  const DeviceTeam& team = site.team;
+__device__ __forceinline__ void lead_receiving(const WaitContext& wait_context, const ExchangeBlock& block,
+                                               SegmentPlace place, int peer, uint32_t num_warps) {
+  const DeviceTeam& team = wait_context.team;
   Rendezvous& own = rendezvous(team, team.rank, peer);
-  const EpochContext context(team, site.ours, next_message(own.received));
-  const bool offers = site.is_sound() && thread_of_warp() == 0;
+  const EpochContext context(team, wait_context.ours, next_message(own.received));
+  const bool offers = wait_context.is_sound() && thread_of_warp() == 0;
   if (offers) offer(context, peer, place, block.receive_tag);
   __syncwarp();
-  const bool is_met = receive_header(site, peer, block.receive_tag);
+  const bool is_met = receive_header(wait_context, peer, block.receive_tag);
   if (offers) {
     const Outcome outcome = is_met ? await_outcome(context, peer, block.receive_tag) : Outcome{};
     if (outcome == Outcome::kWritten) atomicAdd(&team.state->num_zero_copy_messages, 1u);
@@ -197,13 +199,13 @@ __device__ __forceinline__ void lead_receiving(const Site& site, const ExchangeB
 }
 
 // By the receiver's other warps. True: it comes over LL128.
-__device__ __forceinline__ bool receives_by_ll128(const Site& site, const ExchangeBlock& block, int peer,
+__device__ __forceinline__ bool receives_by_ll128(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
                                                   uint32_t num_warps) {
-  Rendezvous& own = rendezvous(site.team, site.team.rank, peer);
-  const EpochContext context(site.team, site.ours, next_message(own.received));
+  Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
+  const EpochContext context(wait_context.team, wait_context.ours, next_message(own.received));
   Outcome outcome{};
   if (thread_of_warp() == 0) {
-    if (site.is_sound()) outcome = await_outcome(context, peer, block.receive_tag);
+    if (wait_context.is_sound()) outcome = await_outcome(context, peer, block.receive_tag);
     (void)leave_message(own.received, context.epoch, num_warps);
   }
   return __shfl_sync(kWholeWarp, static_cast<uint32_t>(outcome), 0) == static_cast<uint32_t>(Outcome::kFallBack);
