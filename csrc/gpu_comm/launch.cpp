@@ -37,11 +37,11 @@ KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
 
 namespace {
 
-SendBlock to_send(const ConstBuffer& buffer, uint32_t tag = 0) noexcept {
+SendBuffer to_send(const ConstBuffer& buffer, uint32_t tag = 0) noexcept {
   return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
 }
 
-ReceiveBlock to_receive(const Buffer& buffer, uint32_t tag = 0) noexcept {
+ReceiveBuffer to_receive(const Buffer& buffer, uint32_t tag = 0) noexcept {
   return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
 }
 
@@ -105,7 +105,7 @@ Status launch_exchange(const LaunchContext& context, Kernel kernel, ExchangeCall
   if (kernel == Kernel::kZeroCopy) {
     ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, context.beside, team.num_ranks)};
     for (int rank = 0; rank < team.num_ranks; ++rank) {
-      const ReceiveBlock& receive = call.receives[static_cast<size_t>(rank)];
+      const ReceiveBuffer& receive = call.receives[static_cast<size_t>(rank)];
       if (rank == team.rank || receive.num_bytes == 0) continue;
       places.receives[static_cast<size_t>(rank)] = context.segments.locate(receive.data, receive.num_bytes);
     }

@@ -28,13 +28,13 @@ struct Ll128Shape {
 // An LL128 kernel behind a direct one (zero_copy/collectives.hpp) has something to do only where that has fallen back.
 enum class When : uint8_t { kAlways, kIfFallback };
 
-struct SendBlock {
+struct SendBuffer {
   const void* data = nullptr;
   size_t num_bytes = 0;
   uint32_t tag = 0;  // of a point-to-point message: the receiver's must be the same
 };
 
-struct ReceiveBlock {
+struct ReceiveBuffer {
   void* data = nullptr;
   size_t num_bytes = 0;
   uint32_t tag = 0;
@@ -47,10 +47,10 @@ struct ExchangeCall {
   DeviceOperation operation{};  // what all ranks must agree on, with dtype and root
   DataType dtype = DataType::kByte;
   int root = kNoRoot;
-  std::array<SendBlock, kMaxTeamRanks> sends{};        // [r] goes to rank r; the own one is copied
-  std::array<ReceiveBlock, kMaxTeamRanks> receives{};  // [r] comes from rank r; the own one may be the block sent
-  uint32_t sends_to = 0;                               // kPointToPoint: bit r: a message (maybe empty) goes to rank r
-  uint32_t receives_from = 0;                          // kPointToPoint: bit r: a message comes from rank r
+  std::array<SendBuffer, kMaxTeamRanks> sends{};        // [r] goes to rank r; the own one is copied
+  std::array<ReceiveBuffer, kMaxTeamRanks> receives{};  // [r] comes from rank r; the own one may be the block sent
+  uint32_t sends_to = 0;                                // kPointToPoint: bit r: a message (maybe empty) goes to rank r
+  uint32_t receives_from = 0;                           // kPointToPoint: bit r: a message comes from rank r
   // Of a barrier around data that moves in another way: in place of bytes, 45 bits which all ranks must agree on.
   uint64_t announced = 0;
   Ll128Shape shape{};
@@ -77,8 +77,8 @@ struct ReduceCall {
 Status ll128_all_reduce(const DeviceTeam& team, const ReduceCall& call, StreamView stream);
 
 struct ReduceScatterCall {
-  std::array<SendBlock, kMaxTeamRanks> inputs{};  // [r]: what rank r gets the sum of; sizes are the same on all ranks
-  void* output = nullptr;                         // as long as the own input; may be it
+  std::array<SendBuffer, kMaxTeamRanks> inputs{};  // [r]: what rank r gets the sum of; sizes are the same on all ranks
+  void* output = nullptr;                          // as long as the own input; may be it
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;

@@ -1,7 +1,7 @@
 // Messages over direct links: each is cut in chunks, dealt out over the channels of its link.
 //
 // Steps: 1. Bytes out a rank: what it sends, 16/15 on the wire. Sending and receiving warps share nothing, so both
-// directions run at once and no order of calls can deadlock. The own block is copied by warps of its own meanwhile.
+// directions run at once and no order of calls can deadlock. The own message is copied by warps of its own meanwhile.
 // A large point-to-point message is written into the receiver's tensor instead, where that can be reached.
 #include <algorithm>
 #include <string>
@@ -22,7 +22,7 @@ struct ExchangeArguments {
   When when;
   JobTable jobs;
   MessagePlaces zero_copy;
-  ExchangeBlock blocks[kMaxTeamRanks];
+  PeerMessages messages[kMaxTeamRanks];
 };
 
 // Of each message.
@@ -36,9 +36,9 @@ __device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArgument
   return descriptor;
 }
 
-__device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& job) {
-  const InputMessage input(block.send, block.send_bytes);
-  const OutputMessage output(block.receive, block.receive_bytes);
+__device__ __forceinline__ void copy_own(const PeerMessages& messages, const Job& job) {
+  const InputMessage input(messages.send, messages.send_bytes);
+  const OutputMessage output(messages.receive, messages.receive_bytes);
   for (Stride<kBatchChunks> stride(input.num_chunks(), job.num_channels, job.channel); stride.has_more();
        stride.advance()) {
     Share shares[kBatchChunks];
@@ -49,9 +49,9 @@ __device__ __forceinline__ void copy_own(const ExchangeBlock& block, const Job& 
 
 // The ranks of an all_to_all do not know alike how large it is: peers may have launched a zero-copy kernel.
 __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
-  const ExchangeBlock& block = call.blocks[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
-  const DeviceDescriptor to_peer = descriptor_of(call, block.send_bytes);
-  const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, block.receive_bytes));
+  const PeerMessages& messages = call.messages[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
+  const DeviceDescriptor to_peer = descriptor_of(call, messages.send_bytes);
+  const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, messages.receive_bytes));
   const bool is_all_to_all = static_cast<DeviceOperation>(to_peer.operation) == DeviceOperation::kAllToAll;
   if (is_all_to_all && call.when == When::kAlways) vote_to_fall_back(ZeroCopyContext(team, to_peer, epoch));
 }
@@ -59,13 +59,13 @@ __device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeAr
 // Of a message that goes directly if it can. True: this warp has to move its part over LL128.
 __device__ __forceinline__ bool run_zero_copy(const WaitContext& wait_context, const ExchangeArguments& call, int peer,
                                               const Job& job) {
-  const ExchangeBlock& block = call.blocks[peer];
+  const PeerMessages& messages = call.messages[peer];
   if (job.group < kInGroups) {
-    if (job.channel != 0) return sends_by_ll128(wait_context, block, peer, job);
-    lead_sending(wait_context, block, peer, job.num_channels);
+    if (job.channel != 0) return sends_by_ll128(wait_context, messages, peer, job);
+    lead_sending(wait_context, messages, peer, job.num_channels);
   } else {
-    if (job.channel != 0) return receives_by_ll128(wait_context, block, peer, job.num_channels);
-    lead_receiving(wait_context, block, call.zero_copy.receives[peer], peer, job.num_channels);
+    if (job.channel != 0) return receives_by_ll128(wait_context, messages, peer, job.num_channels);
+    lead_receiving(wait_context, messages, call.zero_copy.receives[peer], peer, job.num_channels);
   }
   return false;
 }
@@ -78,25 +78,25 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
   if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
-  if (job.group == kOwnGroup) return copy_own(call.blocks[team.rank], job);
+  if (job.group == kOwnGroup) return copy_own(call.messages[team.rank], job);
   if (job.group == kControlGroup) return control(team, call, fault);
   const bool sends = job.group < kInGroups;
   const int peer = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
-  const ExchangeBlock& block = call.blocks[peer];
-  const DeviceDescriptor ours = descriptor_of(call, sends ? block.send_bytes : block.receive_bytes);
+  const PeerMessages& messages = call.messages[peer];
+  const DeviceDescriptor ours = descriptor_of(call, sends ? messages.send_bytes : messages.receive_bytes);
   const WaitContext wait_context{team, team.layout.traffic[static_cast<int>(call.traffic)], ours, fault};
   const bool is_zero_copy =
       kMayBeZeroCopy && ((sends ? call.zero_copy.sends_to : call.zero_copy.receives_from) >> peer & 1) != 0;
   if (is_zero_copy && !run_zero_copy(wait_context, call, peer, job)) return;
   const uint32_t header_channels = num_header_channels(call.traffic);
   if (job.channel < header_channels) {
-    (void)(sends ? send_header(wait_context, peer, block.send_tag)
-                 : receive_header(wait_context, peer, block.receive_tag));
+    (void)(sends ? send_header(wait_context, peer, messages.send_tag)
+                 : receive_header(wait_context, peer, messages.receive_tag));
     return;
   }
   const Job part{job.group, job.channel - header_channels, job.num_channels - header_channels};
-  sends ? send_part(wait_context, block, peer, job.channel, part)
-        : receive_part(wait_context, block, peer, job.channel, part);
+  sends ? send_part(wait_context, messages, peer, job.channel, part)
+        : receive_part(wait_context, messages, peer, job.channel, part);
 }
 
 ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& zero_copy) {
@@ -109,14 +109,14 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call,
                               .when = call.when,
                               .jobs = {},
                               .zero_copy = zero_copy,
-                              .blocks = {}};
+                              .messages = {}};
   for (int rank = 0; rank < team.num_ranks; ++rank) {
-    arguments.blocks[rank] = {.send = static_cast<const std::byte*>(call.sends[rank].data),
-                              .receive = static_cast<std::byte*>(call.receives[rank].data),
-                              .send_bytes = call.sends[rank].num_bytes,
-                              .receive_bytes = call.receives[rank].num_bytes,
-                              .send_tag = call.sends[rank].tag,
-                              .receive_tag = call.receives[rank].tag};
+    arguments.messages[rank] = {.send = static_cast<const std::byte*>(call.sends[rank].data),
+                                .receive = static_cast<std::byte*>(call.receives[rank].data),
+                                .send_bytes = call.sends[rank].num_bytes,
+                                .receive_bytes = call.receives[rank].num_bytes,
+                                .send_tag = call.sends[rank].tag,
+                                .receive_tag = call.receives[rank].tag};
   }
   return arguments;
 }
@@ -127,8 +127,8 @@ JobPlan plan_jobs(const DeviceTeam& team, const ExchangeCall& call, ChannelLimit
   const uint32_t header_channels = num_header_channels(call.traffic);
   if (is_collective) plan.add_control();
   for (int rank = 0; rank < team.num_ranks; ++rank) {
-    const SendBlock& send = call.sends[rank];
-    const ReceiveBlock& receive = call.receives[rank];
+    const SendBuffer& send = call.sends[rank];
+    const ReceiveBuffer& receive = call.receives[rank];
     if (rank == team.rank) {
       if (send.data != receive.data) plan.add_own(plan.channels_for(send.num_bytes));
       continue;

@@ -5,7 +5,7 @@
 
 namespace axon::device {
 
-struct ExchangeBlock {
+struct PeerMessages {
   const std::byte* send;
   std::byte* receive;
   uint64_t send_bytes;
@@ -47,17 +47,17 @@ __device__ __forceinline__ bool receive_header(const WaitContext& wait_context, 
 }
 
 // `part` of the message, on channel `channel`.
-__device__ __forceinline__ void send_part(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
+__device__ __forceinline__ void send_part(const WaitContext& wait_context, const PeerMessages& messages, int peer,
                                           uint32_t channel, const Job& part) {
   SendChannels out(wait_context, 1u << peer, channel);
-  Sender sender(out, InputMessage(block.send, block.send_bytes), part);
+  Sender sender(out, InputMessage(messages.send, messages.send_bytes), part);
   if (wait_context.is_sound()) sender.run(peer);
 }
 
-__device__ __forceinline__ void receive_part(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
+__device__ __forceinline__ void receive_part(const WaitContext& wait_context, const PeerMessages& messages, int peer,
                                              uint32_t channel, const Job& part) {
   ReceiveChannels in(wait_context, 1u << peer, channel);
-  Receiver receiver(in, OutputMessage(block.receive, block.receive_bytes), peer, part);
+  Receiver receiver(in, OutputMessage(messages.receive, messages.receive_bytes), peer, part);
   if (wait_context.is_sound()) receiver.run();
 }
 

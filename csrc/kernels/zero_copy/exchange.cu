@@ -2,8 +2,8 @@
 //
 // Steps: 1. Bytes out a rank: what it sends. Each block takes spans of all messages in turns, beginning with the next
 // rank's, so that every rank is written to by all others at once, evenly: peer after peer, they drift until two write
-// to one and nobody to another (all_gather of 1 GiB by 16 blocks on 4 H200: 2868 µs instead of 2683). The own block is
-// copied by some of the blocks meanwhile.
+// to one and nobody to another (all_gather of 1 GiB by 16 blocks on 4 H200: 2868 µs instead of 2683). The own message
+// is copied by some of the blocks meanwhile.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -76,7 +76,7 @@ ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCal
   ZeroCopyHandshake& handshake = arguments.handshake;
   size_t largest = 0;
   for (int rank = 0; rank < team.num_ranks; ++rank) {
-    const SendBlock& send = call.sends[rank];
+    const SendBuffer& send = call.sends[rank];
     arguments.sources[rank] = static_cast<const std::byte*>(send.data);
     handshake.links[rank] = {.readable = {},
                              .writable = places.receives[rank],
@@ -96,7 +96,7 @@ ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCal
 
 // In proportion to what there is to write, at least one on either side of two or more.
 uint32_t count_own_blocks(const DeviceTeam& team, const ExchangeCall& call, int num_blocks) {
-  const SendBlock& own = call.sends[team.rank];
+  const SendBuffer& own = call.sends[team.rank];
   if (own.num_bytes == 0 || own.data == call.receives[team.rank].data) return 0;
   size_t all_bytes = 0;
   for (int rank = 0; rank < team.num_ranks; ++rank) all_bytes += call.sends[rank].num_bytes;

@@ -55,20 +55,20 @@ __device__ __forceinline__ bool decide(Rendezvous& of_sender, uint32_t number, C
 }
 
 // By thread 0 of the sender's leading warp.
-__device__ __noinline__ inline uint64_t choose_target(const EpochContext& context, const ExchangeBlock& block,
+__device__ __noinline__ inline uint64_t choose_target(const EpochContext& context, const PeerMessages& messages,
                                                       int peer) {
   const DeviceTeam& team = context.team;
   Rendezvous& own = rendezvous(team, team.rank, peer);
   Receipt<3> offer{{&own.offer[0], &own.offer[1], &own.offer[2]}, {}};
   FaultCode fault = offer.await(context, peer);
   const auto& [place, theirs, tag] = offer.payloads;
-  const bool fits = is_same(context.ours, theirs) && tag.low == block.send_tag;
+  const bool fits = is_same(context.ours, theirs) && tag.low == messages.send_tag;
   if (fault == FaultCode::kNone && !fits) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) {
     (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
     fence_device();                     // … for this rank's other warps, too
     const auto to = *reinterpret_cast<const SegmentPlace*>(&place);
-    std::byte* target = is_aligned(block.send, kVectorBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
+    std::byte* target = is_aligned(messages.send, kVectorBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
     if (target == nullptr) return kByLl128;
     const bool is_withdrawn = decide(own, context.epoch, Claim::kClaimed, Claim::kWithdrawn);
     if (!is_withdrawn) return reinterpret_cast<uint64_t>(target);
@@ -79,7 +79,7 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
                       .sequence = context.epoch,
                       .ours = context.ours,
                       .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs),
-                      .our_tag = block.send_tag,
+                      .our_tag = messages.send_tag,
                       .their_tag = tag.low});
   return kNowhere;
 }
@@ -99,14 +99,14 @@ __device__ __forceinline__ void finish_sending(const EpochContext& context, int 
   atomicAdd(&team.state->num_zero_copy_messages, 1u);
 }
 
-__device__ __forceinline__ void lead_sending(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
+__device__ __forceinline__ void lead_sending(const WaitContext& wait_context, const PeerMessages& messages, int peer,
                                              uint32_t num_warps) {
   Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
   const EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
-  const bool is_sent = send_header(wait_context, peer, block.send_tag);
+  const bool is_sent = send_header(wait_context, peer, messages.send_tag);
   uint64_t target = kNowhere;
   if (thread_of_warp() == 0) {
-    if (is_sent) target = choose_target(context, block, peer);
+    if (is_sent) target = choose_target(context, messages, peer);
     store_packet(&own.target, packet_of(*reinterpret_cast<const Payload*>(&target), context.epoch));
     if (target == kByLl128) tell_outcome(context, peer, Outcome::kFallBack);
   }
@@ -114,11 +114,11 @@ __device__ __forceinline__ void lead_sending(const WaitContext& wait_context, co
 }
 
 // One warp's part of a message that begins at a vector. Chunks go around the warps.
-__device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte* target, const Job& part) {
+__device__ __forceinline__ void write_part(const PeerMessages& messages, std::byte* target, const Job& part) {
   constexpr uint32_t kInFlight = 16;  // vectors a thread
   constexpr uint64_t kChunk = uint64_t{32} * kInFlight;
-  const uint64_t num_vectors = block.send_bytes / kVectorBytes;
-  const auto* from = reinterpret_cast<const uint4*>(block.send);
+  const uint64_t num_vectors = messages.send_bytes / kVectorBytes;
+  const auto* from = reinterpret_cast<const uint4*>(messages.send);
   auto* to = reinterpret_cast<uint4*>(target);
   for (uint64_t first = part.channel * kChunk + thread_of_warp(); first < num_vectors;
        first += part.num_channels * kChunk) {
@@ -132,13 +132,13 @@ __device__ __forceinline__ void write_part(const ExchangeBlock& block, std::byte
       if (first + 32 * k < num_vectors) to[first + 32 * k] = vectors[k];
     }
   }
-  const uint64_t num_whole = num_vectors * kVectorBytes, num_rest = block.send_bytes - num_whole;
+  const uint64_t num_whole = num_vectors * kVectorBytes, num_rest = messages.send_bytes - num_whole;
   if (num_rest == 0 || part.channel != 0 || thread_of_warp() != 0) return;
-  store_partial_vector(target + num_whole, num_rest, 0, load_partial_vector(block.send + num_whole, num_rest));
+  store_partial_vector(target + num_whole, num_rest, 0, load_partial_vector(messages.send + num_whole, num_rest));
 }
 
 // By the sender's other warps, of which channel 1 has the first part. True: it is to go over LL128, nothing of it has.
-__device__ __forceinline__ bool sends_by_ll128(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
+__device__ __forceinline__ bool sends_by_ll128(const WaitContext& wait_context, const PeerMessages& messages, int peer,
                                                const Job& job) {
   Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
   const EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
@@ -153,7 +153,7 @@ __device__ __forceinline__ bool sends_by_ll128(const WaitContext& wait_context, 
   target = __shfl_sync(kWholeWarp, target, 0);
   __syncwarp();
   if (target != kByLl128 && target != kNowhere) {
-    write_part(block, reinterpret_cast<std::byte*>(target), {job.group, job.channel - 1, job.num_channels - 1});
+    write_part(messages, reinterpret_cast<std::byte*>(target), {job.group, job.channel - 1, job.num_channels - 1});
   }
   finish_sending(context, peer, target, job.num_channels);
   return target == kByLl128;
@@ -177,17 +177,17 @@ __device__ __noinline__ inline Outcome await_outcome(const EpochContext& context
   return Outcome{};
 }
 
-__device__ __forceinline__ void lead_receiving(const WaitContext& wait_context, const ExchangeBlock& block,
+__device__ __forceinline__ void lead_receiving(const WaitContext& wait_context, const PeerMessages& messages,
                                                SegmentPlace place, int peer, uint32_t num_warps) {
   const DeviceTeam& team = wait_context.team;
   Rendezvous& own = rendezvous(team, team.rank, peer);
   const EpochContext context(team, wait_context.ours, next_message(own.received));
   const bool offers = wait_context.is_sound() && thread_of_warp() == 0;
-  if (offers) offer(context, peer, place, block.receive_tag);
+  if (offers) offer(context, peer, place, messages.receive_tag);
   __syncwarp();
-  const bool is_met = receive_header(wait_context, peer, block.receive_tag);
+  const bool is_met = receive_header(wait_context, peer, messages.receive_tag);
   if (offers) {
-    const Outcome outcome = is_met ? await_outcome(context, peer, block.receive_tag) : Outcome{};
+    const Outcome outcome = is_met ? await_outcome(context, peer, messages.receive_tag) : Outcome{};
     if (outcome == Outcome::kWritten) atomicAdd(&team.state->num_zero_copy_messages, 1u);
     if (outcome == Outcome{} &&
         decide(rendezvous(team, peer, team.rank), context.epoch, Claim::kWithdrawn, Claim::kClaimed)) {
@@ -199,13 +199,13 @@ __device__ __forceinline__ void lead_receiving(const WaitContext& wait_context, 
 }
 
 // By the receiver's other warps. True: it comes over LL128.
-__device__ __forceinline__ bool receives_by_ll128(const WaitContext& wait_context, const ExchangeBlock& block, int peer,
-                                                  uint32_t num_warps) {
+__device__ __forceinline__ bool receives_by_ll128(const WaitContext& wait_context, const PeerMessages& messages,
+                                                  int peer, uint32_t num_warps) {
   Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
   const EpochContext context(wait_context.team, wait_context.ours, next_message(own.received));
   Outcome outcome{};
   if (thread_of_warp() == 0) {
-    if (wait_context.is_sound()) outcome = await_outcome(context, peer, block.receive_tag);
+    if (wait_context.is_sound()) outcome = await_outcome(context, peer, messages.receive_tag);
     (void)leave_message(own.received, context.epoch, num_warps);
   }
   return __shfl_sync(kWholeWarp, static_cast<uint32_t>(outcome), 0) == static_cast<uint32_t>(Outcome::kFallBack);

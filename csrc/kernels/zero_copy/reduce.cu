@@ -99,7 +99,7 @@ Status zero_copy_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall&
   using namespace device;
   if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
   ZeroCopyHandshake handshake = handshake_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction, kNoRoot);
-  const SendBlock& own = call.inputs[team.rank];
+  const SendBuffer& own = call.inputs[team.rank];
   const auto ranks = static_cast<uint64_t>(team.num_ranks);  // times a shard is the input, unless shards are uneven
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     handshake.links[rank] = {.readable = places.inputs[rank],

@@ -120,7 +120,7 @@ TEST_P(Ll128Exchanges, one_to_all_and_all_to_one) {
   }
 }
 
-TEST_P(Ll128Exchanges, the_own_block_may_stay_in_place) {
+TEST_P(Ll128Exchanges, the_own_message_may_stay_in_place) {
   constexpr size_t kBytes = 10'000;
   std::vector<DeviceBuffer> all;
   std::vector<Bytes> inputs;

@@ -51,10 +51,10 @@ TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
       const uint32_t all_channels = layout.value().traffic[static_cast<int>(TrafficClass::kCollective)].num_channels;
       const auto num_peers = static_cast<uint32_t>(num_ranks - 1);
       const Result<ChannelLimits> of_exchange = choose_channels(all_channels, num_peers, {});
-      const Result<ChannelLimits> of_fold = choose_reduce_channels(all_channels / 2, num_peers, {});
-      ASSERT_TRUE(of_exchange.ok() && of_fold.ok());
+      const Result<ChannelLimits> of_reduce = choose_reduce_channels(all_channels / 2, num_peers, {});
+      ASSERT_TRUE(of_exchange.ok() && of_reduce.ok());
       expect_room(everything(num_ranks, of_exchange.value()), kMostWarpsPerBlock);
-      expect_room(everything(num_ranks, of_fold.value()), kMostWarpsPerLongReduceBlock);
+      expect_room(everything(num_ranks, of_reduce.value()), kMostWarpsPerLongReduceBlock);
       const uint32_t channels_of_messages =
           layout.value().traffic[static_cast<int>(TrafficClass::kPointToPoint)].num_channels - 1;
       const Result<ChannelLimits> of_message = choose_message_channels(channels_of_messages, {});

@@ -146,7 +146,7 @@ TEST_P(ZeroCopyExchanges, empty_messages_need_no_segment) {
   expect_states(*ranks_, 1, 0, "exchange");
 }
 
-TEST_P(ZeroCopyExchanges, the_own_block_may_stay_in_place) {
+TEST_P(ZeroCopyExchanges, the_own_message_may_stay_in_place) {
   constexpr size_t kBytes = 100'000;
   std::vector<DeviceBuffer> all;
   std::vector<Bytes> inputs;
