@@ -362,7 +362,7 @@ class Bench {
 
   void check_faults() {
     for (int rank = 0; rank < ranks_.size(); ++rank) {
-      const FaultReport& fault = ranks_.mailbox(rank).report;
+      const FaultReport& fault = ranks_.control(rank).report;
       if (fault.code != FaultCode::kNone)
         throw std::runtime_error("rank " + std::to_string(rank) + ": " + axon::testing::describe(fault));
     }

@@ -103,7 +103,7 @@ struct FaultReport {
 };
 
 // Pinned host memory, one a team: the host's word to the kernels, and theirs to the host.
-struct TeamMailbox {
+struct TeamControl {
   uint32_t abort;  // host → device: nonzero ends every wait
   uint32_t gone;   // host → device: bit r: rank r's process has ended, it writes no more
   FaultReport report;
@@ -175,13 +175,13 @@ struct DeviceTeam {
   TeamLayout layout;
   uint64_t timeout_ns;                          // longest wait of one kernel for its peers
   TeamState* state;                             // blocks[rank]
-  TeamMailbox* mailbox;                         // as this GPU sees it
+  TeamControl* control;                         // as this GPU sees it
   std::byte* blocks[kMaxTeamRanks];             // every rank's block, as mapped on this GPU; the own one included
   const SegmentEntry* segments[kMaxTeamRanks];  // of every other rank's process, on this GPU
 };
 
 static_assert(sizeof(SegmentPlace) == 8 && sizeof(SegmentEntry) == 16);
 static_assert(sizeof(DeviceDescriptor) == 8 && std::is_trivially_copyable_v<DeviceDescriptor>);
-static_assert(std::is_trivially_copyable_v<DeviceTeam> && std::is_trivially_copyable_v<TeamMailbox>);
+static_assert(std::is_trivially_copyable_v<DeviceTeam> && std::is_trivially_copyable_v<TeamControl>);
 
 }  // namespace axon

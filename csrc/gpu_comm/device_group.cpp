@@ -85,7 +85,7 @@ void DeviceGroup::build_team(Reach reach, const TeamLayout& layout) {
   team.num_ranks = communicator_.size();
   team.layout = layout;
   team.state = reinterpret_cast<TeamState*>(own);
-  team.mailbox = arena_->mailboxes(block_) + index_of(reach);
+  team.control = arena_->controls(block_) + index_of(reach);
   team.blocks[team.rank] = own;
 }
 
@@ -291,8 +291,8 @@ void DeviceGroup::abort(Status reason) noexcept {
     for (const auto& arrivals : watched_) arrivals->give_up();
   }
   for (const Reach team : kTeams) {
-    TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
-    std::atomic_ref(mailbox.abort).store(1, std::memory_order_relaxed);  // publishes nothing else
+    TeamControl& control = arena_->controls(block_)[index_of(team)];
+    std::atomic_ref(control.abort).store(1, std::memory_order_relaxed);  // publishes nothing else
   }
 }
 
@@ -328,8 +328,8 @@ bool DeviceGroup::tell_who_is_gone() noexcept {
     are_all &= is_gone;
   }
   for (const Reach team : kTeams) {
-    TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
-    std::atomic_ref(mailbox.gone).store(gone, std::memory_order_relaxed);  // publishes nothing else
+    TeamControl& control = arena_->controls(block_)[index_of(team)];
+    std::atomic_ref(control.gone).store(gone, std::memory_order_relaxed);  // publishes nothing else
   }
   return are_all;
 }
@@ -344,11 +344,11 @@ Status DeviceGroup::fault() noexcept {
   }
   if (!lost.ok()) abort(std::move(lost));
   for (const Reach team : kTeams) {
-    const TeamMailbox& mailbox = arena_->mailboxes(block_)[index_of(team)];
-    Status found = fault_in(mailbox, communicator_.rank());
+    const TeamControl& control = arena_->controls(block_)[index_of(team)];
+    Status found = fault_in(control, communicator_.rank());
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);
-    if (found.code() == ErrorCode::kPeerLost) return loss_of(mailbox.report.peer).followed_by(found.message());
+    if (found.code() == ErrorCode::kPeerLost) return loss_of(control.report.peer).followed_by(found.message());
     if (found.code() != ErrorCode::kAborted || reason_.ok()) return found;
     return reason_.followed_by(found.message());
   }

@@ -41,12 +41,12 @@ static std::string describe(const DeviceDescriptor& call, uint32_t tag) {
   return text + ")";
 }
 
-Status fault_in(const TeamMailbox& mailbox, int rank) {
+Status fault_in(const TeamControl& control, int rank) {
   // Pairs with the kernel's release store, after all else of the report.
-  const auto& word = reinterpret_cast<const std::atomic<FaultCode>&>(mailbox.report.code);
+  const auto& word = reinterpret_cast<const std::atomic<FaultCode>&>(control.report.code);
   const FaultCode code = word.load(std::memory_order_acquire);
   if (code == FaultCode::kNone) return Status();
-  const FaultReport& report = mailbox.report;
+  const FaultReport& report = control.report;
   const std::string peer = "rank " + std::to_string(report.peer);
   const std::string ours = describe(report.ours, report.our_tag);
   switch (code) {

@@ -7,6 +7,6 @@
 namespace axon {
 
 // The first fault of a team, if there is one; `rank` is whose team it is. Cheap where there is none.
-Status fault_in(const TeamMailbox& mailbox, int rank);
+Status fault_in(const TeamControl& control, int rank);
 
 }  // namespace axon

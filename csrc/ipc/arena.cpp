@@ -88,10 +88,10 @@ void Arena::give_back_unused() noexcept {
   }
 }
 
-Arena::Arena(int device, size_t num_units, PinnedMemory mailboxes)
+Arena::Arena(int device, size_t num_units, PinnedMemory controls)
     : device_(device),
       num_bytes_(num_units * BlockAllocator::kUnit),
-      mailboxes_(std::move(mailboxes)),
+      controls_(std::move(controls)),
       incarnation_(random_number()),
       blocks_(kTableBytes, num_bytes_) {}
 
@@ -102,9 +102,9 @@ Result<std::unique_ptr<Arena>> Arena::create(int device) {
   }
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device);
-  Result<PinnedMemory> mailboxes = PinnedMemory::allocate(2 * num_units * sizeof(TeamMailbox));
-  if (!mailboxes.ok()) return std::move(mailboxes.status());
-  std::unique_ptr<Arena> arena(new Arena(device, num_units, std::move(mailboxes).value()));
+  Result<PinnedMemory> controls = PinnedMemory::allocate(2 * num_units * sizeof(TeamControl));
+  if (!controls.ok()) return std::move(controls.status());
+  std::unique_ptr<Arena> arena(new Arena(device, num_units, std::move(controls).value()));
   AXON_TRY(arena->open());
   return arena;
 }
@@ -187,7 +187,7 @@ Result<ArenaBlock> Arena::take() {
     if (!std::exchange(has_told_, true)) log::info(full.message() + ". Further groups use host memory");
     return full.clone();
   }
-  std::memset(mailboxes(*block), 0, 2 * sizeof(TeamMailbox));
+  std::memset(controls(*block), 0, 2 * sizeof(TeamControl));
   AXON_TRY(clear(row_of(*block) * sizeof(Row), sizeof(Row)));
   AXON_TRY(clear(block->offset, block->num_bytes));
   AXON_TRY(upkeep_->view().synchronize());
@@ -317,8 +317,8 @@ Status Arena::map(ArenaView& view, const DeviceCard& card) const {
   return Status();
 }
 
-TeamMailbox* Arena::mailboxes(ArenaBlock block) const noexcept {
-  return reinterpret_cast<TeamMailbox*>(mailboxes_.data()) + 2 * row_of(block);
+TeamControl* Arena::controls(ArenaBlock block) const noexcept {
+  return reinterpret_cast<TeamControl*>(controls_.data()) + 2 * row_of(block);
 }
 
 }  // namespace axon

@@ -83,10 +83,10 @@ class Arena {
   // Of all groups on this device.
   LaunchLedger& launches() noexcept { return launches_; }
   // Pinned, and zeros, as long as the block is taken: two a block.
-  TeamMailbox* mailboxes(ArenaBlock block) const noexcept;
+  TeamControl* controls(ArenaBlock block) const noexcept;
 
  private:
-  Arena(int device, size_t num_units, PinnedMemory mailboxes);
+  Arena(int device, size_t num_units, PinnedMemory controls);
   static Result<std::unique_ptr<Arena>> create(int device);
   static const Arena* find(uint64_t incarnation);
   Status open();
@@ -104,7 +104,7 @@ class Arena {
 
   const int device_;
   const size_t num_bytes_;
-  const PinnedMemory mailboxes_;
+  const PinnedMemory controls_;
   const uint64_t incarnation_;
   DeviceUuid uuid_{};
   LaunchLedger launches_;

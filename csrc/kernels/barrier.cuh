@@ -57,7 +57,7 @@ __device__ __noinline__ inline bool guard(const EpochContext& context, const LlP
   const uint64_t begin = global_timer();
   for (uint32_t num_polls = 1; !is_of(load_packet(packet), context.epoch); ++num_polls) {
     if (num_polls % kPollsPerLook != 0) continue;
-    const bool is_gone = (load_relaxed(&context.team.mailbox->gone) >> peer & 1) != 0;
+    const bool is_gone = (load_relaxed(&context.team.control->gone) >> peer & 1) != 0;
     if (is_gone || global_timer() - begin > kLongestNs) return false;
   }
   return true;

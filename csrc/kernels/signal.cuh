@@ -27,7 +27,7 @@ __device__ __forceinline__ void advance_epoch(const DeviceTeam& team, uint32_t e
 __device__ __noinline__ inline void report_fault(const DeviceTeam& team, const FaultReport& found) {
   const auto code = static_cast<uint32_t>(found.code);
   if (atomicCAS(&team.state->fault, uint32_t{0}, code) != 0) return;
-  FaultReport& report = team.mailbox->report;
+  FaultReport& report = team.control->report;
   report.peer = found.peer;
   report.sequence = found.sequence;
   report.ours = found.ours;
@@ -67,8 +67,8 @@ class SpinWait {
   static constexpr uint32_t kPollsPerHostCheck = 4096;
 
   __device__ __forceinline__ FaultCode look_at_host(int missing) {
-    if (load_relaxed(&team_.mailbox->abort) != 0) return FaultCode::kAborted;
-    const uint32_t gone = load_relaxed(&team_.mailbox->gone);
+    if (load_relaxed(&team_.control->abort) != 0) return FaultCode::kAborted;
+    const uint32_t gone = load_relaxed(&team_.control->gone);
     if ((gone >> missing & was_gone_ >> missing & 1) != 0) return FaultCode::kGone;
     was_gone_ = gone;
     const uint64_t now = global_timer();

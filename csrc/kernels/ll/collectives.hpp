@@ -5,7 +5,7 @@
 //   AXON_TRY(ll_all_reduce_one_shot(team, {.input = in, .output = out, .num_elements = n, …}, stream));
 //
 // They fail without launching when an argument is unsupported or needs more packets than the team has (the *_packets
-// functions tell). What goes wrong on the device stands in the team's mailbox; the output is then undefined.
+// functions tell). What goes wrong on the device stands in the team's control; the output is then undefined.
 #pragma once
 
 #include "base/data_type.hpp"

@@ -6,7 +6,7 @@
 //
 // Kernels of one team and traffic class run one after the other, in the same order on all ranks that they connect; the
 // caller sees to that, by streams and events. They fail without launching when an argument is unsupported. What goes
-// wrong on the device stands in the team's mailbox; the output is then undefined.
+// wrong on the device stands in the team's control; the output is then undefined.
 #pragma once
 
 #include <array>

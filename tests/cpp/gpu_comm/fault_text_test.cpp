@@ -23,44 +23,44 @@ TEST(FaultText, no_fault_is_ok) {
 }
 
 TEST(FaultText, a_timeout_names_operation_and_rank) {
-  TeamMailbox mailbox{};
-  mailbox.report.code = FaultCode::kTimeout;
-  mailbox.report.peer = 3;
-  mailbox.report.ours = descriptor(DeviceOperation::kAllReduceTwoShot, Reduction::kSum, 4096);
-  const Status fault = fault_in(mailbox, 0);
+  TeamControl control{};
+  control.report.code = FaultCode::kTimeout;
+  control.report.peer = 3;
+  control.report.ours = descriptor(DeviceOperation::kAllReduceTwoShot, Reduction::kSum, 4096);
+  const Status fault = fault_in(control, 0);
   EXPECT_EQ(fault.code(), ErrorCode::kTimeout);
   EXPECT_EQ(fault.message(),
             "all_reduce (float32, 1024 elements, SUM): Timed out on the GPU. Still awaited here: rank 3.");
 }
 
 TEST(FaultText, what_was_aborted_says_what_it_was_and_for_whom_it_waited) {
-  TeamMailbox mailbox{};
-  mailbox.report.code = FaultCode::kAborted;
-  mailbox.report.peer = 1;
-  mailbox.report.ours = descriptor(DeviceOperation::kPointToPoint, Reduction::kNone, 400);
-  const Status fault = fault_in(mailbox, 0);
+  TeamControl control{};
+  control.report.code = FaultCode::kAborted;
+  control.report.peer = 1;
+  control.report.ours = descriptor(DeviceOperation::kPointToPoint, Reduction::kNone, 400);
+  const Status fault = fault_in(control, 0);
   EXPECT_EQ(fault.code(), ErrorCode::kAborted);
   EXPECT_EQ(fault.message(), "send or receive (float32, 100 elements, tag 0) was waiting for rank 1 on the GPU");
 }
 
 TEST(FaultText, a_process_that_has_ended_is_said_to_have) {
-  TeamMailbox mailbox{};
-  mailbox.report.code = FaultCode::kGone;
-  mailbox.report.peer = 2;
-  mailbox.report.ours = descriptor(DeviceOperation::kAllReduce, Reduction::kMax, 8);
-  const Status fault = fault_in(mailbox, 0);
+  TeamControl control{};
+  control.report.code = FaultCode::kGone;
+  control.report.peer = 2;
+  control.report.ours = descriptor(DeviceOperation::kAllReduce, Reduction::kMax, 8);
+  const Status fault = fault_in(control, 0);
   EXPECT_EQ(fault.code(), ErrorCode::kPeerLost);
   EXPECT_EQ(fault.message(),
             "all_reduce (float32, 2 elements, MAX) was waiting for rank 2 on the GPU, whose process has ended");
 }
 
 TEST(FaultText, a_mismatch_names_both_sides) {
-  TeamMailbox mailbox{};
-  mailbox.report.code = FaultCode::kMismatch;
-  mailbox.report.peer = 1;
-  mailbox.report.ours = descriptor(DeviceOperation::kAllReduce, Reduction::kMax, 8);
-  mailbox.report.theirs = descriptor(DeviceOperation::kBarrier, Reduction::kNone, 0);
-  const Status fault = fault_in(mailbox, 2);
+  TeamControl control{};
+  control.report.code = FaultCode::kMismatch;
+  control.report.peer = 1;
+  control.report.ours = descriptor(DeviceOperation::kAllReduce, Reduction::kMax, 8);
+  control.report.theirs = descriptor(DeviceOperation::kBarrier, Reduction::kNone, 0);
+  const Status fault = fault_in(control, 2);
   EXPECT_EQ(fault.code(), ErrorCode::kMismatch);
   EXPECT_EQ(fault.message(),
             "mismatched operations: rank 1 called barrier, rank 2 called all_reduce (float32, 2 elements, MAX)");
@@ -72,27 +72,27 @@ TEST(FaultText, products_are_told_apart_by_what_they_move_and_share) {
   };
   const auto digest = [](uint64_t bits) { return std::to_string(Announcement::from_bits(bits).digest); };
   const uint64_t mine = announced(uint64_t{32} << 20, 40), others = announced(uint64_t{32} << 20, 60);
-  TeamMailbox mailbox{};
-  mailbox.report.code = FaultCode::kMismatch;
-  mailbox.report.peer = 1;
-  mailbox.report.ours = descriptor(DeviceOperation::kAllGatherMatmul, Reduction::kNone, mine);
-  mailbox.report.theirs = descriptor(DeviceOperation::kMatmulReduceScatter, Reduction::kNone, others);
+  TeamControl control{};
+  control.report.code = FaultCode::kMismatch;
+  control.report.peer = 1;
+  control.report.ours = descriptor(DeviceOperation::kAllGatherMatmul, Reduction::kNone, mine);
+  control.report.theirs = descriptor(DeviceOperation::kMatmulReduceScatter, Reduction::kNone, others);
   EXPECT_NE(digest(mine), digest(others));
-  EXPECT_EQ(fault_in(mailbox, 0).message(),
+  EXPECT_EQ(fault_in(control, 0).message(),
             "mismatched operations: rank 1 called matmul_reduce_scatter (float32, 32 MiB in all, digest of sizes " +
                 digest(others) + "), rank 0 called all_gather_matmul (float32, 32 MiB in all, digest of sizes " +
                 digest(mine) + ")");
 }
 
 TEST(FaultText, messages_are_told_apart_by_their_tags) {
-  TeamMailbox mailbox{};
-  mailbox.report.code = FaultCode::kMismatch;
-  mailbox.report.peer = 1;
-  mailbox.report.ours = descriptor(DeviceOperation::kPointToPoint, Reduction::kNone, 8);
-  mailbox.report.theirs = mailbox.report.ours;
-  mailbox.report.our_tag = 5;
-  mailbox.report.their_tag = 6;
-  const std::string text = fault_in(mailbox, 0).message();
+  TeamControl control{};
+  control.report.code = FaultCode::kMismatch;
+  control.report.peer = 1;
+  control.report.ours = descriptor(DeviceOperation::kPointToPoint, Reduction::kNone, 8);
+  control.report.theirs = control.report.ours;
+  control.report.our_tag = 5;
+  control.report.their_tag = 6;
+  const std::string text = fault_in(control, 0).message();
   EXPECT_NE(text.find("tag 5"), std::string::npos) << text;
   EXPECT_NE(text.find("tag 6"), std::string::npos) << text;
 }

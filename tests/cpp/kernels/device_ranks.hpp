@@ -52,8 +52,8 @@ inline std::string describe(const FaultReport& report) {
          std::to_string(report.their_tag);
 }
 
-inline FaultCode code_of(TeamMailbox& mailbox) {
-  return std::atomic_ref(mailbox.report.code).load(std::memory_order_acquire);  // pairs with report_fault
+inline FaultCode code_of(TeamControl& control) {
+  return std::atomic_ref(control.report.code).load(std::memory_order_acquire);  // pairs with report_fault
 }
 
 struct TeamOptions {
@@ -69,7 +69,7 @@ inline DeviceTeam team_without_memory() {
           .layout = require(lay_out(2, kMinBlockBytes)),
           .timeout_ns = 1,
           .state = nullptr,
-          .mailbox = nullptr,
+          .control = nullptr,
           .blocks = {},
           .segments = {}};
 }
@@ -86,7 +86,7 @@ class DeviceRanks {
                            .layout = layout,
                            .timeout_ns = options.timeout_ns,
                            .state = reinterpret_cast<TeamState*>(ranks_[rank].block.data()),
-                           .mailbox = reinterpret_cast<TeamMailbox*>(ranks_[rank].mailbox.data()),
+                           .control = reinterpret_cast<TeamControl*>(ranks_[rank].control.data()),
                            .blocks = {},
                            .segments = {}};
       for (int peer = 0; peer < size(); ++peer) {
@@ -100,7 +100,7 @@ class DeviceRanks {
   int device(int rank) const { return devices_[rank]; }
   const DeviceTeam& team(int rank) const { return ranks_[rank].team; }
   StreamView stream(int rank) const { return ranks_[rank].stream; }
-  TeamMailbox& mailbox(int rank) { return *ranks_[rank].team.mailbox; }
+  TeamControl& control(int rank) { return *ranks_[rank].team.control; }
 
   // Calls visit(rank) with the rank's device current.
   template <typename Visitor>
@@ -144,7 +144,7 @@ class DeviceRanks {
   // After synchronize().
   void expect_no_faults() const {
     for (int rank = 0; rank < size(); ++rank) {
-      const FaultReport& report = ranks_[rank].team.mailbox->report;
+      const FaultReport& report = ranks_[rank].team.control->report;
       EXPECT_EQ(report.code, FaultCode::kNone) << "rank " << rank << " of " << size() << " " << describe(report);
     }
   }
@@ -153,7 +153,7 @@ class DeviceRanks {
   struct Rank {
     DeviceMemory block;
     DeviceMemory tables;  // of segments, one a peer
-    PinnedMemory mailbox;
+    PinnedMemory control;
     Stream stream;
     DeviceTeam team;
     uint64_t num_segments = 0;
@@ -166,7 +166,7 @@ class DeviceRanks {
     for (const int peer : devices_) require(enable_peer_access(device, peer));
     ranks_.push_back({require(DeviceMemory::allocate(options.block_bytes)),
                       require(DeviceMemory::allocate(devices_.size() * kSegmentSlots * sizeof(SegmentEntry))),
-                      require(PinnedMemory::allocate(sizeof(TeamMailbox))),
+                      require(PinnedMemory::allocate(sizeof(TeamControl))),
                       require(Stream::create()),
                       {},
                       0});

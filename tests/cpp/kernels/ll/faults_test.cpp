@@ -36,7 +36,7 @@ class LlFaults : public LayoutTest {
     DeviceRanks fresh(GetParam().devices());
     enqueue(fresh, fresh.size());
     fresh.synchronize();
-    for (int rank = 0; rank < fresh.size(); ++rank) EXPECT_EQ(code_of(fresh.mailbox(rank)), FaultCode::kNone);
+    for (int rank = 0; rank < fresh.size(); ++rank) EXPECT_EQ(code_of(fresh.control(rank)), FaultCode::kNone);
   }
 
   std::vector<DeviceMemory> buffers_;
@@ -47,9 +47,9 @@ TEST_P(LlFaults, missing_rank_times_out_and_is_named) {
   enqueue(ranks, ranks.size() - 1);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
-    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kTimeout);
-    EXPECT_EQ(ranks.mailbox(rank).report.peer, ranks.size() - 1);
-    EXPECT_EQ(ranks.mailbox(rank).report.sequence, 1u);
+    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kTimeout);
+    EXPECT_EQ(ranks.control(rank).report.peer, ranks.size() - 1);
+    EXPECT_EQ(ranks.control(rank).report.sequence, 1u);
   }
   expect_usable();
 }
@@ -58,17 +58,17 @@ TEST_P(LlFaults, abort_ends_the_wait_and_all_later_launches) {
   DeviceRanks ranks(GetParam().devices(), {.timeout_ns = 60'000'000'000});
   for (int operation = 0; operation < 100; ++operation) enqueue(ranks, ranks.size() - 1);
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    std::atomic_ref(ranks.mailbox(rank).abort).store(1, std::memory_order_release);
+    std::atomic_ref(ranks.control(rank).abort).store(1, std::memory_order_release);
   }
   ranks.synchronize();
-  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kAborted);
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kAborted);
   expect_usable();
 }
 
-// In everybody else's mailbox, by the host that has seen it.
+// In everybody else's control, by the host that has seen it.
 void say_that_last_has_ended(DeviceRanks& ranks) {
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
-    std::atomic_ref(ranks.mailbox(rank).gone).store(1u << (ranks.size() - 1), std::memory_order_release);
+    std::atomic_ref(ranks.control(rank).gone).store(1u << (ranks.size() - 1), std::memory_order_release);
   }
 }
 
@@ -78,8 +78,8 @@ TEST_P(LlFaults, a_rank_whose_process_has_ended_is_named) {
   say_that_last_has_ended(ranks);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
-    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kGone);
-    EXPECT_EQ(ranks.mailbox(rank).report.peer, ranks.size() - 1);
+    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kGone);
+    EXPECT_EQ(ranks.control(rank).report.peer, ranks.size() - 1);
   }
   expect_usable();
 }
@@ -98,7 +98,7 @@ TEST_P(LlFaults, what_it_had_sent_before_is_taken) {
   say_that_last_has_ended(ranks);
   for (int rank = 0; rank < last; ++rank) launch(rank);
   ranks.synchronize();
-  for (int rank = 0; rank <= last; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kNone);
+  for (int rank = 0; rank <= last; ++rank) EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kNone);
 }
 
 TEST_P(LlFaults, mismatch_is_seen_by_both_sides) {
@@ -112,8 +112,8 @@ TEST_P(LlFaults, mismatch_is_seen_by_both_sides) {
   });
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    ASSERT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
-    const FaultReport& report = ranks.mailbox(rank).report;
+    ASSERT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
+    const FaultReport& report = ranks.control(rank).report;
     EXPECT_EQ(report.ours.num_bytes, rank == odd ? 4004u : 4000u);
     EXPECT_EQ(report.theirs.num_bytes, rank == odd ? 4000u : 4004u);
     if (rank != odd) {

@@ -56,11 +56,11 @@ TEST_P(Ll128Faults, missing_rank_times_out_and_is_named) {
   for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
-    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kTimeout);
-    EXPECT_GE(ranks.mailbox(rank).report.peer, 0);
-    EXPECT_EQ(ranks.mailbox(rank).report.ours.num_bytes, kElements * 4);
+    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kTimeout);
+    EXPECT_GE(ranks.control(rank).report.peer, 0);
+    EXPECT_EQ(ranks.control(rank).report.ours.num_bytes, kElements * 4);
     if (ranks.size() == 2) {
-      EXPECT_EQ(ranks.mailbox(rank).report.peer, 1);
+      EXPECT_EQ(ranks.control(rank).report.peer, 1);
     }
   }
   expect_usable();
@@ -72,10 +72,10 @@ TEST_P(Ll128Faults, abort_ends_the_wait_and_all_later_launches) {
     for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
   }
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    std::atomic_ref(ranks.mailbox(rank).abort).store(1, std::memory_order_release);
+    std::atomic_ref(ranks.control(rank).abort).store(1, std::memory_order_release);
   }
   ranks.synchronize();
-  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kAborted);
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kAborted);
   expect_usable();
 }
 
@@ -85,14 +85,14 @@ TEST_P(Ll128Faults, a_rank_whose_process_has_ended_is_named) {
   const int last = ranks.size() - 1;
   for (int rank = 0; rank < last; ++rank) all_reduce(ranks, rank);
   for (int rank = 0; rank < last; ++rank) {
-    std::atomic_ref(ranks.mailbox(rank).gone).store(1u << last, std::memory_order_release);
+    std::atomic_ref(ranks.control(rank).gone).store(1u << last, std::memory_order_release);
   }
-  const auto has_fault = [&](int rank) { return code_of(ranks.mailbox(rank)) != FaultCode::kNone; };
+  const auto has_fault = [&](int rank) { return code_of(ranks.control(rank)) != FaultCode::kNone; };
   while (!has_fault(0)) std::this_thread::yield();
-  EXPECT_EQ(code_of(ranks.mailbox(0)), FaultCode::kGone);
-  EXPECT_EQ(ranks.mailbox(0).report.peer, last);
+  EXPECT_EQ(code_of(ranks.control(0)), FaultCode::kGone);
+  EXPECT_EQ(ranks.control(0).report.peer, last);
   for (int rank = 0; rank < last; ++rank) {
-    std::atomic_ref(ranks.mailbox(rank).abort).store(1, std::memory_order_release);
+    std::atomic_ref(ranks.control(rank).abort).store(1, std::memory_order_release);
   }
   ranks.synchronize();
   expect_usable();
@@ -104,8 +104,8 @@ TEST_P(Ll128Faults, mismatch_is_seen_by_both_sides) {
   for (int rank = 0; rank < ranks.size(); ++rank) all_reduce(ranks, rank, rank == odd ? kElements + 1 : kElements);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    ASSERT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
-    const FaultReport& report = ranks.mailbox(rank).report;
+    ASSERT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
+    const FaultReport& report = ranks.control(rank).report;
     EXPECT_EQ(report.ours.num_bytes, 4 * (rank == odd ? kElements + 1 : kElements));
     EXPECT_EQ(report.theirs.num_bytes, 4 * (rank == odd ? kElements : kElements + 1));
     if (rank != odd) {
@@ -132,7 +132,7 @@ TEST_P(Ll128Faults, mismatch_between_ll_and_ll128) {
   }
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
+    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
   }
   expect_usable();
 }
@@ -149,11 +149,11 @@ TEST_P(Ll128Faults, point_to_point_mismatch_names_tags) {
     if (rank < 2) require(ll128_exchange(ranks.team(rank), rank == 0 ? send : receive, ranks.stream(rank)));
   });
   ranks.synchronize();
-  EXPECT_EQ(code_of(ranks.mailbox(0)), FaultCode::kNone);
-  ASSERT_EQ(code_of(ranks.mailbox(1)), FaultCode::kMismatch);
-  EXPECT_EQ(ranks.mailbox(1).report.peer, 0);
-  EXPECT_EQ(ranks.mailbox(1).report.our_tag, 8u);
-  EXPECT_EQ(ranks.mailbox(1).report.their_tag, 7u);
+  EXPECT_EQ(code_of(ranks.control(0)), FaultCode::kNone);
+  ASSERT_EQ(code_of(ranks.control(1)), FaultCode::kMismatch);
+  EXPECT_EQ(ranks.control(1).report.peer, 0);
+  EXPECT_EQ(ranks.control(1).report.our_tag, 8u);
+  EXPECT_EQ(ranks.control(1).report.their_tag, 7u);
   expect_usable();
 }
 

@@ -183,7 +183,7 @@ TEST_P(ZeroCopyBroadcasts, abort_ends_all) {
     const Broadcast broadcast(*ranks_, with_blocks({10'000'000, 0, {}, 1}), random_);
     for (int number = 0; number < 200; ++number) broadcast.run();
     for (int rank = 0; rank < ranks_->size(); ++rank) {
-      if (of_all || rank == 1) std::atomic_ref(ranks_->mailbox(rank).abort).store(1, std::memory_order_release);
+      if (of_all || rank == 1) std::atomic_ref(ranks_->control(rank).abort).store(1, std::memory_order_release);
     }
     ranks_->synchronize();
   }

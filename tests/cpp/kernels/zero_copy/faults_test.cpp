@@ -78,9 +78,9 @@ TEST_P(ZeroCopyFaults, missing_rank_times_out_and_is_named) {
   for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
-    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kTimeout);
-    EXPECT_EQ(ranks.mailbox(rank).report.peer, ranks.size() - 1);
-    EXPECT_EQ(ranks.mailbox(rank).report.ours.num_bytes, kElements * 4);
+    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kTimeout);
+    EXPECT_EQ(ranks.control(rank).report.peer, ranks.size() - 1);
+    EXPECT_EQ(ranks.control(rank).report.ours.num_bytes, kElements * 4);
   }
   expect_untouched(ranks);
   expect_usable();
@@ -92,10 +92,10 @@ TEST_P(ZeroCopyFaults, abort_ends_the_wait_and_all_later_launches) {
     for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
   }
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    std::atomic_ref(ranks.mailbox(rank).abort).store(1, std::memory_order_release);
+    std::atomic_ref(ranks.control(rank).abort).store(1, std::memory_order_release);
   }
   ranks.synchronize();
-  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kAborted);
+  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kAborted);
   expect_untouched(ranks);
   expect_usable();
 }
@@ -106,8 +106,8 @@ TEST_P(ZeroCopyFaults, mismatch_is_seen_by_both_sides) {
   for (int rank = 0; rank < ranks.size(); ++rank) all_reduce(ranks, rank, rank == odd ? kElements - 1 : kElements);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    ASSERT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
-    const FaultReport& report = ranks.mailbox(rank).report;
+    ASSERT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
+    const FaultReport& report = ranks.control(rank).report;
     EXPECT_EQ(report.ours.num_bytes, 4 * (rank == odd ? kElements - 1 : kElements));
     EXPECT_EQ(report.theirs.num_bytes, 4 * (rank == odd ? kElements : kElements - 1));
   }
@@ -132,7 +132,7 @@ TEST_P(ZeroCopyFaults, mismatch_between_ll_and_zero_copy_kernels) {
   }
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(code_of(ranks.mailbox(rank)), FaultCode::kMismatch) << "rank " << rank;
+    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
   }
   expect_untouched(ranks);
   expect_usable();
@@ -282,10 +282,10 @@ class ZeroCopyGuards : public ::testing::Test {
 
   // The host knows of the failure while the kernel still runs.
   void await_report() {
-    while (code_of(ranks_->mailbox(0)) == FaultCode::kNone && Clock::now() - began_ < kLongestGuard) {
+    while (code_of(ranks_->control(0)) == FaultCode::kNone && Clock::now() - began_ < kLongestGuard) {
       std::this_thread::yield();
     }
-    EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+    EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kTimeout);
     EXPECT_EQ(cudaStreamQuery(ranks_->stream(0).get()), cudaErrorNotReady);
   }
 
@@ -323,8 +323,8 @@ TEST_F(ZeroCopyGuards, a_peer_that_has_not_done_its_part_is_missed) {
   puppets_[1]->leave(0);
   launch();
   expect_end_before_the_guard_gives_up();
-  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
-  EXPECT_EQ(ranks_->mailbox(0).report.peer, 1);
+  EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kTimeout);
+  EXPECT_EQ(ranks_->control(0).report.peer, 1);
 }
 
 TEST_F(ZeroCopyGuards, a_peer_that_is_late_to_end_is_waited_for) {
@@ -357,7 +357,7 @@ TEST_F(ZeroCopyGuards, who_has_agreed_waits_even_without_having_heard_all) {
   puppets_[1]->agree();
   launch();
   await_report();
-  EXPECT_EQ(ranks_->mailbox(0).report.peer, 2);
+  EXPECT_EQ(ranks_->control(0).report.peer, 2);
   puppets_[1]->leave(0);
   puppets_[2]->leave(0);
   expect_end_before_the_guard_gives_up();
@@ -400,7 +400,7 @@ TEST_F(ZeroCopyGuards, a_root_that_falls_silent_is_missed) {
   }
   launch_broadcast();
   await_report();
-  EXPECT_EQ(ranks_->mailbox(0).report.peer, 1);
+  EXPECT_EQ(ranks_->control(0).report.peer, 1);
   for (const int rank : {1, 2}) puppets_[rank]->leave(0);
   expect_end_before_the_guard_gives_up();
   targets_[2].expect_contents(Bytes(kBytes, std::byte{0xA5}), "peer");
@@ -408,12 +408,12 @@ TEST_F(ZeroCopyGuards, a_root_that_falls_silent_is_missed) {
 
 TEST_F(ZeroCopyGuards, a_process_that_has_ended_is_not_waited_for) {
   set_up_ranks(2);
-  std::atomic_ref(ranks_->mailbox(0).gone).store(1u << 1, std::memory_order_release);
+  std::atomic_ref(ranks_->control(0).gone).store(1u << 1, std::memory_order_release);
   announce(1);
   puppets_[1]->agree();
   launch();
   expect_end_before_the_guard_gives_up();
-  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kGone);
+  EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kGone);
 }
 
 TEST_F(ZeroCopyGuards, the_guard_gives_up) {
@@ -423,7 +423,7 @@ TEST_F(ZeroCopyGuards, the_guard_gives_up) {
   launch();
   require(ranks_->stream(0).synchronize());
   EXPECT_GE(Clock::now() - began_, kLongestGuard);
-  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
+  EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kTimeout);
 }
 
 TEST_F(ZeroCopyGuards, who_has_not_agreed_does_not_wait) {
@@ -431,8 +431,8 @@ TEST_F(ZeroCopyGuards, who_has_not_agreed_does_not_wait) {
   announce(1);  // 2 never does
   launch();
   expect_end_before_the_guard_gives_up();
-  EXPECT_EQ(code_of(ranks_->mailbox(0)), FaultCode::kTimeout);
-  EXPECT_EQ(ranks_->mailbox(0).report.peer, 2);
+  EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kTimeout);
+  EXPECT_EQ(ranks_->control(0).report.peer, 2);
 }
 
 }  // namespace

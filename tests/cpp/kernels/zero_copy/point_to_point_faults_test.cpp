@@ -72,8 +72,8 @@ class MessageFaults : public LayoutTest {
     began_ = Clock::now();
   }
 
-  FaultCode code(int rank) { return code_of(ranks_->mailbox(rank)); }
-  const FaultReport& report(int rank) { return ranks_->mailbox(rank).report; }
+  FaultCode code(int rank) { return code_of(ranks_->control(rank)); }
+  const FaultReport& report(int rank) { return ranks_->control(rank).report; }
 
   void expect_mismatch(int rank, End ours, End theirs) {
     ASSERT_EQ(code(rank), FaultCode::kMismatch) << "rank " << rank;
@@ -166,11 +166,11 @@ TEST_P(MessageFaults, a_receiver_that_has_given_up_is_not_written_to) {
 TEST_P(MessageFaults, abort_ends_the_wait_and_all_later_launches) {
   set_up_ranks(60'000'000'000);
   for (int operation = 0; operation < 100; ++operation) receive();
-  std::atomic_ref(ranks_->mailbox(1).abort).store(1, std::memory_order_release);
+  std::atomic_ref(ranks_->control(1).abort).store(1, std::memory_order_release);
   require(ranks_->stream(1).synchronize());
   EXPECT_EQ(code(1), FaultCode::kAborted);
   for (int operation = 0; operation < 100; ++operation) send();
-  std::atomic_ref(ranks_->mailbox(0).abort).store(1, std::memory_order_release);
+  std::atomic_ref(ranks_->control(0).abort).store(1, std::memory_order_release);
   ranks_->synchronize();
   EXPECT_EQ(code(0), FaultCode::kAborted);
   expect_untouched();
@@ -233,7 +233,7 @@ TEST_P(MessageFaults, a_sender_that_is_late_to_end_is_waited_for) {
 
 TEST_P(MessageFaults, a_process_that_has_ended_is_not_waited_for) {
   set_up_ranks(kShortTimeoutNs);
-  std::atomic_ref(ranks_->mailbox(1).gone).store(1u << 0, std::memory_order_release);
+  std::atomic_ref(ranks_->control(1).gone).store(1u << 0, std::memory_order_release);
   claim();
   receive();
   expect_end_before_the_guard_gives_up(FaultCode::kGone);
