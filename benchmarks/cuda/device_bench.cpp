@@ -1,6 +1,6 @@
 // Time of the device's collectives: one process, a GPU a rank, every result checked.
 //
-//   device_bench [RANKS] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--block BYTES]
+//   device_bench [RANKS] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--slice BYTES]
 //                       [--misalignment BYTES] [--shapes LxW,LxW,…]
 //
 // JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (channels a link x
@@ -38,7 +38,7 @@ struct Options {
   std::string works;
   size_t from = 1 << 10;
   size_t to = size_t{256} << 20;
-  size_t block_bytes = size_t{16} << 20;
+  size_t slice_bytes = size_t{16} << 20;
   size_t misalignment = 0;
   std::vector<Shape> shapes;
 };
@@ -283,7 +283,7 @@ float expected(Result16 result, size_t index, size_t shard, int rank, int num_ra
 class Bench {
  public:
   explicit Bench(const Options& options)
-      : options_(options), ranks_(devices(options), {.block_bytes = options.block_bytes}) {
+      : options_(options), ranks_(devices(options), {.slice_bytes = options.slice_bytes}) {
     std::vector<uint16_t> elements(options.to / 2);
     ranks_.for_each([&](int rank) {
       require(load_kernels(ranks_.size()));
@@ -451,7 +451,7 @@ Options parse(int argc, char** argv) {
     if (name == "--from") options.from = std::stoull(value);
     if (name == "--to") options.to = std::stoull(value);
     if (name == "--misalignment") options.misalignment = std::stoull(value);
-    if (name == "--block") options.block_bytes = std::stoull(value);
+    if (name == "--slice") options.slice_bytes = std::stoull(value);
     if (name != "--shapes") continue;
     for (size_t begin = 0; begin < value.size(); begin = value.find(',', begin) + 1) {
       options.shapes.push_back({std::stoi(value.substr(begin)), std::stoi(value.substr(value.find('x', begin) + 1))});

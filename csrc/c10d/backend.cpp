@@ -225,7 +225,7 @@ void AxonBackend::resume() {
 std::unordered_map<std::string, uint64_t> AxonBackend::getMemoryStats() {
   const std::lock_guard lock(cuda_side_mutex_);
   const CudaSide::Memory memory = owned_cuda_side_ ? owned_cuda_side_->memory() : CudaSide::Memory();
-  return {{"arena", memory.arena}, {"block", memory.block}, {"workspaces", memory.workspaces}};
+  return {{"arena", memory.arena}, {"block", memory.slice}, {"workspaces", memory.workspaces}};
 }
 
 }  // namespace axon

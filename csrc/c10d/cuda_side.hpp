@@ -59,7 +59,7 @@ class CudaSide {
   // What the group holds of the GPU, in bytes.
   struct Memory {
     uint64_t arena = 0;  // shared by the groups of this process
-    uint64_t block = 0;  // of the arena, this group's own
+    uint64_t slice = 0;  // of the arena, this group's own
     uint64_t workspaces = 0;
   };
   Memory memory();

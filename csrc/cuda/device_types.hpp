@@ -1,7 +1,7 @@
 // What host and kernels share: plain structs, no CUDA header, so that code built without CUDA can include it.
 //
-// Each rank of a team owns a *block* of device memory that all ranks map. Its layout is a pure function of the number
-// of ranks and the size, the same everywhere, so a peer's ring or packet is at `blocks[peer]` + offset. A block is all
+// Each rank of a team owns a *slice* of device memory that all ranks map. Its layout is a pure function of the number
+// of ranks and the size, the same everywhere, so a peer's ring or packet is at `slices[peer]` + offset. A slice is all
 // zeros before its first use. Two protocols, both with the readiness in the data, without fences:
 //
 // *Packets*, for small messages: 16 bytes that carry 8 bytes of data and the epoch twice, once in each half, because 8
@@ -12,7 +12,7 @@
 //
 // *Lines*, for the others: 128 bytes, 120 of data and the sequence number, stored as one by 8 threads of a warp. A warp
 // stores 8 lines, a *warp chunk*, at a time. A directed link has *channels*; a channel is a ring of chunks in the
-// receiver's block and a credit word in the sender's, which tells how many chunks the receiver has taken since the team
+// receiver's slice and a credit word in the sender's, which tells how many chunks the receiver has taken since the team
 // began.
 //
 // *Zero-copy* kernels, for large collectives, read and write the peers' tensors themselves. A tensor lies in a
@@ -109,7 +109,7 @@ struct TeamControl {
   FaultReport report;
 };
 
-// At the begin of the rank's own block. Between launches all epochs are equal.
+// At the begin of the rank's own slice. Between launches all epochs are equal.
 struct TeamState {
   uint32_t fault;           // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
   uint32_t must_fall_back;  // by a zero-copy kernel: whether the LL128 kernel behind it has something to do
@@ -121,7 +121,7 @@ struct TeamState {
 // Collectives and point-to-point messages have channels of their own, so their kernels may run side by side.
 enum class TrafficClass : uint8_t { kCollective = 0, kPointToPoint = 1 };
 
-// The channels of one traffic class in a rank's block: of every link from and to each of its num_ranks − 1 peers.
+// The channels of one traffic class in a rank's slice: of every link from and to each of its num_ranks − 1 peers.
 // Offsets in bytes.
 struct TrafficLayout {
   uint32_t num_channels;  // of a directed link
@@ -147,7 +147,7 @@ struct MessageCount {
   uint32_t num_left;  // warps that have done all they have to of the next
 };
 
-// What a rank and one of its peers tell each other of these, in the rank's block: packets that carry the message's
+// What a rank and one of its peers tell each other of these, in the rank's slice: packets that carry the message's
 // number as epoch. What the peer writes is in sectors apart from what only this rank does.
 struct alignas(128) Rendezvous {
   // Of a message to the peer:
@@ -161,7 +161,7 @@ struct alignas(128) Rendezvous {
 };
 
 struct TeamLayout {
-  uint64_t block_bytes;
+  uint64_t slice_bytes;
   uint64_t rendezvous;  // [rank] Rendezvous, the own one unused
   uint64_t packets;     // two regions
   uint32_t region_packets;
@@ -174,9 +174,9 @@ struct DeviceTeam {
   int32_t num_ranks;
   TeamLayout layout;
   uint64_t timeout_ns;                          // longest wait of one kernel for its peers
-  TeamState* state;                             // blocks[rank]
+  TeamState* state;                             // slices[rank]
   TeamControl* control;                         // as this GPU sees it
-  std::byte* blocks[kMaxTeamRanks];             // every rank's block, as mapped on this GPU; the own one included
+  std::byte* slices[kMaxTeamRanks];             // every rank's slice, as mapped on this GPU; the own one included
   const SegmentEntry* segments[kMaxTeamRanks];  // of every other rank's process, on this GPU
 };
 

@@ -28,11 +28,11 @@ static size_t index_of(Reach reach) noexcept {
   return static_cast<size_t>(reach) - static_cast<size_t>(Reach::kSmall);
 }
 
-// Where a team is in a block, and how much of it.
-static ArenaBlock part_of_block(Reach reach) noexcept {
-  static constexpr size_t kSmall = BlockAllocator::kSmallBlock;
+// Where a team is in a slice, and how much of it.
+static ArenaSlice part_of_slice(Reach reach) noexcept {
+  static constexpr size_t kSmall = SliceAllocator::kSmallSlice;
   if (reach == Reach::kSmall) return {.offset = 0, .num_bytes = kSmall};
-  return {.offset = kSmall, .num_bytes = BlockAllocator::kLargeBlock - kSmall};
+  return {.offset = kSmall, .num_bytes = SliceAllocator::kLargeSlice - kSmall};
 }
 
 DeviceGroup::DeviceGroup(Communicator& communicator, int device, std::chrono::milliseconds timeout, Event event)
@@ -45,16 +45,16 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicato
   Result<Event> event = Event::create_untimed();
   if (!event.ok()) return std::move(event.status());
   std::unique_ptr<DeviceGroup> group(new DeviceGroup(communicator, device, timeout, std::move(event).value()));
-  if (Status taken = group->take_block(); !taken.ok()) {
+  if (Status taken = group->take_slice(); !taken.ok()) {
     log::info("group '" + communicator.name() + "' sends CUDA tensors through host memory: " + taken.message());
-    group->without_block_ = std::move(taken);
+    group->without_slice_ = std::move(taken);
   }
-  group->edges_ = Edges::open(communicator, group->arena_, group->block_, round);
+  group->edges_ = Edges::open(communicator, group->arena_, group->slice_, round);
   communicator.accompany(group.get());
   return group;
 }
 
-Status DeviceGroup::take_block() {
+Status DeviceGroup::take_slice() {
   const int num_ranks = communicator_.size();
   if (num_ranks < 2 || num_ranks > kMaxTeamRanks) {
     return {ErrorCode::kInvalidArgument, "kernels serve groups of 2 to " + std::to_string(kMaxTeamRanks) + " ranks"};
@@ -65,38 +65,38 @@ Status DeviceGroup::take_block() {
   Result<Arena*> arena = Arena::of(device_);
   if (!arena.ok()) return std::move(arena.status());
   AXON_TRY(arena.value()->prepare(num_ranks));
-  Result<ArenaBlock> block = arena.value()->take();
-  if (!block.ok()) return std::move(block.status());
+  Result<ArenaSlice> slice = arena.value()->take();
+  if (!slice.ok()) return std::move(slice.status());
   arena_ = arena.value();
-  block_ = block.value();
+  slice_ = slice.value();
   for (const Reach reach : kTeams) {
-    const ArenaBlock part = part_of_block(reach);
+    const ArenaSlice part = part_of_slice(reach);
     Result<TeamLayout> layout = lay_out(num_ranks, part.num_bytes);
     if (!layout.ok()) return std::move(layout.status());
-    if (part.offset < block_.num_bytes) build_team(reach, layout.value());
+    if (part.offset < slice_.num_bytes) build_team(reach, layout.value());
   }
   return Status();
 }
 
 void DeviceGroup::build_team(Reach reach, const TeamLayout& layout) {
-  std::byte* const own = arena_->data() + block_.offset + part_of_block(reach).offset;
+  std::byte* const own = arena_->data() + slice_.offset + part_of_slice(reach).offset;
   DeviceTeam& team = teams_[index_of(reach)];
   team.rank = communicator_.rank();
   team.num_ranks = communicator_.size();
   team.layout = layout;
   team.state = reinterpret_cast<TeamState*>(own);
-  team.control = arena_->controls(block_) + index_of(reach);
-  team.blocks[team.rank] = own;
+  team.control = arena_->controls(slice_) + index_of(reach);
+  team.slices[team.rank] = own;
 }
 
-// Kernels that are still queued run on. Behind them the streams tell the owners of all blocks that this rank has left.
+// Kernels that are still queued run on. Behind them the streams tell the owners of all slices that this rank has left.
 DeviceGroup::~DeviceGroup() {
   communicator_.accompany(nullptr);
   edges_->close();
-  if (block_.num_bytes == 0) return;
+  if (slice_.num_bytes == 0) return;
   arena_->launches().forget(order_);
   arena_->leave({.rank = communicator_.rank(),
-                 .block = block_,
+                 .slice = slice_,
                  .owners = edges_->owners(),
                  .guests = edges_->guests(),
                  .graphs = order_.take_graphs()},
@@ -107,7 +107,7 @@ void DeviceGroup::connect(int rank, Reach reach) {
   const Resident resident = edges_->resident(rank);
   for (const Reach team : kTeams) {
     if (team > reach) continue;
-    teams_[index_of(team)].blocks[rank] = resident.arena->data() + resident.block.offset + part_of_block(team).offset;
+    teams_[index_of(team)].slices[rank] = resident.arena->data() + resident.slice.offset + part_of_slice(team).offset;
     teams_[index_of(team)].segments[rank] = resident.arena->segments();
   }
   connected_.fetch_or(1u << rank, std::memory_order_relaxed);
@@ -146,7 +146,7 @@ Result<bool> DeviceGroup::has_all_edges() {
 }
 
 Status DeviceGroup::obstacle_to(int peer) const {
-  return without_block_.ok() ? edges_->obstacle_to(peer) : without_block_.clone();
+  return without_slice_.ok() ? edges_->obstacle_to(peer) : without_slice_.clone();
 }
 
 Reach DeviceGroup::reach_for(const Operation& operation) const noexcept {
@@ -232,7 +232,7 @@ std::weak_ptr<void> DeviceGroup::graphs() const {
   return order_.graphs();
 }
 
-// What is sent to a rank that is gone would lie in its block for ever.
+// What is sent to a rank that is gone would lie in its slice for ever.
 Status DeviceGroup::check_addressee(const Operation& message) {
   if (message.direction != Direction::kSend) return Status();
   const std::lock_guard lock(fate_mutex_);
@@ -241,7 +241,7 @@ Status DeviceGroup::check_addressee(const Operation& message) {
   return {loss.code(), communicator_.signed_text(message.describe() + ": " + loss.message())};
 }
 
-// Pairs with large blocks are served before the others, by both of their ranks: the two launches cannot wait in a
+// Pairs with large slices are served before the others, by both of their ranks: the two launches cannot wait in a
 // circle.
 Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_points, StreamView stream) {
   const std::lock_guard lock(mutex_);
@@ -286,12 +286,12 @@ void DeviceGroup::abort() noexcept {
 void DeviceGroup::abort(Status reason) noexcept {
   {
     const std::lock_guard lock(fate_mutex_);
-    if (!reason_.ok() || block_.num_bytes == 0) return;
+    if (!reason_.ok() || slice_.num_bytes == 0) return;
     reason_ = std::move(reason);
     for (const auto& arrivals : watched_) arrivals->give_up();
   }
   for (const Reach team : kTeams) {
-    TeamControl& control = arena_->controls(block_)[index_of(team)];
+    TeamControl& control = arena_->controls(slice_)[index_of(team)];
     std::atomic_ref(control.abort).store(1, std::memory_order_relaxed);  // publishes nothing else
   }
 }
@@ -328,14 +328,14 @@ bool DeviceGroup::tell_who_is_gone() noexcept {
     are_all &= is_gone;
   }
   for (const Reach team : kTeams) {
-    TeamControl& control = arena_->controls(block_)[index_of(team)];
+    TeamControl& control = arena_->controls(slice_)[index_of(team)];
     std::atomic_ref(control.gone).store(gone, std::memory_order_relaxed);  // publishes nothing else
   }
   return are_all;
 }
 
 Status DeviceGroup::fault() noexcept {
-  if (block_.num_bytes == 0) return Status();
+  if (slice_.num_bytes == 0) return Status();
   Status lost;
   {
     const std::lock_guard lock(fate_mutex_);
@@ -344,7 +344,7 @@ Status DeviceGroup::fault() noexcept {
   }
   if (!lost.ok()) abort(std::move(lost));
   for (const Reach team : kTeams) {
-    const TeamControl& control = arena_->controls(block_)[index_of(team)];
+    const TeamControl& control = arena_->controls(slice_)[index_of(team)];
     Status found = fault_in(control, communicator_.rank());
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);

@@ -1,5 +1,5 @@
 // The GPU side of a communicator: its operations as kernels in the order of the caller's stream, eager or in CUDA
-// graphs, over blocks of the ranks' device arenas.
+// graphs, over slices of the ranks' device arenas.
 //
 //   Result<…> formed = DeviceGroup::form(communicator, device, timeout);   // at this rank's first CUDA tensor
 //   Result<bool> direct = group->has_all_edges();                          // once; point to point: has_edge(peer)
@@ -54,7 +54,7 @@ struct Meeting {
 
 class DeviceGroup final : public Companion {
  public:
-  // Takes a block of the device's arena and sends this rank's card to the others. Waits for nobody. `timeout` is for
+  // Takes a slice of the device's arena and sends this rank's card to the others. Waits for nobody. `timeout` is for
   // every later wait: the host's for a peer's card, and a kernel's for a peer where the operation brings none. `round`:
   // how often the communicator has given its GPU side up before, the same on all ranks.
   static Result<std::unique_ptr<DeviceGroup>> form(Communicator& communicator, int device,
@@ -102,8 +102,8 @@ class DeviceGroup final : public Companion {
   Result<uint64_t> num_zero_copy_messages() const { return total(&TeamState::num_zero_copy_messages); }
 
   // Of the GPU: the arena, which the process's groups share, and the group's part of it. 0: it has none.
-  size_t arena_bytes() const noexcept { return block_.num_bytes == 0 ? 0 : arena_->num_bytes(); }
-  size_t block_bytes() const noexcept { return block_.num_bytes; }
+  size_t arena_bytes() const noexcept { return slice_.num_bytes == 0 ? 0 : arena_->num_bytes(); }
+  size_t slice_bytes() const noexcept { return slice_.num_bytes; }
 
   // Ends what runs and all that comes. Idempotent, any thread.
   void abort() noexcept;
@@ -117,7 +117,7 @@ class DeviceGroup final : public Companion {
  private:
   DeviceGroup(Communicator& communicator, int device, std::chrono::milliseconds timeout, Event event);
 
-  Status take_block();
+  Status take_slice();
   Result<uint64_t> total(uint32_t TeamState::* counter) const;
   void build_team(Reach reach, const TeamLayout& layout);
   void connect(int rank, Reach reach);
@@ -135,12 +135,12 @@ class DeviceGroup final : public Companion {
   const int device_;
   const std::chrono::milliseconds timeout_;
   Arena* arena_ = nullptr;        // none: this rank reaches nobody
-  ArenaBlock block_;              // none without an arena
-  Status without_block_;          // why there is none
+  ArenaSlice slice_;              // none without an arena
+  Status without_slice_;          // why there is none
   std::shared_ptr<Edges> edges_;  // beside the engine, which has its letters under way
 
-  // A block holds two teams: one for which all blocks have room, and one for which the large ones have. Which one a
-  // pair, or the whole group, uses follows from the smallest block in it, so nobody's layout depends on what others
+  // A slice holds two teams: one for which all slices have room, and one for which the large ones have. Which one a
+  // pair, or the whole group, uses follows from the smallest slice in it, so nobody's layout depends on what others
   // got.
   static constexpr size_t kNumTeams = 2;
 

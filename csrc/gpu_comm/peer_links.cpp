@@ -14,25 +14,25 @@ namespace axon {
 // answer().
 static constexpr std::chrono::seconds kLongestAnswer{20};
 
-static Reach reach_of(const ArenaBlock& block) noexcept {
-  if (block.num_bytes >= BlockAllocator::kLargeBlock) return Reach::kLarge;
-  return block.num_bytes >= BlockAllocator::kSmallBlock ? Reach::kSmall : Reach::kNone;
+static Reach reach_of(const ArenaSlice& slice) noexcept {
+  if (slice.num_bytes >= SliceAllocator::kLargeSlice) return Reach::kLarge;
+  return slice.num_bytes >= SliceAllocator::kSmallSlice ? Reach::kSmall : Reach::kNone;
 }
 
-std::shared_ptr<Edges> Edges::open(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round) {
-  std::shared_ptr<Edges> edges(new Edges(communicator, arena, block, round));
+std::shared_ptr<Edges> Edges::open(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round) {
+  std::shared_ptr<Edges> edges(new Edges(communicator, arena, slice, round));
   edges->send_cards();
   return edges;
 }
 
-Edges::Edges(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round)
-    : communicator_(communicator), arena_(arena), block_(block), round_(round) {
+Edges::Edges(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round)
+    : communicator_(communicator), arena_(arena), slice_(slice), round_(round) {
   if (communicator.size() > kMaxTeamRanks) return;
   for (int rank = 0; rank < communicator.size(); ++rank) peers_.push_back(std::make_unique<Peer>());
 }
 
 void Edges::send_cards() {
-  const DeviceCard card = arena_ != nullptr ? arena_->card(block_) : DeviceCard{};
+  const DeviceCard card = arena_ != nullptr ? arena_->card(slice_) : DeviceCard{};
   const auto encoded = card.encode();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = *peers_[rank];
@@ -40,7 +40,7 @@ void Edges::send_cards() {
     if (is_own(rank)) {
       if (arena_ == nullptr) continue;
       if (const Result<std::shared_ptr<const ArenaView>> view = arena_->reach(card); view.ok()) {
-        peer.resident = {number, view.value(), block_};
+        peer.resident = {number, view.value(), slice_};
       }
       continue;
     }
@@ -84,15 +84,15 @@ Result<Reach> Edges::meet(int peer, const Letter& letter) {
   if (!communicator_.shares_host(peer)) {
     return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
   }
-  const Reach reach = std::min(reach_of(block_), reach_of(card.value().block));
+  const Reach reach = std::min(reach_of(slice_), reach_of(card.value().slice));
   if (reach == Reach::kNone) {
-    return Status(ErrorCode::kResourceExhausted, "one of the two has no block of an arena for this group");
+    return Status(ErrorCode::kResourceExhausted, "one of the two has no slice of an arena for this group");
   }
   Result<std::shared_ptr<const ArenaView>> view = arena_->reach(card.value());
   if (!view.ok()) return std::move(view.status());
   const std::lock_guard lock(mutex_);
   Peer& met = *peers_[static_cast<size_t>(peer)];
-  met.resident = {peer, view.value(), card.value().block};
+  met.resident = {peer, view.value(), card.value().slice};
   met.reach = reach;
   return reach;
 }
@@ -160,7 +160,7 @@ Result<Reach> Edges::agree_all(std::chrono::milliseconds timeout) {
   const Result<InterruptibleMutex::Held> voting = voting_.lock_until(patience.deadline);
   if (!voting.ok()) return voting.status().clone();
   if (!voted_) {
-    Reach mine = reach_of(block_);
+    Reach mine = reach_of(slice_);
     for (size_t rank = 0; rank < peers_.size(); ++rank) {
       if (is_own(rank) || mine == Reach::kNone) continue;
       AXON_TRY(await(peers_[rank]->card_in, patience));

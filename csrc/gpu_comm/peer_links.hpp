@@ -1,10 +1,10 @@
 // Which other ranks of a group this rank's GPU reaches, as both ends agree.
 //
-//   auto edges = Edges::open(communicator, arena, block);     // sends this rank's card to all; waits for nobody
+//   auto edges = Edges::open(communicator, arena, slice);     // sends this rank's card to all; waits for nobody
 //   Result<Reach> reach = edges->agree(peer, timeout);
 //
-//   card     what a rank's block is, sent once it forms its side of the group
-//   reach    sent back once a card has come and its arena is mapped: how much of the pair's two blocks this rank can
+//   card     what a rank's slice is, sent once it forms its side of the group
+//   reach    sent back once a card has come and its arena is mapped: how much of the pair's two slices this rank can
 //   use
 //
 // Both are sent and answered by whichever thread drives the engine, whatever the rank's own threads do: an agreement
@@ -28,14 +28,14 @@
 
 namespace axon {
 
-// What two ranks can use of each other's blocks; on the wire. Of two that differ, the lesser holds.
+// What two ranks can use of each other's slices; on the wire. Of two that differ, the lesser holds.
 enum class Reach : uint8_t { kNone, kSmall, kLarge };
 
 class Edges final : public std::enable_shared_from_this<Edges>, private Letter::Reader {
  public:
   // Without an arena (null) this rank reaches nobody, and tells them. `round`: how often the group has given its edges
   // up before, the same on all ranks.
-  static std::shared_ptr<Edges> open(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round = 0);
+  static std::shared_ptr<Edges> open(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round = 0);
 
   // The first call for a peer waits until it has formed its side. The own rank: kNone. These two fail with kCancelled
   // once interrupts are pending, and may be called again.
@@ -46,11 +46,11 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
   // Why this rank's GPU cannot use that of the peer, whose card has come; ok where it can.
   Status obstacle_to(int peer) const;
 
-  // Where a rank's block is, once an agreement with it says more than kNone.
+  // Where a rank's slice is, once an agreement with it says more than kNone.
   Resident resident(int rank) const;
-  // Whose blocks this rank has mapped, its own included: they wait for its departure.
+  // Whose slices this rank has mapped, its own included: they wait for its departure.
   std::vector<Resident> owners() const;
-  // Who may use this rank's block, for all that it knows, itself included.
+  // Who may use this rank's slice, for all that it knows, itself included.
   std::vector<Resident> guests() const;
 
   // When this returns, the communicator is not used any more but by callers of agree().
@@ -68,7 +68,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
     std::chrono::milliseconds timeout;  // what it is called in messages
   };
 
-  Edges(Communicator& communicator, Arena* arena, ArenaBlock block, uint32_t round);
+  Edges(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round);
   bool is_own(size_t rank) const noexcept { return static_cast<int>(rank) == communicator_.rank(); }
   void send_cards();
   void start(HeldOperation& operation);
@@ -85,7 +85,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
 
   Communicator& communicator_;
   Arena* const arena_;
-  const ArenaBlock block_;
+  const ArenaSlice slice_;
   const uint32_t round_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none where a team cannot be so large
 

@@ -23,17 +23,17 @@ namespace axon {
 
 namespace {
 
-// The table of departures, at the begin of the arena. Its first row belongs to no block: it holds what is stored.
-constexpr size_t kTableBytes = BlockAllocator::kUnit;
+// The table of departures, at the begin of the arena. Its first row belongs to no slice: it holds what is stored.
+constexpr size_t kTableBytes = SliceAllocator::kUnit;
 using Row = std::array<uint32_t, kMaxTeamRanks>;
 constexpr uint32_t kLeft = 1;
 
-// How long a full arena is looked through for blocks that come back.
+// How long a full arena is looked through for slices that come back.
 constexpr std::chrono::milliseconds kLongestSearch{100};
 constexpr std::chrono::milliseconds kSearchInterval{1};
 
-constexpr size_t row_of(const ArenaBlock& block) noexcept {
-  return block.offset / BlockAllocator::kUnit;
+constexpr size_t row_of(const ArenaSlice& slice) noexcept {
+  return slice.offset / SliceAllocator::kUnit;
 }
 
 bool has_graphs(const Departure& departure) noexcept {
@@ -90,10 +90,10 @@ void Arena::give_back_unused() noexcept {
 
 Arena::Arena(int device, size_t num_units, PinnedMemory controls)
     : device_(device),
-      num_bytes_(num_units * BlockAllocator::kUnit),
+      num_bytes_(num_units * SliceAllocator::kUnit),
       controls_(std::move(controls)),
       incarnation_(random_number()),
-      blocks_(kTableBytes, num_bytes_) {}
+      slices_(kTableBytes, num_bytes_) {}
 
 Result<std::unique_ptr<Arena>> Arena::create(int device) {
   const size_t num_units = std::stoul(config::text("AXON_ARENA_MB"));
@@ -138,15 +138,15 @@ Status Arena::make_memory() {
   return upkeep_->view().synchronize();
 }
 
-// Without a block nobody writes into it: the guests have told so behind their last kernels. Nor do we write into the
+// Without a slice nobody writes into it: the guests have told so behind their last kernels. Nor do we write into the
 // peers', once it is told.
 Status Arena::give_back() {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
   if (!memory_) return Status();
-  AXON_TRY(collect_until([this] { return blocks_.num_bytes_taken() == 0; }));
-  if (blocks_.num_bytes_taken() != 0) return Status();
+  AXON_TRY(collect_until([this] { return slices_.num_bytes_taken() == 0; }));
+  if (slices_.num_bytes_taken() != 0) return Status();
   AXON_TRY(departures_->view().synchronize());
   for (auto& [incarnation, view] : views_) view->unmap();
   memory_.reset();
@@ -169,38 +169,38 @@ Status Arena::prepare(int num_ranks) {
   return Status();
 }
 
-Result<ArenaBlock> Arena::take() {
+Result<ArenaSlice> Arena::take() {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
   if (!memory_) AXON_TRY(make_memory());
-  Result<std::optional<ArenaBlock>> found = find_room();
+  Result<std::optional<ArenaSlice>> found = find_room();
   forget_ended();  // behind the departures that have been collected
   if (!found.ok()) return std::move(found.status());
-  const std::optional<ArenaBlock>& block = found.value();
-  if (!block) {
+  const std::optional<ArenaSlice>& slice = found.value();
+  if (!slice) {
     const Status full(
         ErrorCode::kResourceExhausted,
-        "the arena of GPU " + std::to_string(device_) + " is full: " + std::to_string(blocks_.num_bytes_taken() >> 20) +
+        "the arena of GPU " + std::to_string(device_) + " is full: " + std::to_string(slices_.num_bytes_taken() >> 20) +
             " MiB are taken by groups, some perhaps destroyed but not by all their ranks, or held by CUDA "
             "graphs; AXON_ARENA_MB sets its size");
     if (!std::exchange(has_told_, true)) log::info(full.message() + ". Further groups use host memory");
     return full.clone();
   }
-  std::memset(controls(*block), 0, 2 * sizeof(TeamControl));
-  AXON_TRY(clear(row_of(*block) * sizeof(Row), sizeof(Row)));
-  AXON_TRY(clear(block->offset, block->num_bytes));
+  std::memset(controls(*slice), 0, 2 * sizeof(TeamControl));
+  AXON_TRY(clear(row_of(*slice) * sizeof(Row), sizeof(Row)));
+  AXON_TRY(clear(slice->offset, slice->num_bytes));
   AXON_TRY(upkeep_->view().synchronize());
-  return *block;
+  return *slice;
 }
 
-Result<std::optional<ArenaBlock>> Arena::find_room() {
-  std::optional<ArenaBlock> block;
+Result<std::optional<ArenaSlice>> Arena::find_room() {
+  std::optional<ArenaSlice> slice;
   AXON_TRY(collect_until([&] {
-    block = blocks_.take();
-    return block.has_value();
+    slice = slices_.take();
+    return slice.has_value();
   }));
-  return block;
+  return slice;
 }
 
 // A group that has just been destroyed on all ranks may not have been left by the last kernel of all.
@@ -214,7 +214,7 @@ Status Arena::collect_until(Predicate is_enough) {
   }
 }
 
-// Tells of the groups whose graphs are gone, then takes back the blocks that all guests have left.
+// Tells of the groups whose graphs are gone, then takes back the slices that all guests have left.
 Status Arena::collect() {
   const auto told = std::ranges::partition(lingering_, has_graphs);
   for (Departure& departure : told) {
@@ -222,15 +222,15 @@ Status Arena::collect() {
   }
   lingering_.erase(told.begin(), told.end());
   if (left_.empty()) return Status();
-  std::vector<Row> table(num_bytes_ / BlockAllocator::kUnit);
+  std::vector<Row> table(num_bytes_ / SliceAllocator::kUnit);
   AXON_TRY(copy_async(table.data(), memory_->data(), table.size() * sizeof(Row), *upkeep_));
   AXON_TRY(upkeep_->view().synchronize());
   for (Departure& departure : left_) {
-    const Row& row = table[row_of(departure.block)];
+    const Row& row = table[row_of(departure.slice)];
     std::erase_if(departure.guests, [&](const Resident& guest) {
       return row[static_cast<size_t>(guest.rank)] == kLeft || guest.arena->is_gone();
     });
-    if (departure.guests.empty()) blocks_.give_back(departure.block);
+    if (departure.guests.empty()) slices_.give_back(departure.slice);
   }
   std::erase_if(left_, [](const Departure& departure) { return departure.guests.empty(); });
   return Status();
@@ -262,13 +262,13 @@ Status Arena::follow(std::span<const StreamView> streams) {
 Status Arena::tell(const Departure& departure) {
   for (const Resident& owner : departure.owners) {
     Row* const table = reinterpret_cast<Row*>(owner.arena->data());
-    uint32_t* const word = &table[row_of(owner.block)][static_cast<size_t>(departure.rank)];
+    uint32_t* const word = &table[row_of(owner.slice)][static_cast<size_t>(departure.rank)];
     AXON_TRY(copy_async(word, memory_->data(), sizeof kLeft, *departures_));
   }
   return Status();
 }
 
-DeviceCard Arena::card(ArenaBlock block) const {
+DeviceCard Arena::card(ArenaSlice slice) const {
   return {.incarnation = incarnation_,
           .host = this_host(),
           .pid = getpid(),
@@ -277,7 +277,7 @@ DeviceCard Arena::card(ArenaBlock block) const {
           .arena_num_bytes = memory_->num_bytes(),
           .edition = edition_,
           .segments = segments_->board_address(),
-          .block = block};
+          .slice = slice};
 }
 
 Result<std::shared_ptr<const ArenaView>> Arena::reach(const DeviceCard& card) {
@@ -317,8 +317,8 @@ Status Arena::map(ArenaView& view, const DeviceCard& card) const {
   return Status();
 }
 
-TeamControl* Arena::controls(ArenaBlock block) const noexcept {
-  return reinterpret_cast<TeamControl*>(controls_.data()) + 2 * row_of(block);
+TeamControl* Arena::controls(ArenaSlice slice) const noexcept {
+  return reinterpret_cast<TeamControl*>(controls_.data()) + 2 * row_of(slice);
 }
 
 }  // namespace axon

@@ -2,18 +2,18 @@
 // tensors.
 //
 //   Result<Arena*> arena = Arena::of(device);
-//   Result<ArenaBlock> block = arena.value()->take();      // one a group, all zeros; the first makes AXON_ARENA_MB
-//   DeviceCard card = arena.value()->card(block.value());  // to the peers; theirs:
+//   Result<ArenaSlice> slice = arena.value()->take();      // one a group, all zeros; the first makes AXON_ARENA_MB
+//   DeviceCard card = arena.value()->card(slice.value());  // to the peers; theirs:
 //   Result<std::shared_ptr<const ArenaView>> view = arena.value()->reach(their_card);   // mapped once, for all groups
 //
-// A block comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
-// its last kernel, by a word that its stream stores into our table of departures (the arena's first MiB: a row a block,
+// A slice comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
+// its last kernel, by a word that its stream stores into our table of departures (the arena's first MiB: a row a slice,
 // a word a rank). So leaving waits for nobody and sends no message. A peer that ends without a word takes its kernels
-// with it, and CUDA graphs that hold such kernels leave with the last of them. A block that is never left stays taken.
+// with it, and CUDA graphs that hold such kernels leave with the last of them. A slice that is never left stays taken.
 //
-// Lives as long as the process. Its memory may be given back while no group holds a block: the next one makes it anew,
+// Lives as long as the process. Its memory may be given back while no group holds a slice: the next one makes it anew,
 // and cards tell by their edition which one they are about. What a peer had shared goes once its process has ended and
-// no group uses it, at the latest when the next group takes a block. Any thread.
+// no group uses it, at the latest when the next group takes a slice. Any thread.
 #pragma once
 
 #include <map>
@@ -35,18 +35,18 @@
 
 namespace axon {
 
-// A member of a group that holds a block of ours, or whose block we hold.
+// A member of a group that holds a slice of ours, or whose slice we hold.
 struct Resident {
   int rank = -1;
   std::shared_ptr<const ArenaView> arena;  // theirs
-  ArenaBlock block;                        // of theirs
+  ArenaSlice slice;                        // of theirs
 };
 
 // A rank leaves a group.
 struct Departure {
   int rank = -1;
-  ArenaBlock block;              // its own
-  std::vector<Resident> owners;  // of the blocks that it may have written into, its own too
+  ArenaSlice slice;              // its own
+  std::vector<Resident> owners;  // of the slices that it may have written into, its own too
   std::vector<Resident> guests;  // who may still write into its own
   std::shared_ptr<void> graphs;  // shared with CUDA graphs that hold its kernels, and nobody else
 };
@@ -56,34 +56,34 @@ class Arena {
   static Result<Arena*> of(int device);
 
   // Of all devices: the memory of arenas, and of their peers' as mapped here, that no group of this process uses any
-  // more. Looks for a tenth of a second for blocks that are to come back.
+  // more. Looks for a tenth of a second for slices that are to come back.
   static void give_back_unused() noexcept;
 
   // Loads the kernels for groups of so many ranks.
   Status prepare(int num_ranks);
 
-  // Zeros; fails with kResourceExhausted when the arena is full, after a tenth of a second if blocks are to come back.
-  Result<ArenaBlock> take();
+  // Zeros; fails with kResourceExhausted when the arena is full, after a tenth of a second if slices are to come back.
+  Result<ArenaSlice> take();
 
-  // The owners are told behind what these streams hold now, and once the graphs are gone. The rank's own block comes
+  // The owners are told behind what these streams hold now, and once the graphs are gone. The rank's own slice comes
   // back as soon as all guests have left. Waits for nobody.
   void leave(Departure departure, std::span<const StreamView> streams);
 
-  DeviceCard card(ArenaBlock block) const;
+  DeviceCard card(ArenaSlice slice) const;
   // The arena of a peer, of this process or another, as kernels of this device see it: to be kept as long as they may.
   Result<std::shared_ptr<const ArenaView>> reach(const DeviceCard& card);
 
   // Random, for the life of the process.
   uint64_t incarnation() const noexcept { return incarnation_; }
-  // As long as a block is taken.
+  // As long as a slice is taken.
   std::byte* data() const noexcept { return memory_->data(); }
   size_t num_bytes() const noexcept { return num_bytes_; }
   // This device's tensors for the peers' kernels, and theirs for ours.
   Segments& segments() const noexcept { return *segments_; }
   // Of all groups on this device.
   LaunchLedger& launches() noexcept { return launches_; }
-  // Pinned, and zeros, as long as the block is taken: two a block.
-  TeamControl* controls(ArenaBlock block) const noexcept;
+  // Pinned, and zeros, as long as the slice is taken: two a slice.
+  TeamControl* controls(ArenaSlice slice) const noexcept;
 
  private:
   Arena(int device, size_t num_units, PinnedMemory controls);
@@ -94,7 +94,7 @@ class Arena {
   Status give_back();
   Status map(ArenaView& view, const DeviceCard& card) const;
   Status clear(size_t offset, size_t num_bytes) const;
-  Result<std::optional<ArenaBlock>> find_room();
+  Result<std::optional<ArenaSlice>> find_room();
   template <typename Predicate>
   Status collect_until(Predicate is_enough);
   Status collect();
@@ -109,17 +109,17 @@ class Arena {
   DeviceUuid uuid_{};
   LaunchLedger launches_;
   std::unique_ptr<Segments> segments_;
-  std::optional<Stream> upkeep_;      // clears blocks and reads departures
+  std::optional<Stream> upkeep_;      // clears slices and reads departures
   std::optional<Stream> departures_;  // may wait for kernels: nothing that somebody waits for goes here
 
-  // Stays while a block is taken, so groups use it without the lock.
+  // Stays while a slice is taken, so groups use it without the lock.
   std::optional<SharedMemory> memory_;
   FileDescriptor shared_;
   uint64_t edition_ = 0;  // how often there has been memory
 
   std::mutex mutex_;  // guards all below, and the making and giving back of the memory
   std::set<int> prepared_;
-  BlockAllocator blocks_;
+  SliceAllocator slices_;
   std::vector<Departure> lingering_;                      // wait for their graphs
   std::vector<Departure> left_;                           // wait for their guests
   std::vector<Departure> lost_;                           // could not be told: all that they use stays

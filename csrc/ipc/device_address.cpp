@@ -23,8 +23,8 @@ struct Wire {
   uint64_t arena_num_bytes = 0;
   uint64_t edition = 0;
   uint64_t segments = 0;
-  uint64_t block_offset = 0;
-  uint64_t block_num_bytes = 0;
+  uint64_t slice_offset = 0;
+  uint64_t slice_num_bytes = 0;
 };
 static_assert(sizeof(Wire) == DeviceCard::kNumBytes && std::is_trivially_copyable_v<Wire>);
 
@@ -40,8 +40,8 @@ std::array<std::byte, DeviceCard::kNumBytes> DeviceCard::encode() const {
   wire.arena_num_bytes = arena_num_bytes;
   wire.edition = edition;
   wire.segments = segments;
-  wire.block_offset = block.offset;
-  wire.block_num_bytes = block.num_bytes;
+  wire.slice_offset = slice.offset;
+  wire.slice_num_bytes = slice.num_bytes;
   std::array<std::byte, kNumBytes> bytes;
   std::memcpy(bytes.data(), &wire, sizeof wire);
   return bytes;
@@ -60,10 +60,10 @@ Result<DeviceCard> DeviceCard::decode(std::span<const std::byte> bytes) {
                   std::to_string(kVersion) + ": install the same torch_axon on all ranks");
   }
   const uint64_t size = wire.arena_num_bytes;
-  const bool inside = wire.block_offset <= size && wire.block_num_bytes <= size - wire.block_offset;
-  if (!inside || wire.block_offset % BlockAllocator::kUnit != 0) {
-    return refuse("its block of " + std::to_string(wire.block_num_bytes) + " bytes at " +
-                  std::to_string(wire.block_offset) + " is none of an arena of " + std::to_string(size));
+  const bool inside = wire.slice_offset <= size && wire.slice_num_bytes <= size - wire.slice_offset;
+  if (!inside || wire.slice_offset % SliceAllocator::kUnit != 0) {
+    return refuse("its slice of " + std::to_string(wire.slice_num_bytes) + " bytes at " +
+                  std::to_string(wire.slice_offset) + " is none of an arena of " + std::to_string(size));
   }
   return DeviceCard{.incarnation = wire.incarnation,
                     .host = wire.host,
@@ -73,7 +73,7 @@ Result<DeviceCard> DeviceCard::decode(std::span<const std::byte> bytes) {
                     .arena_num_bytes = wire.arena_num_bytes,
                     .edition = wire.edition,
                     .segments = wire.segments,
-                    .block = {.offset = wire.block_offset, .num_bytes = wire.block_num_bytes}};
+                    .slice = {.offset = wire.slice_offset, .num_bytes = wire.slice_num_bytes}};
 }
 
 }  // namespace axon

@@ -1,4 +1,4 @@
-// What a rank tells the others about its GPU side of a group: where its block is, and how to map it.
+// What a rank tells the others about its GPU side of a group: where its slice is, and how to map it.
 #pragma once
 
 #include <array>
@@ -22,10 +22,10 @@ struct DeviceCard {
   uint64_t arena_num_bytes = 0;
   uint64_t edition = 0;   // of the arena's memory, which may have been given back and made anew
   uint64_t segments = 0;  // where that process's list of segments is, in its memory
-  ArenaBlock block;       // of this group in the arena; no bytes: this rank has none to offer
+  ArenaSlice slice;       // of this group in the arena; no bytes: this rank has none to offer
 
   std::array<std::byte, kNumBytes> encode() const;
-  // Refuses truncated, foreign and other-version cards and blocks that lie outside their arena, saying which.
+  // Refuses truncated, foreign and other-version cards and slices that lie outside their arena, saying which.
   static Result<DeviceCard> decode(std::span<const std::byte> bytes);
 };
 

@@ -1,7 +1,7 @@
 // Which parts of a device arena belong to which group; arithmetic only.
 //
 // The first groups get much, so that their messages of middle size fit; once half is taken, a group gets little. Large
-// blocks grow from the begin, small ones from the end, so that they do not break up each other's room.
+// slices grow from the begin, small ones from the end, so that they do not break up each other's room.
 #pragma once
 
 #include <cstddef>
@@ -10,30 +10,30 @@
 
 namespace axon {
 
-struct ArenaBlock {
+struct ArenaSlice {
   size_t offset = 0;
   size_t num_bytes = 0;  // 0: none
 };
 
-class BlockAllocator {
+class SliceAllocator {
  public:
   static constexpr size_t kUnit = size_t{1} << 20;
-  static constexpr size_t kSmallBlock = kUnit;
-  static constexpr size_t kLargeBlock = 16 * kUnit;
+  static constexpr size_t kSmallSlice = kUnit;
+  static constexpr size_t kLargeSlice = 16 * kUnit;
 
   // Over [begin, end), whole units.
-  BlockAllocator(size_t begin, size_t end);
+  SliceAllocator(size_t begin, size_t end);
 
   // None if all is taken.
-  std::optional<ArenaBlock> take();
-  void give_back(ArenaBlock block);
+  std::optional<ArenaSlice> take();
+  void give_back(ArenaSlice slice);
 
   size_t num_bytes_taken() const noexcept { return num_taken_ * kUnit; }
 
  private:
   std::optional<size_t> find_from_begin(size_t num_units) const noexcept;
   bool is_free(size_t first, size_t num_units) const noexcept;
-  ArenaBlock mark(size_t first, size_t num_units);
+  ArenaSlice mark(size_t first, size_t num_units);
 
   const size_t begin_;
   std::vector<bool> taken_;  // by unit

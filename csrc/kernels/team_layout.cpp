@@ -17,7 +17,7 @@ constexpr uint64_t kAlignment = 128;
 constexpr uint64_t kStateBytes = (sizeof(TeamState) + kAlignment - 1) / kAlignment * kAlignment;
 constexpr uint64_t kWordsShare = 64;  // one part of so many is more than state, rendezvous, credits and counters take
 
-// Hands out a block from its begin.
+// Hands out a slice from its begin.
 class Space {
  public:
   uint64_t take(uint64_t num_bytes) {
@@ -44,28 +44,28 @@ TrafficLayout place_traffic(Space& space, uint32_t num_peers, uint64_t ring_byte
 
 }  // namespace
 
-Result<TeamLayout> lay_out(int num_ranks, size_t block_bytes) {
+Result<TeamLayout> lay_out(int num_ranks, size_t slice_bytes) {
   if (num_ranks < 2 || num_ranks > kMaxTeamRanks) {
     return Status(ErrorCode::kInvalidArgument,
                   "a team has 2 to " + std::to_string(kMaxTeamRanks) + " ranks, not " + std::to_string(num_ranks));
   }
-  if (block_bytes < kMinBlockBytes || block_bytes > kMaxBlockBytes) {
-    return Status(ErrorCode::kInvalidArgument, "a team's block has " + std::to_string(kMinBlockBytes) + " to " +
-                                                   std::to_string(kMaxBlockBytes) + " bytes, not " +
-                                                   std::to_string(block_bytes));
+  if (slice_bytes < kMinSliceBytes || slice_bytes > kMaxSliceBytes) {
+    return Status(ErrorCode::kInvalidArgument, "a team's slice has " + std::to_string(kMinSliceBytes) + " to " +
+                                                   std::to_string(kMaxSliceBytes) + " bytes, not " +
+                                                   std::to_string(slice_bytes));
   }
   const auto num_peers = static_cast<uint32_t>(num_ranks - 1);
   Space space;
   space.take(kStateBytes);
-  TeamLayout layout{.block_bytes = block_bytes,
+  TeamLayout layout{.slice_bytes = slice_bytes,
                     .rendezvous = 0,
                     .packets = 0,
-                    .region_packets = static_cast<uint32_t>(block_bytes / 4 / sizeof(LlPacket)) + kMaxTeamRanks,
+                    .region_packets = static_cast<uint32_t>(slice_bytes / 4 / sizeof(LlPacket)) + kMaxTeamRanks,
                     .traffic = {}};
   layout.rendezvous = space.take(static_cast<uint64_t>(num_ranks) * sizeof(Rendezvous));
   layout.packets = space.take(uint64_t{2} * layout.region_packets * sizeof(LlPacket));
-  layout.traffic[0] = place_traffic(space, num_peers, block_bytes / 4, kMostChannels / num_peers);
-  layout.traffic[1] = place_traffic(space, num_peers, block_bytes / 4 - block_bytes / kWordsShare,
+  layout.traffic[0] = place_traffic(space, num_peers, slice_bytes / 4, kMostChannels / num_peers);
+  layout.traffic[1] = place_traffic(space, num_peers, slice_bytes / 4 - slice_bytes / kWordsShare,
                                     std::min(kMostPointToPointChannels, kMostChannels / num_peers));
   return layout;
 }

@@ -1,4 +1,4 @@
-// Where everything lies in a rank's block.
+// Where everything lies in a rank's slice.
 #pragma once
 
 #include "base/status.hpp"
@@ -6,12 +6,12 @@
 
 namespace axon {
 
-inline constexpr size_t kMinBlockBytes = size_t{1} << 20;
-inline constexpr size_t kMaxBlockBytes = size_t{64} << 20;
+inline constexpr size_t kMinSliceBytes = size_t{1} << 20;
+inline constexpr size_t kMaxSliceBytes = size_t{64} << 20;
 
-// For 2 to kMaxTeamRanks ranks. Half of the block goes to packets, a quarter to the channels of collectives, the rest
+// For 2 to kMaxTeamRanks ranks. Half of the slice goes to packets, a quarter to the channels of collectives, the rest
 // to those of point-to-point messages. At 4 ranks 16 MiB serve one-shot all_reduce of 512 KiB, two-shot of 1 MiB and
 // lines at full bandwidth; 1 MiB serves everything with fewer channels.
-Result<TeamLayout> lay_out(int num_ranks, size_t block_bytes);
+Result<TeamLayout> lay_out(int num_ranks, size_t slice_bytes);
 
 }  // namespace axon

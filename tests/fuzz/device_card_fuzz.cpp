@@ -1,4 +1,4 @@
-// Cards of GPUs, as letters bring them: one that is taken says exactly what its bytes say, and its block is in its
+// Cards of GPUs, as letters bring them: one that is taken says exactly what its bytes say, and its slice is in its
 // arena.
 #include "ipc/device_address.hpp"
 
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   if (!decoded.ok()) return 0;
   const DeviceCard& card = decoded.value();
   CHECK(std::ranges::equal(card.encode(), bytes));
-  CHECK(card.block.num_bytes <= card.arena_num_bytes);
-  CHECK(card.block.offset <= card.arena_num_bytes - card.block.num_bytes);
+  CHECK(card.slice.num_bytes <= card.arena_num_bytes);
+  CHECK(card.slice.offset <= card.arena_num_bytes - card.slice.num_bytes);
   return 0;
 }

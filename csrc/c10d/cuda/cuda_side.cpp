@@ -371,7 +371,7 @@ const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds
 
 CudaSide::Memory CudaSide::memory() {
   const std::lock_guard lock(mutex_);
-  Memory memory{.arena = group_->arena_bytes(), .block = group_->block_bytes()};
+  Memory memory{.arena = group_->arena_bytes(), .slice = group_->slice_bytes()};
   for (const auto& workspace : workspaces_) memory.workspaces += workspace->num_bytes();
   return memory;
 }

@@ -119,7 +119,7 @@ struct EpochContext {
 
   // The region that `owner` polls in this epoch.
   __device__ __forceinline__ LlPacket* descriptors(int owner) const {
-    return reinterpret_cast<LlPacket*>(team.blocks[owner] + region_begin);
+    return reinterpret_cast<LlPacket*>(team.slices[owner] + region_begin);
   }
   // … behind its descriptors.
   __device__ __forceinline__ LlPacket* slots(int owner) const { return descriptors(owner) + team.num_ranks; }

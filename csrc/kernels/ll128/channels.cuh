@@ -29,25 +29,25 @@ struct WaitContext {
 
   __device__ __forceinline__ bool is_sound() const { return fault == 0; }
 
-  // Of a channel between `owner`'s block and `peer`, in all tables of the traffic class.
+  // Of a channel between `owner`'s slice and `peer`, in all tables of the traffic class.
   __device__ __forceinline__ uint32_t channel_index(int owner, int peer, uint32_t number) const {
     return static_cast<uint32_t>(peer < owner ? peer : peer - 1) * traffic.num_channels + number;
   }
 
   // The ring into `receiver` from `sender`.
   __device__ __forceinline__ std::byte* ring(int receiver, int sender, uint32_t number) const {
-    return team.blocks[receiver] + traffic.rings +
+    return team.slices[receiver] + traffic.rings +
            uint64_t{channel_index(receiver, sender, number)} * traffic.ring_chunks * kWarpChunkBytes;
   }
 
   __device__ __forceinline__ uint64_t* credit(int sender, int receiver, uint32_t number) const {
-    return &reinterpret_cast<ChannelCredit*>(team.blocks[sender] +
+    return &reinterpret_cast<ChannelCredit*>(team.slices[sender] +
                                              traffic.credits)[channel_index(sender, receiver, number)]
                 .chunks_taken;
   }
 
   __device__ __forceinline__ ChannelCounters* counters(int peer, uint32_t number) const {
-    return reinterpret_cast<ChannelCounters*>(team.blocks[team.rank] + traffic.counters) +
+    return reinterpret_cast<ChannelCounters*>(team.slices[team.rank] + traffic.counters) +
            channel_index(team.rank, peer, number);
   }
 

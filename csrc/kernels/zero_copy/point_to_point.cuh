@@ -7,7 +7,7 @@
 // other warps of both ranks move the message over LL128. A receiver waits for header and outcome both, so whatever the
 // sender has launched instead of this is seen.
 //
-// Whether an offer holds is decided in one word of the sender's block, which either side exchanges once, the sender to
+// Whether an offer holds is decided in one word of the sender's slice, which either side exchanges once, the sender to
 // claim, a receiver to withdraw when it gives up: whoever comes second finds what the first has left. A sender that
 // comes second writes nothing; a receiver that does waits for the outcome, though it has failed, since until then its
 // tensor is written to. A sender that has claimed an offer writes all and tells so, whatever happens meanwhile.
@@ -25,7 +25,7 @@ inline constexpr uint64_t kNowhere = 1;  // it has given up
 
 // In the block of `owner`, with `peer`.
 __device__ __forceinline__ Rendezvous& rendezvous(const DeviceTeam& team, int owner, int peer) {
-  return reinterpret_cast<Rendezvous*>(team.blocks[owner] + team.layout.rendezvous)[peer];
+  return reinterpret_cast<Rendezvous*>(team.slices[owner] + team.layout.rendezvous)[peer];
 }
 
 __device__ __forceinline__ uint32_t next_message(const MessageCount& count) {

@@ -10,8 +10,8 @@ namespace {
 constexpr size_t kKiB = 1024;
 constexpr size_t kMiB = 1024 * kKiB;
 
-TeamLayout layout_of(int num_ranks, size_t block_bytes) {
-  Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
+TeamLayout layout_of(int num_ranks, size_t slice_bytes) {
+  Result<TeamLayout> layout = lay_out(num_ranks, slice_bytes);
   EXPECT_TRUE(layout.ok());
   return layout.value();
 }

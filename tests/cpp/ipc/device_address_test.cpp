@@ -18,7 +18,7 @@ DeviceCard example() {
           .arena_num_bytes = 64 * kMiB,
           .edition = 3,
           .segments = 0x7f0011223344,
-          .block = {.offset = 17 * kMiB, .num_bytes = 16 * kMiB}};
+          .slice = {.offset = 17 * kMiB, .num_bytes = 16 * kMiB}};
 }
 
 // The reason for which a card is refused.
@@ -45,8 +45,8 @@ TEST(DeviceCard, survives_the_way) {
   EXPECT_EQ(card.arena_num_bytes, sent.arena_num_bytes);
   EXPECT_EQ(card.edition, sent.edition);
   EXPECT_EQ(card.segments, sent.segments);
-  EXPECT_EQ(card.block.offset, sent.block.offset);
-  EXPECT_EQ(card.block.num_bytes, sent.block.num_bytes);
+  EXPECT_EQ(card.slice.offset, sent.slice.offset);
+  EXPECT_EQ(card.slice.num_bytes, sent.slice.num_bytes);
 }
 
 TEST(DeviceCard, of_a_rank_without_an_arena_is_a_card) {
@@ -69,13 +69,13 @@ TEST(DeviceCard, foreign_bytes_and_other_versions_are_refused) {
   EXPECT_NE(refusal(later).find("version 77"), std::string::npos);
 }
 
-TEST(DeviceCard, blocks_outside_the_arena_are_refused) {
+TEST(DeviceCard, slices_outside_the_arena_are_refused) {
   DeviceCard card = example();
-  for (const ArenaBlock block :
-       {ArenaBlock{64 * kMiB, kMiB}, ArenaBlock{60 * kMiB, 16 * kMiB}, ArenaBlock{65 * kMiB, 0},
-        ArenaBlock{~size_t{0} - kMiB + 1, 2 * kMiB}, ArenaBlock{17 * kMiB + 8, kMiB}}) {
-    card.block = block;
-    EXPECT_NE(refusal(encoded(card)).find("none of an arena"), std::string::npos) << block.offset;
+  for (const ArenaSlice slice :
+       {ArenaSlice{64 * kMiB, kMiB}, ArenaSlice{60 * kMiB, 16 * kMiB}, ArenaSlice{65 * kMiB, 0},
+        ArenaSlice{~size_t{0} - kMiB + 1, 2 * kMiB}, ArenaSlice{17 * kMiB + 8, kMiB}}) {
+    card.slice = slice;
+    EXPECT_NE(refusal(encoded(card)).find("none of an arena"), std::string::npos) << slice.offset;
   }
 }
 

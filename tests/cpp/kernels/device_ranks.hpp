@@ -57,7 +57,7 @@ inline FaultCode code_of(TeamControl& control) {
 }
 
 struct TeamOptions {
-  size_t block_bytes = size_t{4} << 20;
+  size_t slice_bytes = size_t{4} << 20;
   uint32_t first_epoch = 1;
   uint64_t timeout_ns = 5'000'000'000;
 };
@@ -66,11 +66,11 @@ struct TeamOptions {
 inline DeviceTeam team_without_memory() {
   return {.rank = 0,
           .num_ranks = 2,
-          .layout = require(lay_out(2, kMinBlockBytes)),
+          .layout = require(lay_out(2, kMinSliceBytes)),
           .timeout_ns = 1,
           .state = nullptr,
           .control = nullptr,
-          .blocks = {},
+          .slices = {},
           .segments = {}};
 }
 
@@ -78,19 +78,19 @@ class DeviceRanks {
  public:
   // Rank r lives on devices[r].
   explicit DeviceRanks(std::vector<int> devices, TeamOptions options = {}) : devices_(std::move(devices)) {
-    const TeamLayout layout = require(lay_out(size(), options.block_bytes));
+    const TeamLayout layout = require(lay_out(size(), options.slice_bytes));
     for (const int device : devices_) add_rank(device, options, layout);
     for (int rank = 0; rank < size(); ++rank) {
       ranks_[rank].team = {.rank = rank,
                            .num_ranks = size(),
                            .layout = layout,
                            .timeout_ns = options.timeout_ns,
-                           .state = reinterpret_cast<TeamState*>(ranks_[rank].block.data()),
+                           .state = reinterpret_cast<TeamState*>(ranks_[rank].slice.data()),
                            .control = reinterpret_cast<TeamControl*>(ranks_[rank].control.data()),
-                           .blocks = {},
+                           .slices = {},
                            .segments = {}};
       for (int peer = 0; peer < size(); ++peer) {
-        ranks_[rank].team.blocks[peer] = ranks_[peer].block.data();
+        ranks_[rank].team.slices[peer] = ranks_[peer].slice.data();
         ranks_[rank].team.segments[peer] = table(rank, peer);
       }
     }
@@ -151,7 +151,7 @@ class DeviceRanks {
 
  private:
   struct Rank {
-    DeviceMemory block;
+    DeviceMemory slice;
     DeviceMemory tables;  // of segments, one a peer
     PinnedMemory control;
     Stream stream;
@@ -164,20 +164,20 @@ class DeviceRanks {
   void add_rank(int device, const TeamOptions& options, const TeamLayout& layout) {
     DeviceGuard guard(device);
     for (const int peer : devices_) require(enable_peer_access(device, peer));
-    ranks_.push_back({require(DeviceMemory::allocate(options.block_bytes)),
+    ranks_.push_back({require(DeviceMemory::allocate(options.slice_bytes)),
                       require(DeviceMemory::allocate(devices_.size() * kSegmentSlots * sizeof(SegmentEntry))),
                       require(PinnedMemory::allocate(sizeof(TeamControl))),
                       require(Stream::create()),
                       {},
                       0});
     if (options.first_epoch == 1) return;
-    std::byte* block = ranks_.back().block.data();
+    std::byte* slice = ranks_.back().slice.data();
     const std::vector<uint32_t> words(size_t{2} * layout.region_packets * sizeof(LlPacket) / 4,
                                       options.first_epoch - 1);
-    require(cudaMemcpy(block + layout.packets, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
+    require(cudaMemcpy(slice + layout.packets, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
     TeamState state{};
     for (uint32_t& epoch : state.epochs) epoch = options.first_epoch - 1;
-    require(cudaMemcpy(block, &state, sizeof state, cudaMemcpyHostToDevice));
+    require(cudaMemcpy(slice, &state, sizeof state, cudaMemcpyHostToDevice));
   }
 
   SegmentEntry* table(int rank, int peer) const {
@@ -207,8 +207,8 @@ struct Layout {
   }
 
   // All kernels of all ranks must fit on the GPU at once: where many share one, fewer channels, hence smaller grids.
-  size_t block_bytes() const {
-    return placement == Placement::kGpuEach ? size_t{16} << 20 : num_ranks <= 3 ? size_t{2} << 20 : kMinBlockBytes;
+  size_t slice_bytes() const {
+    return placement == Placement::kGpuEach ? size_t{16} << 20 : num_ranks <= 3 ? size_t{2} << 20 : kMinSliceBytes;
   }
 };
 
@@ -231,7 +231,7 @@ class RanksTest : public LayoutTest {
   void SetUp() override {
     LayoutTest::SetUp();
     if (IsSkipped()) return;
-    ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), TeamOptions{.block_bytes = GetParam().block_bytes()});
+    ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), TeamOptions{.slice_bytes = GetParam().slice_bytes()});
     ranks_->for_each([this](int) { require(load_kernels(ranks_->size())); });
   }
 

@@ -26,10 +26,10 @@ std::vector<Piece> pieces_of(const TeamLayout& layout, int num_ranks) {
   return pieces;
 }
 
-TEST(TeamLayout, pieces_are_apart_and_within_the_block) {
+TEST(TeamLayout, parts_are_apart_and_within_the_slice) {
   for (int num_ranks = 2; num_ranks <= kMaxTeamRanks; ++num_ranks) {
-    for (size_t block_bytes = kMinBlockBytes; block_bytes <= kMaxBlockBytes; block_bytes += 777 * 4096) {
-      Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
+    for (size_t slice_bytes = kMinSliceBytes; slice_bytes <= kMaxSliceBytes; slice_bytes += 777 * 4096) {
+      Result<TeamLayout> layout = lay_out(num_ranks, slice_bytes);
       ASSERT_TRUE(layout.ok());
       uint64_t end = 0;
       for (const Piece& piece : pieces_of(layout.value(), num_ranks)) {
@@ -37,7 +37,7 @@ TEST(TeamLayout, pieces_are_apart_and_within_the_block) {
         EXPECT_EQ(piece.begin % 128, 0u);
         end = piece.begin + piece.num_bytes;
       }
-      EXPECT_LE(end, block_bytes) << num_ranks << " ranks, " << block_bytes << " bytes";
+      EXPECT_LE(end, slice_bytes) << num_ranks << " ranks, " << slice_bytes << " bytes";
       EXPECT_GE(layout.value().traffic[0].num_channels, 2u);  // contributions and totals
       EXPECT_GE(layout.value().traffic[1].num_channels, 2u);  // headers and payload
       for (const TrafficLayout& traffic : layout.value().traffic) {
@@ -59,10 +59,10 @@ TEST(TeamLayout, sixteen_mebibytes_serve_four_ranks_well) {
 }
 
 TEST(TeamLayout, sizes_out_of_range_are_refused) {
-  EXPECT_FALSE(lay_out(1, kMinBlockBytes).ok());
-  EXPECT_FALSE(lay_out(kMaxTeamRanks + 1, kMinBlockBytes).ok());
-  EXPECT_FALSE(lay_out(2, kMinBlockBytes - 1).ok());
-  EXPECT_FALSE(lay_out(2, kMaxBlockBytes + 1).ok());
+  EXPECT_FALSE(lay_out(1, kMinSliceBytes).ok());
+  EXPECT_FALSE(lay_out(kMaxTeamRanks + 1, kMinSliceBytes).ok());
+  EXPECT_FALSE(lay_out(2, kMinSliceBytes - 1).ok());
+  EXPECT_FALSE(lay_out(2, kMaxSliceBytes + 1).ok());
 }
 
 }  // namespace

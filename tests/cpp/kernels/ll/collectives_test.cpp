@@ -162,7 +162,7 @@ TEST_P(LlCollectives, any_grid) {
 
 // Starts just before the epoch wraps; some packets are last written long before they are read again.
 TEST_P(LlCollectives, epoch_wraps) {
-  start({.block_bytes = kMinBlockBytes, .first_epoch = 0xFFFF'FFF0});
+  start({.slice_bytes = kMinSliceBytes, .first_epoch = 0xFFFF'FFF0});
   for (int round = 0; round < 48; ++round) {
     const Algorithm algorithm = kAlgorithms[round % 3];
     check({algorithm, round % 7 == 0 ? size_t{900} : size_t{9}});
@@ -172,12 +172,12 @@ TEST_P(LlCollectives, epoch_wraps) {
 // What lies unread in the arena is stamped once in 2²⁰ epochs, so that nothing survives 2³² of them.
 TEST_P(LlCollectives, stale_packets_are_wiped) {
   constexpr uint32_t kFirst = (1u << 20) - 4;
-  start({.block_bytes = kMinBlockBytes, .first_epoch = kFirst});
+  start({.slice_bytes = kMinSliceBytes, .first_epoch = kFirst});
   for (int operation = 0; operation < 10; ++operation) check({ll_all_reduce_one_shot, 1});
   ranks_->for_each([&](int rank) {
     const DeviceTeam& team = ranks_->team(rank);
     std::vector<LlPacket> packets(2 * team.layout.region_packets);
-    require(cudaMemcpy(packets.data(), team.blocks[rank] + team.layout.packets, packets.size() * sizeof(LlPacket),
+    require(cudaMemcpy(packets.data(), team.slices[rank] + team.layout.packets, packets.size() * sizeof(LlPacket),
                        cudaMemcpyDeviceToHost));
     for (const LlPacket& packet : packets) EXPECT_GE(packet.low_epoch, kFirst);
   });

@@ -27,7 +27,7 @@ class Ll128Faults : public LayoutTest {
   }
 
   DeviceRanks ranks(uint64_t timeout_ns = 5'000'000'000) const {
-    return DeviceRanks(GetParam().devices(), {.block_bytes = GetParam().block_bytes(), .timeout_ns = timeout_ns});
+    return DeviceRanks(GetParam().devices(), {.slice_bytes = GetParam().slice_bytes(), .timeout_ns = timeout_ns});
   }
 
   void all_reduce(const DeviceRanks& ranks, int rank, size_t num_elements = kElements) {

@@ -43,10 +43,10 @@ void expect_room(const JobPlan& plan, int most_warps, uint32_t preferred_blocks 
 }
 
 TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
-  for (const size_t block_bytes : {kMinBlockBytes, kMaxBlockBytes}) {
+  for (const size_t slice_bytes : {kMinSliceBytes, kMaxSliceBytes}) {
     for (int num_ranks = 2; num_ranks <= kMaxTeamRanks; ++num_ranks) {
-      SCOPED_TRACE(std::to_string(num_ranks) + " ranks, blocks of " + std::to_string(block_bytes));
-      const Result<TeamLayout> layout = lay_out(num_ranks, block_bytes);
+      SCOPED_TRACE(std::to_string(num_ranks) + " ranks, blocks of " + std::to_string(slice_bytes));
+      const Result<TeamLayout> layout = lay_out(num_ranks, slice_bytes);
       ASSERT_TRUE(layout.ok());
       const uint32_t all_channels = layout.value().traffic[static_cast<int>(TrafficClass::kCollective)].num_channels;
       const auto num_peers = static_cast<uint32_t>(num_ranks - 1);

@@ -146,7 +146,7 @@ TEST_P(ZeroCopyBroadcasts, a_misaligned_tensor_makes_all_fall_back) {
 
 // What has been told in an epoch is not taken for what is told in another, over 2³² of them.
 TEST_P(ZeroCopyBroadcasts, epoch_wraps) {
-  start({.block_bytes = GetParam().block_bytes(), .first_epoch = 0xFFFF'FFF8});
+  start({.slice_bytes = GetParam().slice_bytes(), .first_epoch = 0xFFFF'FFF8});
   for (int round = 0; round < 20; ++round) check({size_t{1'000'001} + round, round % ranks_->size(), {}, 1});
 }
 
@@ -179,7 +179,7 @@ TEST_P(ZeroCopyBroadcasts, replayed) {
 // Wherever they are: none waits for ever.
 TEST_P(ZeroCopyBroadcasts, abort_ends_all) {
   for (const bool of_all : {true, false}) {
-    start({.block_bytes = GetParam().block_bytes(), .timeout_ns = of_all ? 60'000'000'000u : 50'000'000u});
+    start({.slice_bytes = GetParam().slice_bytes(), .timeout_ns = of_all ? 60'000'000'000u : 50'000'000u});
     const Broadcast broadcast(*ranks_, with_blocks({10'000'000, 0, {}, 1}), random_);
     for (int number = 0; number < 200; ++number) broadcast.run();
     for (int rank = 0; rank < ranks_->size(); ++rank) {

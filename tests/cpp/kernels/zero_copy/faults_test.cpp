@@ -34,7 +34,7 @@ class ZeroCopyFaults : public LayoutTest {
   }
 
   DeviceRanks ranks(uint64_t timeout_ns = 5'000'000'000) {
-    DeviceRanks ranks(GetParam().devices(), {.block_bytes = GetParam().block_bytes(), .timeout_ns = timeout_ns});
+    DeviceRanks ranks(GetParam().devices(), {.slice_bytes = GetParam().slice_bytes(), .timeout_ns = timeout_ns});
     places_.clear();
     for (int rank = 0; rank < ranks.size(); ++rank) {
       DeviceGuard guard(ranks.device(rank));
@@ -183,7 +183,7 @@ class Puppet {
     *reinterpret_cast<LlPacket*>(packet_.data()) = {words[0], kEpoch, words[1], kEpoch};
     const size_t begin =
         team_.layout.packets + (kEpoch * size_t{team_.layout.region_packets} + index) * sizeof(LlPacket);
-    require(copy_async(team_.blocks[0] + begin, packet_.data(), sizeof(LlPacket), stream_));
+    require(copy_async(team_.slices[0] + begin, packet_.data(), sizeof(LlPacket), stream_));
     require(stream_.view().synchronize());
   }
 

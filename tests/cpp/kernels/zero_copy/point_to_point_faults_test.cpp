@@ -46,7 +46,7 @@ class MessageFaults : public LayoutTest {
 
   void set_up_ranks(uint64_t timeout_ns) {
     ranks_ = std::make_unique<DeviceRanks>(
-        GetParam().devices(), TeamOptions{.block_bytes = GetParam().block_bytes(), .timeout_ns = timeout_ns});
+        GetParam().devices(), TeamOptions{.slice_bytes = GetParam().slice_bytes(), .timeout_ns = timeout_ns});
     place_ = ranks_->publish(1, tensors_[1].data());
     DeviceGuard guard(ranks_->device(1));
     beside_ = std::make_unique<Stream>(require(Stream::create()));
@@ -105,7 +105,7 @@ class MessageFaults : public LayoutTest {
   template <typename Member, typename Value>
   void write(int owner, Member member, const Value& value) {
     const DeviceTeam& team = ranks_->team(owner);
-    auto* rendezvous = reinterpret_cast<Rendezvous*>(team.blocks[owner] + team.layout.rendezvous) + (1 - owner);
+    auto* rendezvous = reinterpret_cast<Rendezvous*>(team.slices[owner] + team.layout.rendezvous) + (1 - owner);
     static_assert(sizeof(Value) <= sizeof(LlPacket));
     std::memcpy(words_->data(), &value, sizeof value);
     DeviceGuard guard(ranks_->device(1));
