@@ -89,26 +89,28 @@ void DeviceGroup::build_team(Reach reach, const TeamLayout& layout) {
   team.slices[team.rank] = own;
 }
 
-// Kernels that are still queued run on. Behind them the streams tell the owners of all slices that this rank has left.
+// Kernels that are still queued run on. Behind them the streams tell the slice owners of all slices that this rank has
+// left.
 DeviceGroup::~DeviceGroup() {
   communicator_.accompany(nullptr);
   edges_->close();
   if (slice_.num_bytes == 0) return;
   arena_->launches().forget(order_);
-  arena_->leave({.rank = communicator_.rank(),
-                 .slice = slice_,
-                 .owners = edges_->owners(),
-                 .guests = edges_->guests(),
-                 .graphs = order_.take_graphs()},
-                order_.streams());
+  arena_->detach({.rank = communicator_.rank(),
+                  .slice = slice_,
+                  .slice_owners = edges_->slice_owners(),
+                  .slice_users = edges_->slice_users(),
+                  .graphs = order_.take_graphs()},
+                 order_.streams());
 }
 
 void DeviceGroup::connect(int rank, Reach reach) {
-  const Resident resident = edges_->resident(rank);
+  const PeerSlice peer_slice = edges_->peer_slice(rank);
   for (const Reach team : kTeams) {
     if (team > reach) continue;
-    teams_[index_of(team)].slices[rank] = resident.arena->data() + resident.slice.offset + part_of_slice(team).offset;
-    teams_[index_of(team)].segments[rank] = resident.arena->segments();
+    teams_[index_of(team)].slices[rank] =
+        peer_slice.arena->data() + peer_slice.slice.offset + part_of_slice(team).offset;
+    teams_[index_of(team)].segments[rank] = peer_slice.arena->segments();
   }
   connected_.fetch_or(1u << rank, std::memory_order_relaxed);
   const std::lock_guard lock(fate_mutex_);
@@ -323,7 +325,7 @@ bool DeviceGroup::tell_who_is_gone() noexcept {
   for (size_t rank = 0; rank < losses_.size(); ++rank) {
     const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
     if (losses_[rank].ok() || !is_connected) continue;
-    const bool is_gone = edges_->resident(static_cast<int>(rank)).arena->is_gone();
+    const bool is_gone = edges_->peer_slice(static_cast<int>(rank)).arena->is_gone();
     gone |= is_gone ? 1u << rank : 0;
     are_all &= is_gone;
   }

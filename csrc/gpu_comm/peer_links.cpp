@@ -40,7 +40,7 @@ void Edges::send_cards() {
     if (is_own(rank)) {
       if (arena_ == nullptr) continue;
       if (const Result<std::shared_ptr<const ArenaView>> view = arena_->reach(card); view.ok()) {
-        peer.resident = {number, view.value(), slice_};
+        peer.peer_slice = {number, view.value(), slice_};
       }
       continue;
     }
@@ -92,7 +92,7 @@ Result<Reach> Edges::meet(int peer, const Letter& letter) {
   if (!view.ok()) return std::move(view.status());
   const std::lock_guard lock(mutex_);
   Peer& met = *peers_[static_cast<size_t>(peer)];
-  met.resident = {peer, view.value(), card.value().slice};
+  met.peer_slice = {peer, view.value(), card.value().slice};
   met.reach = reach;
   return reach;
 }
@@ -187,29 +187,29 @@ Result<Reach> Edges::vote(Reach mine, std::chrono::milliseconds timeout) {
   return static_cast<Reach>(vote_.outcome());
 }
 
-Resident Edges::resident(int rank) const {
+PeerSlice Edges::peer_slice(int rank) const {
   const std::lock_guard lock(mutex_);
-  return peers_[static_cast<size_t>(rank)]->resident;
+  return peers_[static_cast<size_t>(rank)]->peer_slice;
 }
 
-std::vector<Resident> Edges::owners() const {
+std::vector<PeerSlice> Edges::slice_owners() const {
   const std::lock_guard lock(mutex_);
-  std::vector<Resident> owners;
+  std::vector<PeerSlice> slice_owners;
   for (const auto& peer : peers_) {
-    if (peer->resident.arena != nullptr) owners.push_back(peer->resident);
+    if (peer->peer_slice.arena != nullptr) slice_owners.push_back(peer->peer_slice);
   }
-  return owners;
+  return slice_owners;
 }
 
 // Those whom this rank has mapped and so told that they may; but not those who have told that they cannot.
-std::vector<Resident> Edges::guests() const {
-  std::vector<Resident> guests = owners();
-  std::erase_if(guests, [this](const Resident& resident) {
-    const Letter& answer = peers_[static_cast<size_t>(resident.rank)]->reach_in;
+std::vector<PeerSlice> Edges::slice_users() const {
+  std::vector<PeerSlice> slice_users = slice_owners();
+  std::erase_if(slice_users, [this](const PeerSlice& peer_slice) {
+    const Letter& answer = peers_[static_cast<size_t>(peer_slice.rank)]->reach_in;
     return answer.finished() && answer.status().ok() &&
            answer.content().front() == static_cast<std::byte>(Reach::kNone);
   });
-  return guests;
+  return slice_users;
 }
 
 }  // namespace axon

@@ -47,11 +47,11 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
   Status obstacle_to(int peer) const;
 
   // Where a rank's slice is, once an agreement with it says more than kNone.
-  Resident resident(int rank) const;
-  // Whose slices this rank has mapped, its own included: they wait for its departure.
-  std::vector<Resident> owners() const;
+  PeerSlice peer_slice(int rank) const;
+  // Whose slices this rank has mapped, its own included: they wait for its notice.
+  std::vector<PeerSlice> slice_owners() const;
   // Who may use this rank's slice, for all that it knows, itself included.
-  std::vector<Resident> guests() const;
+  std::vector<PeerSlice> slice_users() const;
 
   // When this returns, the communicator is not used any more but by callers of agree().
   void close() noexcept;
@@ -59,7 +59,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
  private:
   struct Peer {
     Letter card_out, card_in, reach_out, reach_in;
-    Resident resident;           // guarded by mutex_
+    PeerSlice peer_slice;        // guarded by mutex_
     Reach reach = Reach::kNone;  // as far as this rank is concerned; guarded by mutex_
     Status obstacle;             // why that is kNone; guarded by mutex_
   };

@@ -23,10 +23,10 @@ namespace axon {
 
 namespace {
 
-// The table of departures, at the begin of the arena. Its first row belongs to no slice: it holds what is stored.
+// The table of notices, at the begin of the arena. Its first row belongs to no slice: it holds what is stored.
 constexpr size_t kTableBytes = SliceAllocator::kUnit;
 using Row = std::array<uint32_t, kMaxTeamRanks>;
-constexpr uint32_t kLeft = 1;
+constexpr uint32_t kDetached = 1;
 
 // How long a full arena is looked through for slices that come back.
 constexpr std::chrono::milliseconds kLongestSearch{100};
@@ -36,8 +36,8 @@ constexpr size_t row_of(const ArenaSlice& slice) noexcept {
   return slice.offset / SliceAllocator::kUnit;
 }
 
-bool has_graphs(const Departure& departure) noexcept {
-  return departure.graphs.use_count() > 1;
+bool has_graphs(const DetachNotice& notice) noexcept {
+  return notice.graphs.use_count() > 1;
 }
 
 // A process's arenas, or why there is none. Never destroyed: kernels and peers may use them to the very end.
@@ -113,7 +113,7 @@ Status Arena::open() {
   Result<DeviceUuid> uuid = uuid_of(device_);
   if (!uuid.ok()) return std::move(uuid.status());
   uuid_ = uuid.value();
-  for (std::optional<Stream>* stream : {&upkeep_, &departures_}) {
+  for (std::optional<Stream>* stream : {&upkeep_, &detach_stream_}) {
     Result<Stream> made = Stream::create();
     if (!made.ok()) return std::move(made.status());
     *stream = std::move(made).value();
@@ -134,12 +134,12 @@ Status Arena::make_memory() {
   shared_ = std::move(shared).value();
   ++edition_;
   AXON_TRY(clear(0, kTableBytes));
-  AXON_TRY(copy_async(memory_->data(), &kLeft, sizeof kLeft, *upkeep_));
+  AXON_TRY(copy_async(memory_->data(), &kDetached, sizeof kDetached, *upkeep_));
   return upkeep_->view().synchronize();
 }
 
-// Without a slice nobody writes into it: the guests have told so behind their last kernels. Nor do we write into the
-// peers', once it is told.
+// Without a slice nobody writes into it: the slice users have told so behind their last kernels. Nor do we write into
+// the peers', once it is told.
 Status Arena::give_back() {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
@@ -147,7 +147,7 @@ Status Arena::give_back() {
   if (!memory_) return Status();
   AXON_TRY(collect_until([this] { return slices_.num_bytes_taken() == 0; }));
   if (slices_.num_bytes_taken() != 0) return Status();
-  AXON_TRY(departures_->view().synchronize());
+  AXON_TRY(detach_stream_->view().synchronize());
   for (auto& [incarnation, view] : views_) view->unmap();
   memory_.reset();
   shared_ = FileDescriptor();
@@ -175,7 +175,7 @@ Result<ArenaSlice> Arena::take() {
   const std::lock_guard lock(mutex_);
   if (!memory_) AXON_TRY(make_memory());
   Result<std::optional<ArenaSlice>> found = find_room();
-  forget_ended();  // behind the departures that have been collected
+  forget_ended();  // behind the notices that have been collected
   if (!found.ok()) return std::move(found.status());
   const std::optional<ArenaSlice>& slice = found.value();
   if (!slice) {
@@ -209,40 +209,40 @@ Status Arena::collect_until(Predicate is_enough) {
   const Clock::time_point deadline = Clock::now() + kLongestSearch;
   while (true) {
     AXON_TRY(collect());
-    if (is_enough() || left_.empty() || Clock::now() >= deadline) return Status();
+    if (is_enough() || detached_.empty() || Clock::now() >= deadline) return Status();
     std::this_thread::sleep_for(kSearchInterval);
   }
 }
 
-// Tells of the groups whose graphs are gone, then takes back the slices that all guests have left.
+// Tells of the groups whose graphs are gone, then takes back the slices that all slice users have left.
 Status Arena::collect() {
   const auto told = std::ranges::partition(lingering_, has_graphs);
-  for (Departure& departure : told) {
-    (tell(departure).ok() ? left_ : lost_).push_back(std::move(departure));
+  for (DetachNotice& notice : told) {
+    (notify_owners(notice).ok() ? detached_ : lost_).push_back(std::move(notice));
   }
   lingering_.erase(told.begin(), told.end());
-  if (left_.empty()) return Status();
+  if (detached_.empty()) return Status();
   std::vector<Row> table(num_bytes_ / SliceAllocator::kUnit);
   AXON_TRY(copy_async(table.data(), memory_->data(), table.size() * sizeof(Row), *upkeep_));
   AXON_TRY(upkeep_->view().synchronize());
-  for (Departure& departure : left_) {
-    const Row& row = table[row_of(departure.slice)];
-    std::erase_if(departure.guests, [&](const Resident& guest) {
-      return row[static_cast<size_t>(guest.rank)] == kLeft || guest.arena->is_gone();
+  for (DetachNotice& notice : detached_) {
+    const Row& row = table[row_of(notice.slice)];
+    std::erase_if(notice.slice_users, [&](const PeerSlice& slice_user) {
+      return row[static_cast<size_t>(slice_user.rank)] == kDetached || slice_user.arena->is_gone();
     });
-    if (departure.guests.empty()) slices_.give_back(departure.slice);
+    if (notice.slice_users.empty()) slices_.give_back(notice.slice);
   }
-  std::erase_if(left_, [](const Departure& departure) { return departure.guests.empty(); });
+  std::erase_if(detached_, [](const DetachNotice& notice) { return notice.slice_users.empty(); });
   return Status();
 }
 
-void Arena::leave(Departure departure, std::span<const StreamView> streams) {
+void Arena::detach(DetachNotice notice, std::span<const StreamView> streams) {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
-  if (!follow(streams).ok()) return lost_.push_back(std::move(departure));
-  if (has_graphs(departure)) return lingering_.push_back(std::move(departure));
-  (tell(departure).ok() ? left_ : lost_).push_back(std::move(departure));
+  if (!follow(streams).ok()) return lost_.push_back(std::move(notice));
+  if (has_graphs(notice)) return lingering_.push_back(std::move(notice));
+  (notify_owners(notice).ok() ? detached_ : lost_).push_back(std::move(notice));
 }
 
 // What is told from here on is told behind what the streams hold. A stream that is being captured holds no more than
@@ -254,16 +254,16 @@ Status Arena::follow(std::span<const StreamView> streams) {
     const Result<uint64_t> capture = capture_of(stream);
     if (!capture.ok() || capture.value() != 0) continue;
     AXON_TRY(stream.record(event.value()));
-    AXON_TRY(departures_->view().wait(event.value()));
+    AXON_TRY(detach_stream_->view().wait(event.value()));
   }
   return Status();
 }
 
-Status Arena::tell(const Departure& departure) {
-  for (const Resident& owner : departure.owners) {
+Status Arena::notify_owners(const DetachNotice& notice) {
+  for (const PeerSlice& owner : notice.slice_owners) {
     Row* const table = reinterpret_cast<Row*>(owner.arena->data());
-    uint32_t* const word = &table[row_of(owner.slice)][static_cast<size_t>(departure.rank)];
-    AXON_TRY(copy_async(word, memory_->data(), sizeof kLeft, *departures_));
+    uint32_t* const word = &table[row_of(owner.slice)][static_cast<size_t>(notice.rank)];
+    AXON_TRY(copy_async(word, memory_->data(), sizeof kDetached, *detach_stream_));
   }
   return Status();
 }
@@ -298,7 +298,7 @@ Result<std::shared_ptr<const ArenaView>> Arena::reach(const DeviceCard& card) {
 // What processes that have ended had shared, once no group uses it, nor what groups have left to run: they are told of
 // behind that.
 void Arena::forget_ended() {
-  if (!departures_->view().is_idle()) return;
+  if (!detach_stream_->view().is_idle()) return;
   std::erase_if(views_, [this](const auto& known) {
     const std::shared_ptr<ArenaView>& view = known.second;
     if (view.use_count() != 1 || !view->is_gone()) return false;

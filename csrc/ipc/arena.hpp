@@ -7,7 +7,7 @@
 //   Result<std::shared_ptr<const ArenaView>> view = arena.value()->reach(their_card);   // mapped once, for all groups
 //
 // A slice comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
-// its last kernel, by a word that its stream stores into our table of departures (the arena's first MiB: a row a slice,
+// its last kernel, by a word that its stream stores into our table of notices (the arena's first MiB: a row a slice,
 // a word a rank). So leaving waits for nobody and sends no message. A peer that ends without a word takes its kernels
 // with it, and CUDA graphs that hold such kernels leave with the last of them. A slice that is never left stays taken.
 //
@@ -36,19 +36,19 @@
 namespace axon {
 
 // A member of a group that holds a slice of ours, or whose slice we hold.
-struct Resident {
+struct PeerSlice {
   int rank = -1;
   std::shared_ptr<const ArenaView> arena;  // theirs
   ArenaSlice slice;                        // of theirs
 };
 
 // A rank leaves a group.
-struct Departure {
+struct DetachNotice {
   int rank = -1;
-  ArenaSlice slice;              // its own
-  std::vector<Resident> owners;  // of the slices that it may have written into, its own too
-  std::vector<Resident> guests;  // who may still write into its own
-  std::shared_ptr<void> graphs;  // shared with CUDA graphs that hold its kernels, and nobody else
+  ArenaSlice slice;                     // its own
+  std::vector<PeerSlice> slice_owners;  // of the slices that it may have written into, its own too
+  std::vector<PeerSlice> slice_users;   // who may still write into its own
+  std::shared_ptr<void> graphs;         // shared with CUDA graphs that hold its kernels, and nobody else
 };
 
 class Arena {
@@ -65,9 +65,9 @@ class Arena {
   // Zeros; fails with kResourceExhausted when the arena is full, after a tenth of a second if slices are to come back.
   Result<ArenaSlice> take();
 
-  // The owners are told behind what these streams hold now, and once the graphs are gone. The rank's own slice comes
-  // back as soon as all guests have left. Waits for nobody.
-  void leave(Departure departure, std::span<const StreamView> streams);
+  // The slice owners are told behind what these streams hold now, and once the graphs are gone. The rank's own slice
+  // comes back as soon as all slice users have left. Waits for nobody.
+  void detach(DetachNotice notice, std::span<const StreamView> streams);
 
   DeviceCard card(ArenaSlice slice) const;
   // The arena of a peer, of this process or another, as kernels of this device see it: to be kept as long as they may.
@@ -100,7 +100,7 @@ class Arena {
   Status collect();
   void forget_ended();
   Status follow(std::span<const StreamView> streams);
-  Status tell(const Departure& departure);
+  Status notify_owners(const DetachNotice& notice);
 
   const int device_;
   const size_t num_bytes_;
@@ -109,8 +109,8 @@ class Arena {
   DeviceUuid uuid_{};
   LaunchLedger launches_;
   std::unique_ptr<Segments> segments_;
-  std::optional<Stream> upkeep_;      // clears slices and reads departures
-  std::optional<Stream> departures_;  // may wait for kernels: nothing that somebody waits for goes here
+  std::optional<Stream> upkeep_;         // clears slices and reads notices
+  std::optional<Stream> detach_stream_;  // may wait for kernels: nothing that somebody waits for goes here
 
   // Stays while a slice is taken, so groups use it without the lock.
   std::optional<SharedMemory> memory_;
@@ -120,9 +120,9 @@ class Arena {
   std::mutex mutex_;  // guards all below, and the making and giving back of the memory
   std::set<int> prepared_;
   SliceAllocator slices_;
-  std::vector<Departure> lingering_;                      // wait for their graphs
-  std::vector<Departure> left_;                           // wait for their guests
-  std::vector<Departure> lost_;                           // could not be told: all that they use stays
+  std::vector<DetachNotice> lingering_;                   // wait for their graphs
+  std::vector<DetachNotice> detached_;                    // wait for their slice users
+  std::vector<DetachNotice> lost_;                        // could not be told: all that they use stays
   std::map<uint64_t, std::shared_ptr<ArenaView>> views_;  // by incarnation
   bool has_told_ = false;                                 // that it is full
 };

@@ -84,7 +84,7 @@ TEST_P(DeviceGroupLifeTest, a_full_arena_is_no_error) {
     constexpr int kRoom = 33;
     std::vector<Party> parties;
     for (int i = 0; i < kRoom; ++i) {
-      parties.push_back(self.form("resident " + std::to_string(i)));
+      parties.push_back(self.form("peer_slice " + std::to_string(i)));
       meet_all(parties.back());
     }
     {
