@@ -51,7 +51,7 @@ struct Call {
   std::byte* output;
   size_t num_bytes;
   Shape shape;
-  SegmentPlace input_place, output_place;
+  IpcLocation input_place, output_place;
 
   int rank() const { return team.rank; }
   int num_ranks() const { return team.num_ranks; }
@@ -342,7 +342,7 @@ class Bench {
   struct Buffers {
     DeviceMemory input, output;
     Event start, end;
-    SegmentPlace input_place, output_place;
+    IpcLocation input_place, output_place;
   };
 
   std::byte* input(int rank) const { return buffers_[rank].input.data() + options_.misalignment; }

@@ -144,7 +144,7 @@ python3 -c 'import torch_axon._native as n; n.load(); print("torch_axon", n._bui
 
 few='not staged and not one_connection and not 3ranks and not 4ranks'
 all_steps() {
-  local forking='*DeviceGroup*Test*:*SegmentsTest*' # before this process uses CUDA
+  local forking='*DeviceGroup*Test*:*RegistrationsTest*' # before this process uses CUDA
   step cpp_processes 240 all_of _test --gtest_brief=1 --gtest_filter="$forking"
   step cpp 240 all_of _test --gtest_brief=1 --gtest_filter="-$forking"
   CUDA_DEVICE_MAX_CONNECTIONS=1 step cpp_one_connection 60 all_of _test --gtest_brief=1 --gtest_filter='*gpu_each_*'

@@ -74,20 +74,20 @@ struct DeviceDescriptor {
 };
 
 // Where a tensor is, as its process tells the others: a segment's number and how many bytes into it.
-struct SegmentPlace {
+struct IpcLocation {
   uint64_t offset : 40;
-  uint64_t segment : 24;  // from 1, of the process that allocated it; 0: none that peers can map
+  uint64_t registration : 24;  // from 1, of the process that allocated it; 0: none that peers can map
 };
 
-// Where a peer's segment is mapped here: at kSegmentSlots entries a peer, in that of its number modulo kSegmentSlots.
-// Written while kernels run: `base` first, and taken out only when no operation is in the segment any more, or its
-// process has ended.
-struct SegmentEntry {
-  uint64_t segment;  // 0: none
+// Where a peer's segment is mapped here: at kRegistrationSlots entries a peer, in that of its number modulo
+// kRegistrationSlots. Written while kernels run: `base` first, and taken out only when no operation is in the segment
+// any more, or its process has ended.
+struct RegistrationEntry {
+  uint64_t registration;  // 0: none
   std::byte* base;
 };
 
-inline constexpr uint32_t kSegmentSlots = 1024;
+inline constexpr uint32_t kRegistrationSlots = 1024;
 
 enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismatch = 3, kGone = 4 };
 
@@ -173,14 +173,14 @@ struct DeviceTeam {
   int32_t rank;
   int32_t num_ranks;
   TeamLayout layout;
-  uint64_t timeout_ns;                          // longest wait of one kernel for its peers
-  TeamState* state;                             // slices[rank]
-  TeamControl* control;                         // as this GPU sees it
-  std::byte* slices[kMaxTeamRanks];             // every rank's slice, as mapped on this GPU; the own one included
-  const SegmentEntry* segments[kMaxTeamRanks];  // of every other rank's process, on this GPU
+  uint64_t timeout_ns;               // longest wait of one kernel for its peers
+  TeamState* state;                  // slices[rank]
+  TeamControl* control;              // as this GPU sees it
+  std::byte* slices[kMaxTeamRanks];  // every rank's slice, as mapped on this GPU; the own one included
+  const RegistrationEntry* registrations[kMaxTeamRanks];  // of every other rank's process, on this GPU
 };
 
-static_assert(sizeof(SegmentPlace) == 8 && sizeof(SegmentEntry) == 16);
+static_assert(sizeof(IpcLocation) == 8 && sizeof(RegistrationEntry) == 16);
 static_assert(sizeof(DeviceDescriptor) == 8 && std::is_trivially_copyable_v<DeviceDescriptor>);
 static_assert(std::is_trivially_copyable_v<DeviceTeam> && std::is_trivially_copyable_v<TeamControl>);
 

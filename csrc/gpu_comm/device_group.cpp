@@ -110,7 +110,7 @@ void DeviceGroup::connect(int rank, Reach reach) {
     if (team > reach) continue;
     teams_[index_of(team)].slices[rank] =
         peer_slice.arena->data() + peer_slice.slice.offset + part_of_slice(team).offset;
-    teams_[index_of(team)].segments[rank] = peer_slice.arena->segments();
+    teams_[index_of(team)].registrations[rank] = peer_slice.arena->registrations();
   }
   connected_.fetch_or(1u << rank, std::memory_order_relaxed);
   const std::lock_guard lock(fate_mutex_);
@@ -196,7 +196,8 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside
   const DeviceTeam team = team_for(reach, operation.timeout);
   const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
   if (kernel == Kernel::kNone) return refused(operation);
-  const LaunchContext context{.team = team, .segments = arena_->segments(), .stream = stream, .beside = beside};
+  const LaunchContext context{
+      .team = team, .registrations = arena_->registrations(), .stream = stream, .beside = beside};
   AXON_TRY(launch_in_order(stream, [&] { return launch_collective(context, kernel, operation); }));
   communicator_.note_launch(operation, name_of(kernel));
   return Status();
@@ -261,7 +262,7 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
     const std::vector<const Operation*>& messages = batches[index_of(reach)];
     if (messages.empty()) continue;
     const DeviceTeam team = team_for(reach, messages.front()->timeout);
-    AXON_TRY(launch_messages({.team = team, .segments = arena_->segments(), .stream = stream}, messages));
+    AXON_TRY(launch_messages({.team = team, .registrations = arena_->registrations(), .stream = stream}, messages));
     for (const Operation* message : messages) communicator_.note_launch(*message, "messages");
   }
   return arena_->launches().note(order_, stream);

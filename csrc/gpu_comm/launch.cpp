@@ -107,7 +107,7 @@ Status launch_exchange(const LaunchContext& context, Kernel kernel, ExchangeCall
     for (int rank = 0; rank < team.num_ranks; ++rank) {
       const ReceiveBuffer& receive = call.receives[static_cast<size_t>(rank)];
       if (rank == team.rank || receive.num_bytes == 0) continue;
-      places.receives[static_cast<size_t>(rank)] = context.segments.locate(receive.data, receive.num_bytes);
+      places.receives[static_cast<size_t>(rank)] = context.registrations.locate(receive.data, receive.num_bytes);
     }
     AXON_TRY(zero_copy_exchange(team, call, places, context.stream));
     call.when = When::kIfFallback;
@@ -122,7 +122,7 @@ Status launch_broadcast(const LaunchContext& context, Kernel kernel, const Colle
   if (kernel == Kernel::kZeroCopy) {
     BroadcastPlaces places{.num_blocks =
                                preferred_blocks(DeviceOperation::kBroadcast, context.beside, context.team.num_ranks)};
-    if (context.team.rank != call.root) places.data = context.segments.locate(tensor.data, tensor.num_bytes);
+    if (context.team.rank != call.root) places.data = context.registrations.locate(tensor.data, tensor.num_bytes);
     AXON_TRY(zero_copy_broadcast(context.team, call, places, context.stream));
     call.when = When::kIfFallback;
   }
@@ -157,10 +157,10 @@ Status launch_reduction(const LaunchContext& context, Kernel kernel, const Opera
     const size_t num_bytes = call.num_elements * size_of(call.dtype);
     const bool has_root = call.root != kNoRoot;
     const auto operation_there = has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce;
-    ReductionPlaces places{.input = context.segments.locate(call.input, num_bytes),
+    ReductionPlaces places{.input = context.registrations.locate(call.input, num_bytes),
                            .num_blocks = preferred_blocks(operation_there, context.beside, context.team.num_ranks)};
     if (!has_root || call.root == context.team.rank) {
-      places.output = call.output == call.input ? places.input : context.segments.locate(call.output, num_bytes);
+      places.output = call.output == call.input ? places.input : context.registrations.locate(call.output, num_bytes);
     }
     AXON_TRY(zero_copy_all_reduce(context.team, call, places, context.stream));
     call.when = When::kIfFallback;
@@ -179,7 +179,7 @@ Status launch_reduce_scatter(const LaunchContext& context, Kernel kernel, const 
         .num_blocks = preferred_blocks(DeviceOperation::kReduceScatter, context.beside, context.team.num_ranks)};
     for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
       const ConstBuffer& input = arguments.inputs[rank];
-      if (input.num_bytes != 0) places.inputs[rank] = context.segments.locate(input.data, input.num_bytes);
+      if (input.num_bytes != 0) places.inputs[rank] = context.registrations.locate(input.data, input.num_bytes);
     }
     AXON_TRY(zero_copy_reduce_scatter(context.team, call, places, context.stream));
     call.when = When::kIfFallback;
@@ -238,7 +238,7 @@ class MessageBatch {
     call_.receives[peer] = to_receive(tensor, message.tag);
     if (!is_zero_copy) return true;
     zero_copy_.receives_from |= bit;
-    zero_copy_.receives[peer] = context_.segments.locate(tensor.data, tensor.num_bytes);
+    zero_copy_.receives[peer] = context_.registrations.locate(tensor.data, tensor.num_bytes);
     return true;
   }
 

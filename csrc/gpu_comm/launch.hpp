@@ -16,10 +16,10 @@ namespace axon {
 // What the selector asks about an operation of a group of so many ranks.
 KernelQuery query_of(const Operation& operation, int num_ranks) noexcept;
 
-// Where and for whom: tensors are found in `segments`, of the same device.
+// Where and for whom: tensors are found in `registrations`, of the same device.
 struct LaunchContext {
   const DeviceTeam& team;
-  Segments& segments;
+  Registrations& registrations;
   StreamView stream;
   Beside beside = Beside::kNothing;
 };

@@ -118,9 +118,9 @@ Status Arena::open() {
     if (!made.ok()) return std::move(made.status());
     *stream = std::move(made).value();
   }
-  Result<std::unique_ptr<Segments>> segments = Segments::create(device_, incarnation_, launches_);
-  if (!segments.ok()) return std::move(segments.status());
-  segments_ = std::move(segments).value();
+  Result<std::unique_ptr<Registrations>> registrations = Registrations::create(device_, incarnation_, launches_);
+  if (!registrations.ok()) return std::move(registrations.status());
+  registrations_ = std::move(registrations).value();
   PeerProcess::allow_peers();
   return Status();
 }
@@ -276,7 +276,7 @@ DeviceCard Arena::card(ArenaSlice slice) const {
           .device_uuid = uuid_,
           .arena_num_bytes = memory_->num_bytes(),
           .edition = edition_,
-          .segments = segments_->board_address(),
+          .registrations = registrations_->board_address(),
           .slice = slice};
 }
 
@@ -291,7 +291,7 @@ Result<std::shared_ptr<const ArenaView>> Arena::reach(const DeviceCard& card) {
       return mapped;
     }
   }
-  if (is_new) view.follow(*segments_, card);
+  if (is_new) view.follow(*registrations_, card);
   return std::shared_ptr<const ArenaView>(found->second);
 }
 

@@ -79,7 +79,7 @@ class Arena {
   std::byte* data() const noexcept { return memory_->data(); }
   size_t num_bytes() const noexcept { return num_bytes_; }
   // This device's tensors for the peers' kernels, and theirs for ours.
-  Segments& segments() const noexcept { return *segments_; }
+  Registrations& registrations() const noexcept { return *registrations_; }
   // Of all groups on this device.
   LaunchLedger& launches() noexcept { return launches_; }
   // Pinned, and zeros, as long as the slice is taken: two a slice.
@@ -108,7 +108,7 @@ class Arena {
   const uint64_t incarnation_;
   DeviceUuid uuid_{};
   LaunchLedger launches_;
-  std::unique_ptr<Segments> segments_;
+  std::unique_ptr<Registrations> registrations_;
   std::optional<Stream> upkeep_;         // clears slices and reads notices
   std::optional<Stream> detach_stream_;  // may wait for kernels: nothing that somebody waits for goes here
 

@@ -24,10 +24,10 @@ class ArenaView {
   bool shows(const DeviceCard& card) const noexcept { return data_ != nullptr && edition_ == card.edition; }
   std::byte* data() const noexcept { return data_; }
   // Where the segments of its device and process are mapped for kernels of ours: device memory.
-  const SegmentEntry* segments() const noexcept { return owner_->table; }
+  const RegistrationEntry* registrations() const noexcept { return owner_->table; }
   // Looks for them from now on.
-  void follow(Segments& segments, const DeviceCard& card) {
-    owner_ = segments.follow({.address = card.segments, .incarnation = card.incarnation}, process_);
+  void follow(Registrations& registrations, const DeviceCard& card) {
+    owner_ = registrations.follow({.address = card.registrations, .incarnation = card.incarnation}, process_);
   }
   // Its process has ended, and with it the kernels that it had launched.
   bool is_gone() const noexcept { return process_ && process_->has_ended(); }
@@ -35,9 +35,9 @@ class ArenaView {
  private:
   std::byte* data_ = nullptr;
   uint64_t edition_ = 0;
-  std::shared_ptr<const SegmentOwner> owner_;   // shared with others who read what it has
-  std::optional<SharedMemory> memory_;          // of another process
-  std::shared_ptr<const PeerProcess> process_;  // if another one; shared with those who look for its segments
+  std::shared_ptr<const RegistrationOwner> owner_;  // shared with others who read what it has
+  std::optional<SharedMemory> memory_;              // of another process
+  std::shared_ptr<const PeerProcess> process_;      // if another one; shared with those who look for its segments
 };
 
 }  // namespace axon

@@ -39,7 +39,7 @@ std::array<std::byte, DeviceCard::kNumBytes> DeviceCard::encode() const {
   wire.device_uuid = device_uuid;
   wire.arena_num_bytes = arena_num_bytes;
   wire.edition = edition;
-  wire.segments = segments;
+  wire.registrations = segments;
   wire.slice_offset = slice.offset;
   wire.slice_num_bytes = slice.num_bytes;
   std::array<std::byte, kNumBytes> bytes;
@@ -72,7 +72,7 @@ Result<DeviceCard> DeviceCard::decode(std::span<const std::byte> bytes) {
                     .device_uuid = wire.device_uuid,
                     .arena_num_bytes = wire.arena_num_bytes,
                     .edition = wire.edition,
-                    .segments = wire.segments,
+                    .registrations = wire.registrations,
                     .slice = {.offset = wire.slice_offset, .num_bytes = wire.slice_num_bytes}};
 }
 

@@ -13,13 +13,13 @@ namespace axon {
 Result<LentPlace> lend(int device, const void* data, size_t num_bytes) {
   Result<Arena*> arena = Arena::of(device);
   if (!arena.ok()) return std::move(arena.status());
-  Segments& segments = arena.value()->segments();
-  const SegmentPlace place = segments.locate(data, num_bytes);
-  if (place.segment == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
+  Registrations& registrations = arena.value()->registrations();
+  const IpcLocation place = registrations.locate(data, num_bytes);
+  if (place.registration == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
   return LentPlace{.incarnation = arena.value()->incarnation(),
-                   .board = segments.board_address(),
+                   .board = registrations.board_address(),
                    .offset = place.offset,
-                   .segment = static_cast<uint32_t>(place.segment)};
+                   .registration = static_cast<uint32_t>(place.registration)};
 }
 
 Result<Borrower*> Borrower::of(int device) {
@@ -38,8 +38,8 @@ Result<Borrower*> Borrower::of(int device) {
 }
 
 // Whoever leads elsewhere than to memory of this length has not told the truth, or the owner's process has ended.
-static bool holds(std::span<std::byte> segment, const LentPlace& place, size_t num_bytes) noexcept {
-  return place.offset <= segment.size() && num_bytes <= segment.size() - place.offset;
+static bool holds(std::span<std::byte> registration, const LentPlace& place, size_t num_bytes) noexcept {
+  return place.offset <= registration.size() && num_bytes <= registration.size() - place.offset;
 }
 
 static Status unreachable(int32_t pid, const std::string& why) {
@@ -55,24 +55,24 @@ Status Borrower::read(int32_t pid, const LentPlace& place, Buffer target, Stream
     return {ErrorCode::kInvalidArgument,
             "a tensor on a GPU cannot be received while the current stream is captured into a CUDA graph"};
   }
-  Result<std::shared_ptr<const SegmentOwner>> lender = meet(pid, place);
+  Result<std::shared_ptr<const RegistrationOwner>> lender = meet(pid, place);
   if (!lender.ok()) return std::move(lender.status());
-  Segments& segments = arena_.segments();
-  if (Status mapped = segments.await(*lender.value(), place.segment); !mapped.ok()) {
+  Registrations& registrations = arena_.registrations();
+  if (Status mapped = registrations.await(*lender.value(), place.registration); !mapped.ok()) {
     return unreachable(pid, mapped.message());
   }
   // What is mapped of an owner that has ended is not unmapped from here on, until the copy has run.
   const LaunchLedger::Launching launching = arena_.launches().launching();
-  const std::span<std::byte> segment = segments.find(*lender.value(), place.segment);
-  if (!holds(segment, place, target.num_bytes)) return unreachable(pid, "it is not mapped to that length");
-  AXON_TRY(copy_async(target.data, segment.data() + place.offset, target.num_bytes, stream));
+  const std::span<std::byte> registration = registrations.find(*lender.value(), place.registration);
+  if (!holds(registration, place, target.num_bytes)) return unreachable(pid, "it is not mapped to that length");
+  AXON_TRY(copy_async(target.data, registration.data() + place.offset, target.num_bytes, stream));
   return arena_.launches().note(order_, stream);
 }
 
-Result<std::shared_ptr<const SegmentOwner>> Borrower::meet(int32_t pid, const LentPlace& place) {
+Result<std::shared_ptr<const RegistrationOwner>> Borrower::meet(int32_t pid, const LentPlace& place) {
   const std::lock_guard lock(mutex_);
   if (const auto known = lenders_.find({pid, place.incarnation}); known != lenders_.end()) {
-    return known->second.segments;
+    return known->second.registrations;
   }
   forget_ended();
   const auto is_of_process = [pid](const auto& known) { return known.first.first == pid; };
@@ -83,9 +83,10 @@ Result<std::shared_ptr<const SegmentOwner>> Borrower::meet(int32_t pid, const Le
   Result<PeerProcess> opened = PeerProcess::open(pid);
   if (!opened.ok()) return unreachable(pid, opened.status().message());
   auto process = std::make_shared<const PeerProcess>(std::move(opened).value());
-  auto segments = arena_.segments().follow({.address = place.board, .incarnation = place.incarnation}, process);
-  lenders_.emplace(ArenaOfProcess(pid, place.incarnation), Lender{std::move(process), segments});
-  return segments;
+  auto registrations =
+      arena_.registrations().follow({.address = place.board, .incarnation = place.incarnation}, process);
+  lenders_.emplace(ArenaOfProcess(pid, place.incarnation), Lender{std::move(process), registrations});
+  return registrations;
 }
 
 void Borrower::forget_ended() {

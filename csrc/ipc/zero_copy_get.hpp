@@ -28,7 +28,7 @@ struct LentPlace {
   uint64_t incarnation = 0;  // of the owner's arena on that GPU
   uint64_t board = 0;        // where its list of segments is, in its memory
   uint64_t offset = 0;       // in the segment
-  uint32_t segment = 0;
+  uint32_t registration = 0;
   uint32_t reserved = 0;
 };
 static_assert(sizeof(LentPlace) == 32);
@@ -45,20 +45,20 @@ class Borrower {
   static Result<Borrower*> of(int device);
 
   // Copies `target.num_bytes` from there, in a process of this host, in the order of a stream of this device. Waits for
-  // the mapping (Segments::await). Fails with kInvalidArgument if the stream is captured, with kPeerLost if the memory
-  // is not mapped.
+  // the mapping (Registrations::await). Fails with kInvalidArgument if the stream is captured, with kPeerLost if the
+  // memory is not mapped.
   Status read(int32_t pid, const LentPlace& place, Buffer target, StreamView stream);
 
  private:
   struct Lender {
     std::shared_ptr<const PeerProcess> process;  // shared with those who look for its segments
-    std::shared_ptr<const SegmentOwner> segments;
+    std::shared_ptr<const RegistrationOwner> registrations;
   };
   using ArenaOfProcess = std::pair<int32_t, uint64_t>;  // its incarnation
 
   Borrower(int device, Arena& arena, Event order) noexcept : device_(device), arena_(arena), order_(std::move(order)) {}
 
-  Result<std::shared_ptr<const SegmentOwner>> meet(int32_t pid, const LentPlace& place);
+  Result<std::shared_ptr<const RegistrationOwner>> meet(int32_t pid, const LentPlace& place);
   void forget_ended();
 
   const int device_;

@@ -21,15 +21,15 @@ class ChangingMemory final : public PeerMemory {
 };
 
 void check(std::span<const std::byte> bytes) {
-  Result<std::vector<SegmentRecord>> records = decode_records(bytes);
+  Result<std::vector<RegistrationRecord>> records = decode_records(bytes);
   if (!records.ok()) return;
-  for (const SegmentRecord& record : records.value()) {
-    CHECK(record.number != 0 && record.number <= kLastSegment);
-    uint64_t num_bytes = record.pieces.empty() ? record.num_bytes : 0;
-    for (const SegmentPiece& piece : record.pieces) num_bytes += piece.num_bytes;
-    CHECK(num_bytes == record.num_bytes && num_bytes <= kMostSegmentBytes);
+  for (const RegistrationRecord& record : records.value()) {
+    CHECK(record.number != 0 && record.number <= kLastRegistration);
+    uint64_t num_bytes = record.extents.empty() ? record.num_bytes : 0;
+    for (const RegistrationExtent& extent : record.extents) num_bytes += extent.num_bytes;
+    CHECK(num_bytes == record.num_bytes && num_bytes <= kMostRegistrationBytes);
   }
-  Result<std::vector<SegmentRecord>> again = decode_records(encode(records.value()));
+  Result<std::vector<RegistrationRecord>> again = decode_records(encode(records.value()));
   CHECK(again.ok() && again.value() == records.value());
 }
 

@@ -13,7 +13,7 @@ static constexpr size_t kMostRetired = 256;
 namespace {
 
 template <typename Memory>
-class Mapped final : public MappedSegment {
+class Mapped final : public MappedRegistration {
  public:
   explicit Mapped(Memory memory) noexcept : memory_(std::move(memory)) {}
   std::byte* data() const noexcept override { return memory_.data(); }
@@ -24,18 +24,18 @@ class Mapped final : public MappedSegment {
 };
 
 template <typename Memory>
-std::unique_ptr<MappedSegment> mapped(Memory memory) {
+std::unique_ptr<MappedRegistration> mapped(Memory memory) {
   return std::make_unique<Mapped<Memory>>(std::move(memory));
 }
 
 }  // namespace
 
-Result<std::unique_ptr<MappedSegment>> DevicePeer::map(const SegmentRecord& record) const {
-  return record.pieces.empty() ? open_legacy(record) : map_run(record);
+Result<std::unique_ptr<MappedRegistration>> DevicePeer::map(const RegistrationRecord& record) const {
+  return record.extents.empty() ? open_legacy(record) : map_run(record);
 }
 
 // What is mapped keeps memory that its owner has freed, and may have to wait long before it is closed.
-Result<std::unique_ptr<MappedSegment>> DevicePeer::open_legacy(const SegmentRecord& record) const {
+Result<std::unique_ptr<MappedRegistration>> DevicePeer::open_legacy(const RegistrationRecord& record) const {
   if (parts_.num_retired.load(std::memory_order_relaxed) >= kMostRetired) {
     return Status(ErrorCode::kResourceExhausted, "too much that was freed is still mapped");
   }
@@ -45,13 +45,13 @@ Result<std::unique_ptr<MappedSegment>> DevicePeer::open_legacy(const SegmentReco
 }
 
 // One descriptor is open at a time.
-Result<std::unique_ptr<MappedSegment>> DevicePeer::map_run(const SegmentRecord& record) const {
+Result<std::unique_ptr<MappedRegistration>> DevicePeer::map_run(const RegistrationRecord& record) const {
   Result<SharedRun> run = SharedRun::reserve(record.num_bytes);
   if (!run.ok()) return std::move(run.status());
-  for (const SegmentPiece& piece : record.pieces) {
-    Result<FileDescriptor> descriptor = parts_.process.fetch(piece.descriptor);
+  for (const RegistrationExtent& extent : record.extents) {
+    Result<FileDescriptor> descriptor = parts_.process.fetch(extent.descriptor);
     if (!descriptor.ok()) return std::move(descriptor.status());
-    AXON_TRY(run.value().append(descriptor.value(), piece.num_bytes));
+    AXON_TRY(run.value().append(descriptor.value(), extent.num_bytes));
   }
   AXON_TRY(run.value().grant(parts_.device));
   return mapped(std::move(run).value());

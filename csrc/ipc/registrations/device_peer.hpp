@@ -13,12 +13,12 @@ namespace axon {
 struct DevicePeerParts {
   int device;
   const PeerProcess& process;
-  SegmentTables& tables;
-  SegmentEntry* table;                     // of this peer
+  RegistrationTables& tables;
+  RegistrationEntry* table;                // of this peer
   const std::atomic<size_t>& num_retired;  // of all peers
 };
 
-class DevicePeer final : public SegmentPeer {
+class DevicePeer final : public RegistrationPeer {
  public:
   explicit DevicePeer(const DevicePeerParts& parts) noexcept : parts_(parts) {}
 
@@ -26,15 +26,15 @@ class DevicePeer final : public SegmentPeer {
     return parts_.process.read(address, bytes);
   }
   bool has_ended() const noexcept override { return parts_.process.has_ended(); }
-  Result<std::unique_ptr<MappedSegment>> map(const SegmentRecord& record) const override;
+  Result<std::unique_ptr<MappedRegistration>> map(const RegistrationRecord& record) const override;
   Status enter(uint32_t number, std::span<std::byte> memory) override {
     return parts_.tables.enter(parts_.table, number, memory);
   }
   Status remove(uint32_t number) override { return parts_.tables.remove(parts_.table, number); }
 
  private:
-  Result<std::unique_ptr<MappedSegment>> open_legacy(const SegmentRecord& record) const;
-  Result<std::unique_ptr<MappedSegment>> map_run(const SegmentRecord& record) const;
+  Result<std::unique_ptr<MappedRegistration>> open_legacy(const RegistrationRecord& record) const;
+  Result<std::unique_ptr<MappedRegistration>> map_run(const RegistrationRecord& record) const;
 
   const DevicePeerParts parts_;
 };

@@ -25,7 +25,7 @@ bool Exports::walk(uint64_t address, size_t num_bytes) {
   if (num_bytes == 0 || end < address) return false;
   for (uint64_t at = address; at < end; at = end_of(span_.back())) {
     const Result<Allocation> found = memory_.allocation_at(at);
-    if (!found.ok() || found.value().id == 0 || span_.size() == kMostPieces) return false;
+    if (!found.ok() || found.value().id == 0 || span_.size() == kMostExtents) return false;
     const Allocation& allocation = found.value();
     if (allocation.base > at || end_of(allocation) <= at) return false;
     if (!span_.empty() && allocation.base != at) return false;
@@ -34,21 +34,21 @@ bool Exports::walk(uint64_t address, size_t num_bytes) {
   return true;
 }
 
-// Ids that follow each other there do so here, unless somebody has mapped one piece twice.
-bool Exports::spans(const Segment& segment) const noexcept {
-  if (pieces_.at(span_.front().id).allocation.base != span_.front().base) return false;
-  const auto first = std::ranges::find(segment.ids, span_.front().id);
-  return segment.ids.end() - first >= static_cast<std::ptrdiff_t>(span_.size()) &&
+// Ids that follow each other there do so here, unless somebody has mapped one extent twice.
+bool Exports::spans(const Registration& registration) const noexcept {
+  if (extents_.at(span_.front().id).allocation.base != span_.front().base) return false;
+  const auto first = std::ranges::find(registration.ids, span_.front().id);
+  return registration.ids.end() - first >= static_cast<std::ptrdiff_t>(span_.size()) &&
          std::equal(span_.begin(), span_.end(), first,
                     [](const Allocation& allocation, uint64_t id) { return allocation.id == id; });
 }
 
-SegmentPlace Exports::find(uint64_t address) const noexcept {
+IpcLocation Exports::find(uint64_t address) const noexcept {
   const auto holders = holders_.find(span_.front().id);
   if (holders == holders_.end()) return {};
   for (const uint32_t number : holders->second) {
-    const Segment& segment = segments_.at(number);
-    if (spans(segment)) return {.offset = address - segment.base, .segment = number};
+    const Registration& registration = registrations_.at(number);
+    if (spans(registration)) return {.offset = address - registration.base, .registration = number};
   }
   return {};
 }
@@ -59,7 +59,7 @@ Exports::Located Exports::locate(uint64_t address, size_t num_bytes) {
     tell(num_bytes, "it is not in device memory that the driver knows");
     return {.place = {}, .is_news = false};
   }
-  if (const SegmentPlace known = find(address); known.segment != 0) return {.place = known, .is_news = false};
+  if (const IpcLocation known = find(address); known.registration != 0) return {.place = known, .is_news = false};
   if (refused_.contains(span_.front().id)) return {.place = {}, .is_news = false};
   if (const Status added = add(); !added.ok()) {
     if (refused_.size() >= kMostRefused) refused_.clear();
@@ -78,80 +78,83 @@ void Exports::tell(size_t num_bytes, const std::string& why) {
 Status Exports::add() {
   drop(overlapped());
   const bool foreign =
-      std::ranges::any_of(span_, [&](const Allocation& piece) { return piece.device != limits_.device; });
+      std::ranges::any_of(span_, [&](const Allocation& extent) { return extent.device != limits_.device; });
   if (foreign) return {ErrorCode::kInvalidArgument, "memory of another device"};
-  if (num_references_ + span_.size() > kMostPieces) {
-    return {ErrorCode::kResourceExhausted, std::to_string(kMostPieces) + " pieces are offered already"};
+  if (num_references_ + span_.size() > kMostExtents) {
+    return {ErrorCode::kResourceExhausted, std::to_string(kMostExtents) + " extents are offered already"};
   }
-  Result<Segment> opened = open_span();
+  Result<Registration> opened = open_span();
   Result<uint32_t> number = opened.ok() ? next_number() : opened.status().clone();
   if (!number.ok()) {
     close_unused();
     return std::move(number.status());
   }
-  Segment& segment = opened.value();
-  for (const uint64_t id : segment.ids) holders_[id].push_back(number.value());
-  num_references_ += segment.ids.size();
-  segments_.emplace(number.value(), std::move(segment));
+  Registration& registration = opened.value();
+  for (const uint64_t id : registration.ids) holders_[id].push_back(number.value());
+  num_references_ += registration.ids.size();
+  registrations_.emplace(number.value(), std::move(registration));
   publish();
   return Status();
 }
 
 // The next whose slot is free.
 Result<uint32_t> Exports::next_number() {
-  for (uint32_t tries = 0; tries < kSegmentSlots && next_number_ <= kLastSegment; ++tries) {
+  for (uint32_t tries = 0; tries < kRegistrationSlots && next_number_ <= kLastRegistration; ++tries) {
     const uint32_t number = next_number_++;
-    const bool taken = std::ranges::any_of(
-        segments_, [&](const auto& other) { return other.first % kSegmentSlots == number % kSegmentSlots; });
+    const bool taken = std::ranges::any_of(registrations_, [&](const auto& other) {
+      return other.first % kRegistrationSlots == number % kRegistrationSlots;
+    });
     if (!taken) return number;
   }
-  return Status(ErrorCode::kResourceExhausted, std::to_string(segments_.size()) + " segments are offered already");
+  return Status(ErrorCode::kResourceExhausted,
+                std::to_string(registrations_.size()) + " registrations are offered already");
 }
 
-// By descriptors if all pieces can be shared so, or a single one by its legacy handle.
-Result<Exports::Segment> Exports::open_span() {
-  Segment segment{
+// By descriptors if all extents can be shared so, or a single one by its legacy handle.
+Result<Exports::Registration> Exports::open_span() {
+  Registration registration{
       .base = span_.front().base, .num_bytes = end_of(span_.back()) - span_.front().base, .ids = {}, .legacy = {}};
   Status opened;
-  for (const Allocation& piece : span_) {
-    segment.ids.push_back(piece.id);
-    if (opened.ok()) opened = open_piece(piece);
+  for (const Allocation& extent : span_) {
+    registration.ids.push_back(extent.id);
+    if (opened.ok()) opened = open_extent(extent);
   }
-  if (opened.ok()) return segment;
+  if (opened.ok()) return registration;
   if (span_.size() != 1 || !span_.front().has_legacy_handle) return opened;
   Result<LegacyHandle> handle = memory_.legacy_handle_of(span_.front());
   if (!handle.ok()) return std::move(handle.status());
-  segment.legacy = handle.value();
-  pieces_.emplace(span_.front().id, Piece{.allocation = span_.front(), .descriptor = FileDescriptor()});
-  return segment;
+  registration.legacy = handle.value();
+  extents_.emplace(span_.front().id, Extent{.allocation = span_.front(), .descriptor = FileDescriptor()});
+  return registration;
 }
 
-Status Exports::open_piece(const Allocation& allocation) {
-  const auto known = pieces_.find(allocation.id);
-  if (known != pieces_.end() && known->second.allocation.base != allocation.base) {
+Status Exports::open_extent(const Allocation& allocation) {
+  const auto known = extents_.find(allocation.id);
+  if (known != extents_.end() && known->second.allocation.base != allocation.base) {
     return {ErrorCode::kInvalidArgument, "it is mapped at two addresses"};
   }
-  if (known != pieces_.end() && known->second.descriptor.valid()) return Status();
+  if (known != extents_.end() && known->second.descriptor.valid()) return Status();
   if (!allocation.has_descriptors) {
     return {ErrorCode::kInvalidArgument,
             "it was not allocated to be shared, neither by cudaMalloc nor with descriptors"};
   }
   const auto num_open = static_cast<size_t>(
-      std::ranges::count_if(pieces_, [](const auto& piece) { return piece.second.descriptor.valid(); }));
+      std::ranges::count_if(extents_, [](const auto& extent) { return extent.second.descriptor.valid(); }));
   if (num_open >= limits_.num_descriptors) {
     return {ErrorCode::kResourceExhausted, std::to_string(num_open) + " file descriptors are open for it already"};
   }
   Result<FileDescriptor> shared = memory_.share(allocation);
   if (!shared.ok()) return std::move(shared.status());
-  pieces_.insert_or_assign(allocation.id, Piece{.allocation = allocation, .descriptor = std::move(shared).value()});
+  extents_.insert_or_assign(allocation.id, Extent{.allocation = allocation, .descriptor = std::move(shared).value()});
   return Status();
 }
 
 // What is known to lie where the tensor does now has been freed: importers cannot map both.
 std::set<uint64_t> Exports::overlapped() const {
   std::set<uint64_t> freed;
-  for (const auto& [id, piece] : pieces_) {
-    const bool apart = end_of(piece.allocation) <= span_.front().base || end_of(span_.back()) <= piece.allocation.base;
+  for (const auto& [id, extent] : extents_) {
+    const bool apart =
+        end_of(extent.allocation) <= span_.front().base || end_of(span_.back()) <= extent.allocation.base;
     const bool known =
         std::ranges::any_of(span_, [&, wanted = id](const Allocation& allocation) { return allocation.id == wanted; });
     if (!apart && !known) freed.insert(id);
@@ -164,7 +167,7 @@ size_t Exports::sweep() {
   std::vector<Allocation> known;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, piece] : pieces_) known.push_back(piece.allocation);
+    for (const auto& [id, extent] : extents_) known.push_back(extent.allocation);
   }
   std::set<uint64_t> freed;
   for (const Allocation& allocation : known) {
@@ -177,41 +180,42 @@ size_t Exports::sweep() {
 
 size_t Exports::drop(const std::set<uint64_t>& freed) {
   if (freed.empty()) return 0;
-  const size_t num_dropped = std::erase_if(segments_, [&](const auto& segment) {
-    const bool gone = std::ranges::any_of(segment.second.ids, [&](uint64_t id) { return freed.contains(id); });
+  const size_t num_dropped = std::erase_if(registrations_, [&](const auto& registration) {
+    const bool gone = std::ranges::any_of(registration.second.ids, [&](uint64_t id) { return freed.contains(id); });
     if (!gone) return false;
-    for (const uint64_t id : segment.second.ids) std::erase(holders_[id], segment.first);
-    num_references_ -= segment.second.ids.size();
+    for (const uint64_t id : registration.second.ids) std::erase(holders_[id], registration.first);
+    num_references_ -= registration.second.ids.size();
     return true;
   });
   refused_.clear();  // there is room again
   if (num_dropped > 0) publish();
-  close_unused();  // behind the publication: as long as the board names a descriptor, it is that piece's
+  close_unused();  // behind the publication: as long as the board names a descriptor, it is that extent's
   return num_dropped;
 }
 
 void Exports::close_unused() {
   std::erase_if(holders_, [](const auto& holders) { return holders.second.empty(); });
-  std::erase_if(pieces_, [&](const auto& piece) { return !holders_.contains(piece.first); });
+  std::erase_if(extents_, [&](const auto& extent) { return !holders_.contains(extent.first); });
 }
 
 void Exports::publish() {
-  std::vector<SegmentRecord> records;
-  for (const auto& [number, segment] : segments_) {
-    SegmentRecord record{.number = number, .num_bytes = segment.num_bytes, .pieces = {}, .legacy = segment.legacy};
-    for (const uint64_t id : segment.ids) {
-      const Piece& piece = pieces_.at(id);
-      if (!piece.descriptor.valid()) continue;
-      record.pieces.push_back({.descriptor = piece.descriptor.get(), .num_bytes = piece.allocation.num_bytes});
+  std::vector<RegistrationRecord> records;
+  for (const auto& [number, registration] : registrations_) {
+    RegistrationRecord record{
+        .number = number, .num_bytes = registration.num_bytes, .extents = {}, .legacy = registration.legacy};
+    for (const uint64_t id : registration.ids) {
+      const Extent& extent = extents_.at(id);
+      if (!extent.descriptor.valid()) continue;
+      record.extents.push_back({.descriptor = extent.descriptor.get(), .num_bytes = extent.allocation.num_bytes});
     }
     records.push_back(std::move(record));
   }
   board_.publish(encode(records));
 }
 
-size_t Exports::num_segments() const {
+size_t Exports::num_registrations() const {
   const std::lock_guard lock(mutex_);
-  return segments_.size();
+  return registrations_.size();
 }
 
 }  // namespace axon

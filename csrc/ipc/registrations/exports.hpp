@@ -6,7 +6,7 @@
 //
 // An allocation is known by the driver's id for it, which is never used again: the address may be. A tensor is asked
 // for by the ids of all allocations that it spans, so a place never leads to memory that only lies where the tensor's
-// own does. A segment never changes. It is dropped with the first of its pieces; descriptors, one a piece for all
+// own does. A segment never changes. It is dropped with the first of its extents; descriptors, one an extent for all
 // segments that hold it, are closed once the board does not name them any more.
 //
 // Any thread.
@@ -45,42 +45,42 @@ struct ExportLimits {
 class Exports {
  public:
   struct Located {
-    SegmentPlace place;
+    IpcLocation place;
     bool is_news;  // nobody has asked for this memory before
   };
 
   // Both stay as long as this.
   Exports(const OwnMemory& memory, SegmentBoard& board, ExportLimits limits) noexcept;
 
-  // Segment 0 where peers cannot map it.
+  // Registration 0 where peers cannot map it.
   Located locate(uint64_t address, size_t num_bytes);
 
   // Drops what is freed; returns how many segments that were.
   size_t sweep();
 
-  size_t num_segments() const;
+  size_t num_registrations() const;
 
  private:
-  struct Piece {
+  struct Extent {
     Allocation allocation;
     FileDescriptor descriptor;  // none: it has a legacy handle
   };
-  struct Segment {
+  struct Registration {
     uint64_t base = 0;
     uint64_t num_bytes = 0;
-    std::vector<uint64_t> ids;  // of its pieces, in the order of their addresses
+    std::vector<uint64_t> ids;  // of its extents, in the order of their addresses
     LegacyHandle legacy{};
   };
   using Span = std::vector<Allocation>;
 
   bool walk(uint64_t address, size_t num_bytes);
-  bool spans(const Segment& segment) const noexcept;
-  SegmentPlace find(uint64_t address) const noexcept;
+  bool spans(const Registration& registration) const noexcept;
+  IpcLocation find(uint64_t address) const noexcept;
   void tell(size_t num_bytes, const std::string& why);
   Status add();
   Result<uint32_t> next_number();
-  Result<Segment> open_span();
-  Status open_piece(const Allocation& allocation);
+  Result<Registration> open_span();
+  Status open_extent(const Allocation& allocation);
   std::set<uint64_t> overlapped() const;
   size_t drop(const std::set<uint64_t>& freed);
   void close_unused();
@@ -91,12 +91,12 @@ class Exports {
   const ExportLimits limits_;
 
   mutable std::mutex mutex_;                           // guards all below
-  std::map<uint32_t, Segment> segments_;               // by number
-  std::map<uint64_t, Piece> pieces_;                   // by id, of all segments
-  std::map<uint64_t, std::vector<uint32_t>> holders_;  // by piece: the segments with it
-  std::set<uint64_t> refused_;                         // first pieces of what cannot be offered
+  std::map<uint32_t, Registration> registrations_;     // by number
+  std::map<uint64_t, Extent> extents_;                 // by id, of all segments
+  std::map<uint64_t, std::vector<uint32_t>> holders_;  // by extent: the segments with it
+  std::set<uint64_t> refused_;                         // first extents of what cannot be offered
   uint32_t next_number_ = 1;
-  size_t num_references_ = 0;  // of segments to pieces
+  size_t num_references_ = 0;  // of segments to extents
   Span span_;                  // of the tensor in question
   bool has_told_ = false;      // that something cannot be offered
 };

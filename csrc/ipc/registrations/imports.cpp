@@ -11,7 +11,7 @@ namespace axon {
 // A board that changes faster than this is looked at again the next time.
 static constexpr int kMostReadings = 4;
 
-Imports::Imports(std::unique_ptr<SegmentPeer> peer, BoardPlace board, Clock::duration linger) noexcept
+Imports::Imports(std::unique_ptr<RegistrationPeer> peer, BoardPlace board, Clock::duration linger) noexcept
     : peer_(std::move(peer)), board_(board), linger_(linger) {}
 
 bool Imports::look() {
@@ -32,7 +32,7 @@ Result<std::optional<Imports::Publication>> Imports::read() const {
   Result<std::optional<BoardContent>> content = read_board(*peer_, board_);
   if (!content.ok()) return std::move(content.status());
   if (!content.value()) return std::optional<Publication>();
-  Result<std::vector<SegmentRecord>> records = decode_records(content.value()->bytes);
+  Result<std::vector<RegistrationRecord>> records = decode_records(content.value()->bytes);
   if (!records.ok()) return std::move(records.status());
   return std::optional(Publication{content.value()->version, std::move(records).value()});
 }
@@ -47,7 +47,7 @@ Result<bool> Imports::catch_up() {
   if (!published.value()) return false;
   const auto& [read_version, records] = *published.value();
   forget_all_but(records);
-  for (const SegmentRecord& record : records) {
+  for (const RegistrationRecord& record : records) {
     if (mapped_.contains(record.number) || failed_.contains(record.number)) continue;
     AXON_TRY(import(record, read_version));
   }
@@ -55,14 +55,14 @@ Result<bool> Imports::catch_up() {
   return false;
 }
 
-void Imports::forget_all_but(const std::vector<SegmentRecord>& records) {
+void Imports::forget_all_but(const std::vector<RegistrationRecord>& records) {
   std::set<uint32_t> published;
-  for (const SegmentRecord& record : records) published.insert(record.number);
+  for (const RegistrationRecord& record : records) published.insert(record.number);
   std::erase_if(failed_, [&](uint32_t number) { return !published.contains(number); });
-  for (auto segment = mapped_.begin(); segment != mapped_.end();) {
-    const auto next = std::next(segment);
-    if (!published.contains(segment->first)) drop(segment);
-    segment = next;
+  for (auto registration = mapped_.begin(); registration != mapped_.end();) {
+    const auto next = std::next(registration);
+    if (!published.contains(registration->first)) drop(registration);
+    registration = next;
   }
 }
 
@@ -71,7 +71,7 @@ void Imports::drop(std::map<uint32_t, Mapping>::iterator dropped) {
   const Status removed = peer_->remove(dropped->first);
   Mapping mapping = std::move(dropped->second);
   mapped_.erase(dropped);
-  if (!removed.ok()) note("a peer's segment cannot be taken out", removed);
+  if (!removed.ok()) note("a peer's registration cannot be taken out", removed);
   if (!removed.ok() || is_over_ || mapping->waits_for_device()) {
     retired_.push_back(std::move(mapping));
   } else {
@@ -81,12 +81,12 @@ void Imports::drop(std::map<uint32_t, Mapping>::iterator dropped) {
 
 void Imports::let_go() {
   const Clock::time_point latest = Clock::now() - linger_;
-  std::erase_if(leaving_, [&](const Leaving& segment) { return segment.since <= latest; });
+  std::erase_if(leaving_, [&](const Leaving& registration) { return registration.since <= latest; });
 }
 
 // A descriptor or handle means what the board says only as long as the board says so: it is asked again before kernels
 // see what came of it.
-Status Imports::import(const SegmentRecord& record, uint64_t version) {
+Status Imports::import(const RegistrationRecord& record, uint64_t version) {
   Result<Mapping> mapping = peer_->map(record);
   Result<bool> valid = is_published(record, version);
   if (!valid.ok() || !valid.value()) {
@@ -100,13 +100,13 @@ Status Imports::import(const SegmentRecord& record, uint64_t version) {
     return Status();
   }
   failed_.insert(record.number);
-  note("a peer's segment cannot be mapped", entered);
+  note("a peer's registration cannot be mapped", entered);
   if (mapping.ok()) retired_.push_back(std::move(mapping).value());  // kernels may find it all the same
   return Status();
 }
 
 // Still, although the board may have changed since it had that version.
-Result<bool> Imports::is_published(const SegmentRecord& record, uint64_t version) const {
+Result<bool> Imports::is_published(const RegistrationRecord& record, uint64_t version) const {
   Result<uint64_t> current = version_of(*peer_, board_);
   if (!current.ok()) return std::move(current.status());
   if (current.value() == version) return true;
@@ -130,7 +130,7 @@ bool Imports::end() {
   is_over_ = true;
   obstacle_ = "its process has ended";
   while (!mapped_.empty()) drop(mapped_.begin());
-  for (Leaving& segment : leaving_) retired_.push_back(std::move(segment.mapping));
+  for (Leaving& registration : leaving_) retired_.push_back(std::move(registration.mapping));
   leaving_.clear();
   return true;
 }

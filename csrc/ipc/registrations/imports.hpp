@@ -30,19 +30,19 @@
 namespace axon {
 
 // A segment in this process's addresses, unmapped by its destruction.
-class MappedSegment {
+class MappedRegistration {
  public:
-  virtual ~MappedSegment() = default;
+  virtual ~MappedRegistration() = default;
   virtual std::byte* data() const noexcept = 0;
   // To unmap it waits for the device.
   virtual bool waits_for_device() const noexcept = 0;
 };
 
 // The peer's process and this device, or what stands for them in tests.
-class SegmentPeer : public PeerMemory {
+class RegistrationPeer : public PeerMemory {
  public:
   virtual bool has_ended() const noexcept = 0;
-  virtual Result<std::unique_ptr<MappedSegment>> map(const SegmentRecord& record) const = 0;
+  virtual Result<std::unique_ptr<MappedRegistration>> map(const RegistrationRecord& record) const = 0;
   // What kernels find: the segment, or no longer.
   virtual Status enter(uint32_t number, std::span<std::byte> memory) = 0;
   virtual Status remove(uint32_t number) = 0;
@@ -54,13 +54,13 @@ class Imports {
 
   static constexpr std::chrono::milliseconds kLinger{100};
 
-  Imports(std::unique_ptr<SegmentPeer> peer, BoardPlace board, Clock::duration linger = kLinger) noexcept;
+  Imports(std::unique_ptr<RegistrationPeer> peer, BoardPlace board, Clock::duration linger = kLinger) noexcept;
 
   // Takes no longer than the calls of CUDA's. False: the board has changed meanwhile, and there may be more the next
   // time.
   bool look();
 
-  std::vector<std::unique_ptr<MappedSegment>> take_retired() noexcept { return std::exchange(retired_, {}); }
+  std::vector<std::unique_ptr<MappedRegistration>> take_retired() noexcept { return std::exchange(retired_, {}); }
   // Something that may have been in the way of a mapping is gone.
   void retry() noexcept;
 
@@ -71,7 +71,7 @@ class Imports {
   const std::string& obstacle() const noexcept { return obstacle_; }
 
  private:
-  using Mapping = std::unique_ptr<MappedSegment>;
+  using Mapping = std::unique_ptr<MappedRegistration>;
 
   struct Leaving {
     Mapping mapping;
@@ -80,20 +80,20 @@ class Imports {
 
   struct Publication {
     uint64_t version;
-    std::vector<SegmentRecord> records;
+    std::vector<RegistrationRecord> records;
   };
 
   Result<std::optional<Publication>> read() const;
   Result<bool> catch_up();
-  void forget_all_but(const std::vector<SegmentRecord>& records);
+  void forget_all_but(const std::vector<RegistrationRecord>& records);
   void drop(std::map<uint32_t, Mapping>::iterator dropped);
-  Status import(const SegmentRecord& record, uint64_t version);
-  Result<bool> is_published(const SegmentRecord& record, uint64_t version) const;
+  Status import(const RegistrationRecord& record, uint64_t version);
+  Result<bool> is_published(const RegistrationRecord& record, uint64_t version) const;
   void note(const std::string& what, const Status& status);
   void let_go();
   bool end();
 
-  const std::unique_ptr<SegmentPeer> peer_;
+  const std::unique_ptr<RegistrationPeer> peer_;
   const BoardPlace board_;
   const Clock::duration linger_;
   std::optional<uint64_t> seen_;        // the version that is mapped

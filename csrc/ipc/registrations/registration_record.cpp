@@ -11,20 +11,20 @@ namespace axon {
 
 namespace {
 
-// A segment's record, and one behind it for each of its pieces.
-struct SegmentWire {
+// A segment's record, and one behind it for each of its extents.
+struct RegistrationWire {
   uint32_t number;
-  uint32_t num_pieces;
+  uint32_t num_extents;
   uint64_t num_bytes;
   LegacyHandle legacy;
 };
-struct PieceWire {
+struct ExtentWire {
   int32_t descriptor;
   uint32_t reserved;
   uint64_t num_bytes;
 };
-static_assert(sizeof(SegmentWire) == 80 && sizeof(PieceWire) == 16);
-static_assert(std::is_trivially_copyable_v<SegmentWire> && std::is_trivially_copyable_v<PieceWire>);
+static_assert(sizeof(RegistrationWire) == 80 && sizeof(ExtentWire) == 16);
+static_assert(std::is_trivially_copyable_v<RegistrationWire> && std::is_trivially_copyable_v<ExtentWire>);
 
 template <typename T>
 void append(std::vector<std::byte>& bytes, const T& value) {
@@ -55,51 +55,52 @@ Status refuse(const std::string& why) {
   return {ErrorCode::kInvalidArgument, "the peer's list of segments: " + why};
 }
 
-Result<SegmentRecord> take_record(Reader& reader) {
-  const std::optional<SegmentWire> wire = reader.take<SegmentWire>();
-  if (!wire) return refuse("it ends within a segment");
-  SegmentRecord record{.number = wire->number, .num_bytes = wire->num_bytes, .pieces = {}, .legacy = wire->legacy};
-  const std::string name = "segment " + std::to_string(wire->number);
-  if (wire->number == 0 || wire->number > kLastSegment) return refuse(name + " has an impossible number");
-  if (wire->num_bytes == 0 || wire->num_bytes > kMostSegmentBytes) return refuse(name + " has an impossible size");
+Result<RegistrationRecord> take_record(Reader& reader) {
+  const std::optional<RegistrationWire> wire = reader.take<RegistrationWire>();
+  if (!wire) return refuse("it ends within a registration");
+  RegistrationRecord record{
+      .number = wire->number, .num_bytes = wire->num_bytes, .extents = {}, .legacy = wire->legacy};
+  const std::string name = "registration " + std::to_string(wire->number);
+  if (wire->number == 0 || wire->number > kLastRegistration) return refuse(name + " has an impossible number");
+  if (wire->num_bytes == 0 || wire->num_bytes > kMostRegistrationBytes) return refuse(name + " has an impossible size");
   uint64_t num_left = wire->num_bytes;
-  for (uint32_t i = 0; i < wire->num_pieces; ++i) {
-    const std::optional<PieceWire> piece = reader.take<PieceWire>();
-    if (!piece) return refuse(name + " ends within a piece");
-    if (piece->descriptor < 0) return refuse(name + " has a piece without a descriptor");
-    if (piece->num_bytes == 0 || piece->num_bytes > num_left) return refuse(name + " is not as long as its pieces");
-    num_left -= piece->num_bytes;
-    record.pieces.push_back({.descriptor = piece->descriptor, .num_bytes = piece->num_bytes});
+  for (uint32_t i = 0; i < wire->num_extents; ++i) {
+    const std::optional<ExtentWire> extent = reader.take<ExtentWire>();
+    if (!extent) return refuse(name + " ends within an extent");
+    if (extent->descriptor < 0) return refuse(name + " has an extent without a descriptor");
+    if (extent->num_bytes == 0 || extent->num_bytes > num_left) return refuse(name + " is not as long as its extents");
+    num_left -= extent->num_bytes;
+    record.extents.push_back({.descriptor = extent->descriptor, .num_bytes = extent->num_bytes});
   }
-  if (wire->num_pieces > 0 && num_left > 0) return refuse(name + " is longer than its pieces");
+  if (wire->num_extents > 0 && num_left > 0) return refuse(name + " is longer than its extents");
   return record;
 }
 
 }  // namespace
 
-std::vector<std::byte> encode(std::span<const SegmentRecord> records) {
+std::vector<std::byte> encode(std::span<const RegistrationRecord> records) {
   std::vector<std::byte> bytes;
-  for (const SegmentRecord& record : records) {
-    append(bytes, SegmentWire{.number = record.number,
-                              .num_pieces = static_cast<uint32_t>(record.pieces.size()),
-                              .num_bytes = record.num_bytes,
-                              .legacy = record.legacy});
-    for (const SegmentPiece& piece : record.pieces) {
-      append(bytes, PieceWire{.descriptor = piece.descriptor, .reserved = 0, .num_bytes = piece.num_bytes});
+  for (const RegistrationRecord& record : records) {
+    append(bytes, RegistrationWire{.number = record.number,
+                                   .num_extents = static_cast<uint32_t>(record.extents.size()),
+                                   .num_bytes = record.num_bytes,
+                                   .legacy = record.legacy});
+    for (const RegistrationExtent& extent : record.extents) {
+      append(bytes, ExtentWire{.descriptor = extent.descriptor, .reserved = 0, .num_bytes = extent.num_bytes});
     }
   }
   return bytes;
 }
 
-Result<std::vector<SegmentRecord>> decode_records(std::span<const std::byte> bytes) {
+Result<std::vector<RegistrationRecord>> decode_records(std::span<const std::byte> bytes) {
   if (bytes.size() > kMostRecordBytes) return refuse(std::to_string(bytes.size()) + " bytes are too many");
-  std::vector<SegmentRecord> records;
-  std::bitset<kSegmentSlots> taken;
+  std::vector<RegistrationRecord> records;
+  std::bitset<kRegistrationSlots> taken;
   for (Reader reader(bytes); !reader.is_done();) {
-    Result<SegmentRecord> record = take_record(reader);
+    Result<RegistrationRecord> record = take_record(reader);
     if (!record.ok()) return std::move(record.status());
-    const size_t slot = record.value().number % kSegmentSlots;
-    if (taken.test(slot)) return refuse("two segments in slot " + std::to_string(slot));
+    const size_t slot = record.value().number % kRegistrationSlots;
+    if (taken.test(slot)) return refuse("two registrations in slot " + std::to_string(slot));
     taken.set(slot);
     records.push_back(std::move(record).value());
   }

@@ -12,32 +12,32 @@
 
 namespace axon {
 
-struct SegmentPiece {
+struct RegistrationExtent {
   int32_t descriptor = -1;  // in the owner's process
   uint64_t num_bytes = 0;   // as mapped there
 
-  bool operator==(const SegmentPiece&) const = default;
+  bool operator==(const RegistrationExtent&) const = default;
 };
 
-struct SegmentRecord {
+struct RegistrationRecord {
   uint32_t number = 0;
   uint64_t num_bytes = 0;
-  std::vector<SegmentPiece> pieces;  // in the order of their addresses; none: `legacy` is what opens it
+  std::vector<RegistrationExtent> extents;  // in the order of their addresses; none: `legacy` is what opens it
   LegacyHandle legacy{};
 
-  bool operator==(const SegmentRecord&) const = default;
+  bool operator==(const RegistrationRecord&) const = default;
 };
 
 // How much a process offers at most.
-inline constexpr size_t kMostSegments = kSegmentSlots;
-inline constexpr size_t kMostPieces = 8192;  // of all segments together
-inline constexpr size_t kMostRecordBytes = kMostSegments * 80 + kMostPieces * 16;
-// As far as a SegmentPlace reaches.
-inline constexpr uint32_t kLastSegment = (uint32_t{1} << 24) - 1;
-inline constexpr uint64_t kMostSegmentBytes = uint64_t{1} << 40;
+inline constexpr size_t kMostRegistrations = kRegistrationSlots;
+inline constexpr size_t kMostExtents = 8192;  // of all segments together
+inline constexpr size_t kMostRecordBytes = kMostRegistrations * 80 + kMostExtents * 16;
+// As far as a IpcLocation reaches.
+inline constexpr uint32_t kLastRegistration = (uint32_t{1} << 24) - 1;
+inline constexpr uint64_t kMostRegistrationBytes = uint64_t{1} << 40;
 
-std::vector<std::byte> encode(std::span<const SegmentRecord> records);
+std::vector<std::byte> encode(std::span<const RegistrationRecord> records);
 // Refuses what no owner would write, saying what: another process's memory is no more to be trusted than a message.
-Result<std::vector<SegmentRecord>> decode_records(std::span<const std::byte> bytes);
+Result<std::vector<RegistrationRecord>> decode_records(std::span<const std::byte> bytes);
 
 }  // namespace axon

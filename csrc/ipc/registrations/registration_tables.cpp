@@ -9,61 +9,62 @@
 
 namespace axon {
 
-static constexpr size_t kTableBytes = kSegmentSlots * sizeof(SegmentEntry);
+static constexpr size_t kTableBytes = kRegistrationSlots * sizeof(RegistrationEntry);
 static constexpr size_t kMostTables = 128;  // 2 MiB, the least that the driver maps
 
-SegmentTables::SegmentTables(SharedMemory memory, Stream stream) noexcept
+RegistrationTables::RegistrationTables(SharedMemory memory, Stream stream) noexcept
     : memory_(std::move(memory)), stream_(std::move(stream)) {}
 
-Result<std::unique_ptr<SegmentTables>> SegmentTables::create(int device) {
+Result<std::unique_ptr<RegistrationTables>> RegistrationTables::create(int device) {
   Result<SharedMemory> memory = SharedMemory::allocate(device, kMostTables * kTableBytes);
   if (!memory.ok()) return std::move(memory.status());
   Result<Stream> stream = Stream::create();
   if (!stream.ok()) return std::move(stream.status());
-  std::unique_ptr<SegmentTables> tables(new SegmentTables(std::move(memory).value(), std::move(stream).value()));
+  std::unique_ptr<RegistrationTables> tables(
+      new RegistrationTables(std::move(memory).value(), std::move(stream).value()));
   AXON_CUDA_TRY(cudaMemsetAsync(tables->entries(), 0, kMostTables * kTableBytes, tables->stream_.view().get()));
   AXON_TRY(tables->stream_.view().synchronize());
   return tables;
 }
 
-std::optional<SegmentEntry*> SegmentTables::take() noexcept {
+std::optional<RegistrationEntry*> RegistrationTables::take() noexcept {
   if (!free_.empty()) {
-    SegmentEntry* const table = free_.back();
+    RegistrationEntry* const table = free_.back();
     free_.pop_back();
     return table;
   }
   if (num_used_ == kMostTables) return std::nullopt;
-  return entries() + kSegmentSlots * num_used_++;
+  return entries() + kRegistrationSlots * num_used_++;
 }
 
-Status SegmentTables::clear(SegmentEntry* table) {
+Status RegistrationTables::clear(RegistrationEntry* table) {
   AXON_CUDA_TRY(cudaMemsetAsync(table, 0, kTableBytes, stream_.view().get()));
   return stream_.view().synchronize();
 }
 
 // Copies of one stream follow each other. Eight aligned bytes arrive as one.
-Status SegmentTables::enter(SegmentEntry* table, uint32_t number, std::span<std::byte> memory) {
-  SegmentEntry* const entry = table + number % kSegmentSlots;
-  const SegmentEntry content{.segment = number, .base = memory.data()};
+Status RegistrationTables::enter(RegistrationEntry* table, uint32_t number, std::span<std::byte> memory) {
+  RegistrationEntry* const entry = table + number % kRegistrationSlots;
+  const RegistrationEntry content{.registration = number, .base = memory.data()};
   AXON_TRY(copy_async(&entry->base, &content.base, sizeof content.base, stream_));
-  AXON_TRY(copy_async(&entry->segment, &content.segment, sizeof content.segment, stream_));
+  AXON_TRY(copy_async(&entry->registration, &content.registration, sizeof content.registration, stream_));
   AXON_TRY(stream_.view().synchronize());
   const std::lock_guard lock(mutex_);
   entered_[{table, number}] = memory;
   return Status();
 }
 
-Status SegmentTables::remove(SegmentEntry* table, uint32_t number) {
+Status RegistrationTables::remove(RegistrationEntry* table, uint32_t number) {
   static constexpr uint64_t kNone = 0;
   {
     const std::lock_guard lock(mutex_);
     entered_.erase({table, number});
   }
-  AXON_TRY(copy_async(&table[number % kSegmentSlots].segment, &kNone, sizeof kNone, stream_));
+  AXON_TRY(copy_async(&table[number % kRegistrationSlots].registration, &kNone, sizeof kNone, stream_));
   return stream_.view().synchronize();
 }
 
-std::span<std::byte> SegmentTables::find(const SegmentEntry* table, uint32_t number) const {
+std::span<std::byte> RegistrationTables::find(const RegistrationEntry* table, uint32_t number) const {
   const std::lock_guard lock(mutex_);
   const auto found = entered_.find({table, number});
   return found == entered_.end() ? std::span<std::byte>() : found->second;

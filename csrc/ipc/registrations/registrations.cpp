@@ -27,8 +27,8 @@ namespace axon {
 namespace {
 
 // Its content belongs to the keeper's thread, but for what Parts::mutex guards.
-struct Followed : SegmentOwner {
-  SegmentEntry* entries;  // the table
+struct Followed : RegistrationOwner {
+  RegistrationEntry* entries;  // the table
   BoardPlace board;
   std::shared_ptr<const PeerProcess> process;
   std::unique_ptr<Imports> imports;
@@ -44,7 +44,7 @@ constexpr std::chrono::milliseconds kSweepInterval{100};
 constexpr std::chrono::seconds kRetryInterval{10};
 constexpr std::chrono::seconds kLongestLook{2};
 
-// Each piece of a run keeps a descriptor open. This is what a process can do without, of those that it may open.
+// Each extent of a run keeps a descriptor open. This is what a process can do without, of those that it may open.
 constexpr size_t kMostDescriptors = 4096;
 constexpr size_t kShareOfDescriptors = 4;
 
@@ -65,12 +65,12 @@ class DriversMemory final : public OwnMemory {
 
 }  // namespace
 
-struct Segments::Parts {
-  Parts(int device, uint64_t incarnation, std::unique_ptr<SegmentTables> tables, LaunchLedger& launches)
+struct Registrations::Parts {
+  Parts(int device, uint64_t incarnation, std::unique_ptr<RegistrationTables> tables, LaunchLedger& launches)
       : device(device),
         launches(launches),
         tables(std::move(tables)),
-        nobody(std::make_shared<SegmentOwner>(this->tables->empty())),
+        nobody(std::make_shared<RegistrationOwner>(this->tables->empty())),
         board(incarnation),
         exports(memory, board, {.device = device, .num_descriptors = num_descriptors()}) {}
 
@@ -84,8 +84,8 @@ struct Segments::Parts {
 
   const int device;
   LaunchLedger& launches;
-  const std::unique_ptr<SegmentTables> tables;
-  const std::shared_ptr<const SegmentOwner> nobody;
+  const std::unique_ptr<RegistrationTables> tables;
+  const std::shared_ptr<const RegistrationOwner> nobody;
   const DriversMemory memory;
   SegmentBoard board;
   Exports exports;
@@ -103,27 +103,27 @@ struct Segments::Parts {
   uint64_t num_looks_begun = 0;
   uint64_t num_looks_done = 0;
   std::vector<std::shared_ptr<Followed>> followed;  // shared with those who use their tables
-  std::vector<std::unique_ptr<MappedSegment>> retired;
+  std::vector<std::unique_ptr<MappedRegistration>> retired;
   size_t num_imported = 0;
 };
 
-Segments::Segments(std::unique_ptr<Parts> parts) noexcept : parts_(std::move(parts)) {}
-Segments::~Segments() = default;
+Registrations::Registrations(std::unique_ptr<Parts> parts) noexcept : parts_(std::move(parts)) {}
+Registrations::~Registrations() = default;
 
-Result<std::unique_ptr<Segments>> Segments::create(int device, uint64_t incarnation, LaunchLedger& launches) {
+Result<std::unique_ptr<Registrations>> Registrations::create(int device, uint64_t incarnation, LaunchLedger& launches) {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device);
-  Result<std::unique_ptr<SegmentTables>> tables = SegmentTables::create(device);
+  Result<std::unique_ptr<RegistrationTables>> tables = RegistrationTables::create(device);
   if (!tables.ok()) return std::move(tables.status());
   auto parts = std::make_unique<Parts>(device, incarnation, std::move(tables).value(), launches);
-  return std::unique_ptr<Segments>(new Segments(std::move(parts)));
+  return std::unique_ptr<Registrations>(new Registrations(std::move(parts)));
 }
 
-SegmentPlace Segments::locate(const void* data, size_t num_bytes) {
+IpcLocation Registrations::locate(const void* data, size_t num_bytes) {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(parts_->device);
   const Exports::Located located = parts_->exports.locate(reinterpret_cast<uint64_t>(data), num_bytes);
-  const bool lacks_keeper = located.place.segment != 0 && !parts_->is_kept.load(std::memory_order_relaxed);
+  const bool lacks_keeper = located.place.registration != 0 && !parts_->is_kept.load(std::memory_order_relaxed);
   if (!located.is_news && !lacks_keeper) return located.place;
   const Status woken = parts_->wake();
   if (woken.ok()) return located.place;
@@ -131,7 +131,8 @@ SegmentPlace Segments::locate(const void* data, size_t num_bytes) {
   return {};
 }
 
-std::shared_ptr<const SegmentOwner> Segments::follow(BoardPlace board, std::shared_ptr<const PeerProcess> process) {
+std::shared_ptr<const RegistrationOwner> Registrations::follow(BoardPlace board,
+                                                               std::shared_ptr<const PeerProcess> process) {
   if (process == nullptr || board.address == 0) return parts_->nobody;
   const std::lock_guard lock(parts_->mutex);
   const auto is_same = [&](const std::shared_ptr<Followed>& peer) {
@@ -139,7 +140,7 @@ std::shared_ptr<const SegmentOwner> Segments::follow(BoardPlace board, std::shar
   };
   if (const auto known = std::ranges::find_if(parts_->followed, is_same); known != parts_->followed.end())
     return *known;
-  const std::optional<SegmentEntry*> table = parts_->tables->take();
+  const std::optional<RegistrationEntry*> table = parts_->tables->take();
   if (!table) {
     log::info("too many processes have been peers of GPU " + std::to_string(parts_->device) +
               ": tensors of further ones go through the arena");
@@ -162,11 +163,11 @@ std::shared_ptr<const SegmentOwner> Segments::follow(BoardPlace board, std::shar
   return parts_->followed.back();
 }
 
-std::span<std::byte> Segments::find(const SegmentOwner& owner, uint32_t number) const {
+std::span<std::byte> Registrations::find(const RegistrationOwner& owner, uint32_t number) const {
   return parts_->tables->find(owner.table, number);
 }
 
-Status Segments::await(const SegmentOwner& owner, uint32_t number) {
+Status Registrations::await(const RegistrationOwner& owner, uint32_t number) {
   if (&owner == parts_->nobody.get()) return {ErrorCode::kResourceExhausted, "there are too many such processes"};
   const auto& peer = static_cast<const Followed&>(owner);
   const Clock::time_point deadline = Clock::now() + kLongestLook;
@@ -183,18 +184,18 @@ Status Segments::await(const SegmentOwner& owner, uint32_t number) {
   return Status();
 }
 
-uint64_t Segments::board_address() const noexcept {
+uint64_t Registrations::board_address() const noexcept {
   return parts_->board.address();
 }
 
-SegmentCounts Segments::counts() const {
+RegistrationCounts Registrations::counts() const {
   const std::lock_guard lock(parts_->mutex);
-  return {.num_exported = parts_->exports.num_segments(),
+  return {.num_exported = parts_->exports.num_registrations(),
           .num_imported = parts_->num_imported,
           .num_retired = parts_->retired.size()};
 }
 
-Status Segments::Parts::wake() {
+Status Registrations::Parts::wake() {
   {
     const std::lock_guard lock(keeping);
     if (!is_kept.load(std::memory_order_relaxed)) AXON_TRY(Keeper::instance().keep([this] { return tend(); }));
@@ -204,35 +205,35 @@ Status Segments::Parts::wake() {
   return Status();
 }
 
-Liveliness Segments::Parts::tend() {
+Liveliness Registrations::Parts::tend() {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device);
   sweep();
   const size_t num_mapped = look_at_peers();
   has_closed = close_retired();
   if (has_closed || num_retired.load(std::memory_order_relaxed) > 0) return Liveliness::kHasty;
-  return num_mapped > 0 || exports.num_segments() > 0 ? Liveliness::kLive : Liveliness::kIdle;
+  return num_mapped > 0 || exports.num_registrations() > 0 ? Liveliness::kLive : Liveliness::kIdle;
 }
 
 // Closing waits for all kernels of the device, and whatever other threads launch meanwhile waits for it.
-bool Segments::Parts::close_retired() {
+bool Registrations::Parts::close_retired() {
   if (num_retired.load(std::memory_order_relaxed) == 0) return false;
   return launches.run_if_idle([this] {
-    std::vector<std::unique_ptr<MappedSegment>> closed;
+    std::vector<std::unique_ptr<MappedRegistration>> closed;
     const std::lock_guard lock(mutex);
     closed.swap(retired);
     num_retired.store(0, std::memory_order_relaxed);
   });
 }
 
-void Segments::Parts::sweep() {
+void Registrations::Parts::sweep() {
   if (Clock::now() - swept_at < kSweepInterval) return;
   (void)exports.sweep();
   swept_at = Clock::now();
 }
 
 // The lock is not held while something is mapped: whoever follows another peer may hold up the engine.
-size_t Segments::Parts::look_at_peers() {
+size_t Registrations::Parts::look_at_peers() {
   std::vector<std::shared_ptr<Followed>> peers;
   std::vector<std::shared_ptr<Followed>> forgotten;
   uint64_t look = 0;
@@ -247,7 +248,7 @@ size_t Segments::Parts::look_at_peers() {
     peers = followed;
   }
   put_away(forgotten);
-  std::vector<std::unique_ptr<MappedSegment>> dropped;
+  std::vector<std::unique_ptr<MappedRegistration>> dropped;
   std::vector<bool> caught_up;
   size_t num_mapped = 0;
   const bool retries = has_closed || Clock::now() - retried_at > kRetryInterval;
@@ -272,7 +273,7 @@ size_t Segments::Parts::look_at_peers() {
 }
 
 // A table that cannot be cleared is lost.
-void Segments::Parts::put_away(const std::vector<std::shared_ptr<Followed>>& forgotten) {
+void Registrations::Parts::put_away(const std::vector<std::shared_ptr<Followed>>& forgotten) {
   for (const std::shared_ptr<Followed>& peer : forgotten) {
     if (!tables->clear(peer->entries).ok()) continue;
     const std::lock_guard lock(mutex);

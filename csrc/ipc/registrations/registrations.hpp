@@ -1,8 +1,8 @@
 // Tensors that peers' kernels reach: which segments of one GPU this process offers, and where those of its peers are
 // mapped here.
 //
-//   SegmentPlace place = arena->segments().locate(data, num_bytes);   // what kernels tell the peers about a tensor
-//   team.segments[rank] = resident.arena->segments();                 // where kernels look the peers' places up
+//   IpcLocation place = arena->registrations().locate(data, num_bytes);   // told to the peers
+//   team.registrations[rank] = peer_slice.arena->registrations();   // where kernels look
 //
 // A segment is what was allocated as one: a cudaMalloc of torch's allocator, or the granules of an expandable segment
 // that a tensor spans. Its number means the same memory for ever: memory that is freed takes its number with it, and
@@ -28,46 +28,46 @@
 
 namespace axon {
 
-struct SegmentCounts {
+struct RegistrationCounts {
   size_t num_exported = 0;
   size_t num_imported = 0;
   size_t num_retired = 0;  // dropped by their owners, and still mapped
 };
 
 // A peer process that is followed.
-struct SegmentOwner {
-  const SegmentEntry* table;  // in device memory: what is mapped of it
+struct RegistrationOwner {
+  const RegistrationEntry* table;  // in device memory: what is mapped of it
 };
 
-class Segments {
+class Registrations {
  public:
   // For tensors and kernels of this device; `incarnation` is that of its arena. `launches` are to stay, too.
-  static Result<std::unique_ptr<Segments>> create(int device, uint64_t incarnation, LaunchLedger& launches);
-  ~Segments();
+  static Result<std::unique_ptr<Registrations>> create(int device, uint64_t incarnation, LaunchLedger& launches);
+  ~Registrations();
 
   // Where a tensor of this device is; segment 0 if peers cannot map it, which is said once. Microseconds, but for the
   // first tensor of a segment: then up to a millisecond.
-  SegmentPlace locate(const void* data, size_t num_bytes);
+  IpcLocation locate(const void* data, size_t num_bytes);
 
   // From now on maps what the peer publishes on that board, as long as it lives; what several follow is mapped once. To
   // be kept as long as kernels use the table. No process: a rank of this one, whose tensors are not looked for.
-  std::shared_ptr<const SegmentOwner> follow(BoardPlace board, std::shared_ptr<const PeerProcess> process);
+  std::shared_ptr<const RegistrationOwner> follow(BoardPlace board, std::shared_ptr<const PeerProcess> process);
 
   // What is mapped of a peer's segment, for the host; none: not yet, or no more. Its owner keeps it there as long as it
   // keeps a tensor in it.
-  std::span<std::byte> find(const SegmentOwner& owner, uint32_t number) const;
+  std::span<std::byte> find(const RegistrationOwner& owner, uint32_t number) const;
   // Waits until what the peer has published by now is mapped. Fails if this segment is not, saying why, and after two
   // seconds: the driver may wait for a GPU that is busy.
-  Status await(const SegmentOwner& owner, uint32_t number);
+  Status await(const RegistrationOwner& owner, uint32_t number);
 
   // To be told to peers: where the board is in this process.
   uint64_t board_address() const noexcept;
 
-  SegmentCounts counts() const;
+  RegistrationCounts counts() const;
 
  private:
   struct Parts;
-  explicit Segments(std::unique_ptr<Parts> parts) noexcept;
+  explicit Registrations(std::unique_ptr<Parts> parts) noexcept;
 
   std::unique_ptr<Parts> parts_;
 };

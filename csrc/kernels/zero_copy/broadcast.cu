@@ -117,7 +117,7 @@ ZeroCopyBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastC
   handshake.descriptor.num_bytes = call.num_bytes;
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     handshake.links[rank] = {.readable = {},
-                             .writable = team.rank != call.root ? places.data : SegmentPlace{},
+                             .writable = team.rank != call.root ? places.data : IpcLocation{},
                              .bytes_to = call.num_bytes,
                              .bytes_from = call.num_bytes};
   }

@@ -29,23 +29,23 @@ int preferred_blocks(DeviceOperation operation, Beside beside, int num_ranks) no
 
 // Where peers find what they read and write. Empty ones need no place.
 struct ExchangePlaces {
-  std::array<SegmentPlace, kMaxTeamRanks> receives{};  // [r]: of call.receives[r], which rank r writes
-  int num_blocks = 0;                                  // each rank has its own; 0: as for a GPU that does nothing else
+  std::array<IpcLocation, kMaxTeamRanks> receives{};  // [r]: of call.receives[r], which rank r writes
+  int num_blocks = 0;                                 // each rank has its own; 0: as for a GPU that does nothing else
 };
 
 struct ReductionPlaces {
-  SegmentPlace input{};
-  SegmentPlace output{};  // of the ranks that get the result
+  IpcLocation input{};
+  IpcLocation output{};  // of the ranks that get the result
   int num_blocks = 0;
 };
 
 struct ReduceScatterPlaces {
-  std::array<SegmentPlace, kMaxTeamRanks> inputs{};  // [r]: of call.inputs[r], which rank r reads
+  std::array<IpcLocation, kMaxTeamRanks> inputs{};  // [r]: of call.inputs[r], which rank r reads
   int num_blocks = 0;
 };
 
 struct BroadcastPlaces {
-  SegmentPlace data{};  // of call.data, but on the root
+  IpcLocation data{};  // of call.data, but on the root
   int num_blocks = 0;
   int num_spans = 0;  // for tuning: of 64 KiB, that a block writes before it tells; the same on all ranks
 };

@@ -71,16 +71,16 @@ __device__ __forceinline__ DeviceDescriptor with_bytes(DeviceDescriptor descript
 }
 
 // What this GPU's table of a peer's segments has where `place` would be.
-__device__ __forceinline__ Vector16 load_entry(const DeviceTeam& team, int peer, SegmentPlace place) {
-  const SegmentEntry* table = team.segments[peer];
-  static_assert(sizeof(Vector16) == sizeof(SegmentEntry));
+__device__ __forceinline__ Vector16 load_entry(const DeviceTeam& team, int peer, IpcLocation place) {
+  const RegistrationEntry* table = team.registrations[peer];
+  static_assert(sizeof(Vector16) == sizeof(RegistrationEntry));
   if (table == nullptr) return {};
-  return load_vector(reinterpret_cast<const std::byte*>(&table[place.segment % kSegmentSlots]));
+  return load_vector(reinterpret_cast<const std::byte*>(&table[place.registration % kRegistrationSlots]));
 }
 
 // Null: not mapped, or off the vectors.
-__device__ __forceinline__ std::byte* address_of(SegmentPlace place, Vector16 entry) {
-  if (place.segment == 0 || entry.low != place.segment) return nullptr;
+__device__ __forceinline__ std::byte* address_of(IpcLocation place, Vector16 entry) {
+  if (place.registration == 0 || entry.low != place.registration) return nullptr;
   std::byte* address = reinterpret_cast<std::byte*>(entry.high) + place.offset;
   return is_aligned(address, kVectorBytes) ? address : nullptr;
 }
@@ -101,8 +101,8 @@ __device__ __forceinline__ bool is_mapped(const ZeroCopyHandshake& handshake, in
 // By the peer's words; what its tensors hold was there before those. False: not reached.
 __device__ __forceinline__ bool find_locations(const DeviceTeam& team, const ZeroCopyHandshake& handshake, int peer,
                                                const Payload (&words)[2], RemoteTensors& remote) {
-  const auto readable = *reinterpret_cast<const SegmentPlace*>(&words[0]);
-  const auto writable = *reinterpret_cast<const SegmentPlace*>(&words[1]);
+  const auto readable = *reinterpret_cast<const IpcLocation*>(&words[0]);
+  const auto writable = *reinterpret_cast<const IpcLocation*>(&words[1]);
   const Vector16 first = reads(handshake, peer) ? load_entry(team, peer, readable) : Vector16{};
   const Vector16 second = writes(handshake, peer) ? load_entry(team, peer, writable) : Vector16{};
   remote.readable = address_of(readable, first);

@@ -28,10 +28,10 @@ inline constexpr uint32_t kShareDone = 1;  // in a done flag, whose other half t
 
 // Between this rank and another.
 struct ZeroCopyLink {
-  SegmentPlace readable;  // what that rank reads here …
-  SegmentPlace writable;  // … and writes: told to it
-  uint64_t bytes_to;      // of the message there …
-  uint64_t bytes_from;    // … and from there: what both must agree on
+  IpcLocation readable;  // what that rank reads here …
+  IpcLocation writable;  // … and writes: told to it
+  uint64_t bytes_to;     // of the message there …
+  uint64_t bytes_from;   // … and from there: what both must agree on
 };
 
 struct ZeroCopyHandshake {
@@ -47,7 +47,7 @@ inline bool is_aligned_16(const void* data) noexcept {
 }
 
 // `num_bytes` further on.
-inline SegmentPlace behind(SegmentPlace place, uint64_t num_bytes) noexcept {
+inline IpcLocation behind(IpcLocation place, uint64_t num_bytes) noexcept {
   place.offset = place.offset + num_bytes;
   return place;
 }

@@ -67,7 +67,7 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
   if (fault == FaultCode::kNone) {
     (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
     fence_device();                     // … for this rank's other warps, too
-    const auto to = *reinterpret_cast<const SegmentPlace*>(&place);
+    const auto to = *reinterpret_cast<const IpcLocation*>(&place);
     std::byte* target = is_aligned(messages.send, kVectorBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
     if (target == nullptr) return kByLl128;
     const bool is_withdrawn = decide(own, context.epoch, Claim::kClaimed, Claim::kWithdrawn);
@@ -160,7 +160,7 @@ __device__ __forceinline__ bool sends_by_ll128(const WaitContext& wait_context, 
 }
 
 // By one thread: what the sender's leading warp waits for.
-__device__ __forceinline__ void offer(const EpochContext& context, int sender, SegmentPlace place, uint32_t tag) {
+__device__ __forceinline__ void offer(const EpochContext& context, int sender, IpcLocation place, uint32_t tag) {
   LlPacket* packets = rendezvous(context.team, sender, context.team.rank).offer;
   store_packet(packets, packet_of(*reinterpret_cast<const Payload*>(&place), context.epoch));
   store_packet(packets + 1, packet_of(*reinterpret_cast<const Payload*>(&context.ours), context.epoch));
@@ -178,7 +178,7 @@ __device__ __noinline__ inline Outcome await_outcome(const EpochContext& context
 }
 
 __device__ __forceinline__ void lead_receiving(const WaitContext& wait_context, const PeerMessages& messages,
-                                               SegmentPlace place, int peer, uint32_t num_warps) {
+                                               IpcLocation place, int peer, uint32_t num_warps) {
   const DeviceTeam& team = wait_context.team;
   Rendezvous& own = rendezvous(team, team.rank, peer);
   const EpochContext context(team, wait_context.ours, next_message(own.received));

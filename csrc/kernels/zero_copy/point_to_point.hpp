@@ -26,9 +26,9 @@ enum class Claim : uint32_t { kClaimed = 1, kWithdrawn = 2 };
 
 // Of the messages of a ExchangeCall on the point-to-point traffic class.
 struct MessagePlaces {
-  uint32_t sends_to = 0;                      // bit r: the message to rank r goes directly if it can
-  uint32_t receives_from = 0;                 // bit r: the one from rank r
-  SegmentPlace receives[kMaxTeamRanks] = {};  // [r]: of call.receives[r], which rank r writes; maybe none
+  uint32_t sends_to = 0;                     // bit r: the message to rank r goes directly if it can
+  uint32_t receives_from = 0;                // bit r: the one from rank r
+  IpcLocation receives[kMaxTeamRanks] = {};  // [r]: of call.receives[r], which rank r writes; maybe none
 };
 
 // `call` as for ll128_exchange. All messages that `zero_copy` does not name go over LL128.

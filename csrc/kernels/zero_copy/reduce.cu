@@ -78,7 +78,7 @@ Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, cons
   const auto begin_of = [&](int rank) { return begin_of_shard(num_bytes, team.num_ranks, rank); };
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     handshake.links[rank] = {.readable = behind(places.input, begin_of(rank)),
-                             .writable = receives ? behind(places.output, begin_of(rank)) : SegmentPlace{},
+                             .writable = receives ? behind(places.output, begin_of(rank)) : IpcLocation{},
                              .bytes_to = num_bytes,
                              .bytes_from = num_bytes};
   }

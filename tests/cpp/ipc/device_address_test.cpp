@@ -17,7 +17,7 @@ DeviceCard example() {
           .device_uuid = {1, 2, 3},
           .arena_num_bytes = 64 * kMiB,
           .edition = 3,
-          .segments = 0x7f0011223344,
+          .registrations = 0x7f0011223344,
           .slice = {.offset = 17 * kMiB, .num_bytes = 16 * kMiB}};
 }
 
@@ -44,7 +44,7 @@ TEST(DeviceCard, survives_the_way) {
   EXPECT_EQ(card.device_uuid, sent.device_uuid);
   EXPECT_EQ(card.arena_num_bytes, sent.arena_num_bytes);
   EXPECT_EQ(card.edition, sent.edition);
-  EXPECT_EQ(card.segments, sent.segments);
+  EXPECT_EQ(card.registrations, sent.registrations);
   EXPECT_EQ(card.slice.offset, sent.slice.offset);
   EXPECT_EQ(card.slice.num_bytes, sent.slice.num_bytes);
 }

@@ -22,7 +22,7 @@ struct Lent {
 };
 
 // Named as the tests that fork before anybody has used CUDA.
-class LentSegmentsTest : public ForkedLayoutTest {
+class ExposedRegistrationsTest : public ForkedLayoutTest {
  protected:
   // Rank 0 lends `bytes`, rank 1 is called with where they lie.
   static void lend_to(const Bytes& bytes, const std::function<void(DeviceProcess& self, const Lent& lent)>& read) {
@@ -49,10 +49,10 @@ class LentSegmentsTest : public ForkedLayoutTest {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Layouts, LentSegmentsTest,
+INSTANTIATE_TEST_SUITE_P(Layouts, ExposedRegistrationsTest,
                          ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2}), name_of);
 
-TEST_P(LentSegmentsTest, are_read_where_they_lie) {
+TEST_P(ExposedRegistrationsTest, are_read_where_they_lie) {
   std::mt19937 random(1);
   const Bytes bytes = random_bytes(kBytes, random);
   lend_to(bytes, [&](DeviceProcess& self, const Lent& lent) {
@@ -67,7 +67,7 @@ TEST_P(LentSegmentsTest, are_read_where_they_lie) {
   });
 }
 
-TEST_P(LentSegmentsTest, are_not_believed_to_be_where_they_are_not) {
+TEST_P(ExposedRegistrationsTest, are_not_believed_to_be_where_they_are_not) {
   lend_to(Bytes(kBytes), [](DeviceProcess& self, const Lent& lent) {
     Borrower& borrower = *require(Borrower::of(self.device()));
     const DeviceBuffer target(kBytes);
@@ -83,7 +83,7 @@ TEST_P(LentSegmentsTest, are_not_believed_to_be_where_they_are_not) {
     expect_refused(lent.owner, lie, kBytes, "not mapped to that length");
     expect_refused(lent.owner, lent.place, size_t{1} << 40, "not mapped to that length");
     lie = lent.place;
-    lie.segment += 7;
+    lie.registration += 7;
     expect_refused(lent.owner, lie, kBytes, "not among what that process shares");
     lie = lent.place;
     ++lie.incarnation;

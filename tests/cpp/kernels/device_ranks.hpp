@@ -71,7 +71,7 @@ inline DeviceTeam team_without_memory() {
           .state = nullptr,
           .control = nullptr,
           .slices = {},
-          .segments = {}};
+          .registrations = {}};
 }
 
 class DeviceRanks {
@@ -88,10 +88,10 @@ class DeviceRanks {
                            .state = reinterpret_cast<TeamState*>(ranks_[rank].slice.data()),
                            .control = reinterpret_cast<TeamControl*>(ranks_[rank].control.data()),
                            .slices = {},
-                           .segments = {}};
+                           .registrations = {}};
       for (int peer = 0; peer < size(); ++peer) {
         ranks_[rank].team.slices[peer] = ranks_[peer].slice.data();
-        ranks_[rank].team.segments[peer] = table(rank, peer);
+        ranks_[rank].team.registrations[peer] = table(rank, peer);
       }
     }
   }
@@ -116,8 +116,8 @@ class DeviceRanks {
   }
 
   // Makes what begins 256 bytes before `data` a segment of rank `owner`, which all others reach. Not during a kernel.
-  SegmentPlace publish(int owner, const std::byte* data) {
-    const SegmentPlace place{.offset = 256, .segment = ++ranks_[owner].num_segments};
+  IpcLocation publish(int owner, const std::byte* data) {
+    const IpcLocation place{.offset = 256, .registration = ++ranks_[owner].num_registrations};
     for (int rank = 0; rank < size(); ++rank) {
       if (rank != owner) reveal(rank, owner, place, data);
     }
@@ -125,13 +125,13 @@ class DeviceRanks {
   }
 
   // … to one of the others.
-  void reveal(int rank, int owner, SegmentPlace place, const std::byte* data) const {
-    write_entry(rank, owner, {.segment = place.segment, .base = const_cast<std::byte*>(data) - place.offset});
+  void reveal(int rank, int owner, IpcLocation place, const std::byte* data) const {
+    write_entry(rank, owner, {.registration = place.registration, .base = const_cast<std::byte*>(data) - place.offset});
   }
 
   // `rank` alone does not reach that segment of `owner` any more.
-  void withdraw(int rank, int owner, SegmentPlace place) const {
-    write_entry(rank, owner, {.segment = uint64_t{place.segment} + kSegmentSlots, .base = nullptr});
+  void withdraw(int rank, int owner, IpcLocation place) const {
+    write_entry(rank, owner, {.registration = uint64_t{place.registration} + kRegistrationSlots, .base = nullptr});
   }
 
   // After synchronize().
@@ -156,7 +156,7 @@ class DeviceRanks {
     PinnedMemory control;
     Stream stream;
     DeviceTeam team;
-    uint64_t num_segments = 0;
+    uint64_t num_registrations = 0;
   };
 
   // All packets carry the epoch before the first, as if it had just passed; with the first at 1, these are the zeros
@@ -165,7 +165,7 @@ class DeviceRanks {
     DeviceGuard guard(device);
     for (const int peer : devices_) require(enable_peer_access(device, peer));
     ranks_.push_back({require(DeviceMemory::allocate(options.slice_bytes)),
-                      require(DeviceMemory::allocate(devices_.size() * kSegmentSlots * sizeof(SegmentEntry))),
+                      require(DeviceMemory::allocate(devices_.size() * kRegistrationSlots * sizeof(RegistrationEntry))),
                       require(PinnedMemory::allocate(sizeof(TeamControl))),
                       require(Stream::create()),
                       {},
@@ -180,12 +180,13 @@ class DeviceRanks {
     require(cudaMemcpy(slice, &state, sizeof state, cudaMemcpyHostToDevice));
   }
 
-  SegmentEntry* table(int rank, int peer) const {
-    return reinterpret_cast<SegmentEntry*>(ranks_[rank].tables.data()) + peer * kSegmentSlots;
+  RegistrationEntry* table(int rank, int peer) const {
+    return reinterpret_cast<RegistrationEntry*>(ranks_[rank].tables.data()) + peer * kRegistrationSlots;
   }
 
-  void write_entry(int rank, int owner, SegmentEntry entry) const {
-    require(cudaMemcpy(table(rank, owner) + entry.segment % kSegmentSlots, &entry, sizeof entry, cudaMemcpyDefault));
+  void write_entry(int rank, int owner, RegistrationEntry entry) const {
+    require(cudaMemcpy(table(rank, owner) + entry.registration % kRegistrationSlots, &entry, sizeof entry,
+                       cudaMemcpyDefault));
     require(cudaDeviceSynchronize());
   }
 

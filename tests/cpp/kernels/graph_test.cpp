@@ -15,7 +15,7 @@ struct RankTables {
   DeviceMemory inputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
   DeviceMemory outputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
   DeviceMemory slot = require(DeviceMemory::allocate(kElements * 4));
-  SegmentPlace place{};  // of the slot
+  IpcLocation place{};  // of the slot
 };
 
 int32_t element(int rank, int replay, size_t index) {

@@ -17,11 +17,11 @@ constexpr uint64_t kBase = 0x7f00'0000'0000;
 
 class ExportsOf : public ::testing::Test {
  protected:
-  SegmentPlace place(uint64_t address, uint64_t num_bytes = kMiB) { return exports_.locate(address, num_bytes).place; }
+  IpcLocation place(uint64_t address, uint64_t num_bytes = kMiB) { return exports_.locate(address, num_bytes).place; }
   uint32_t number(uint64_t address, uint64_t num_bytes = kMiB) {
-    return static_cast<uint32_t>(place(address, num_bytes).segment);
+    return static_cast<uint32_t>(place(address, num_bytes).registration);
   }
-  std::vector<SegmentRecord> published() {
+  std::vector<RegistrationRecord> published() {
     Result<std::optional<BoardContent>> content = read_board(reader_, {.address = board_.address(), .incarnation = 7});
     return decode_records(content.value()->bytes).value();
   }
@@ -38,18 +38,18 @@ class ExportsOf : public ::testing::Test {
   Exports exports_{memory_, board_, {.device = 0, .num_descriptors = 8}};
 };
 
-TEST_F(ExportsOf, tensors_of_one_allocation_are_one_segment) {
+TEST_F(ExportsOf, tensors_of_one_allocation_are_one_registration) {
   memory_.allocate(kBase, kGranule, Kind::kLegacy);
   const Exports::Located first = exports_.locate(kBase + 512, kMiB);
   EXPECT_TRUE(first.is_news);
-  EXPECT_EQ(first.place.segment, 1u);
+  EXPECT_EQ(first.place.registration, 1u);
   EXPECT_EQ(first.place.offset, 512u);
   const Exports::Located second = exports_.locate(kBase + 19 * kMiB, kMiB);
   EXPECT_FALSE(second.is_news);
-  EXPECT_EQ(second.place.segment, 1u);
+  EXPECT_EQ(second.place.registration, 1u);
   EXPECT_EQ(second.place.offset, 19 * kMiB);
   ASSERT_EQ(published().size(), 1u);
-  EXPECT_TRUE(published()[0].pieces.empty());
+  EXPECT_TRUE(published()[0].extents.empty());
   EXPECT_EQ(published()[0].num_bytes, kGranule);
   EXPECT_NE(published()[0].legacy, LegacyHandle{});
 }
@@ -98,7 +98,7 @@ TEST_F(ExportsOf, memory_of_other_devices_is_refused) {
   EXPECT_EQ(number(kBase), 0u);
 }
 
-// One physical piece at two addresses may have one id.
+// One physical extent at two addresses may have one id.
 TEST_F(ExportsOf, what_is_mapped_twice_is_offered_once) {
   memory_.allocate(kBase, kGranule, Kind::kShareable);
   EXPECT_EQ(number(kBase), 1u);
@@ -119,17 +119,17 @@ TEST_F(ExportsOf, what_is_not_memory_is_nowhere) {
 
 TEST_F(ExportsOf, tensors_over_several_granules_are_runs) {
   allocate_run(kBase, 4);
-  const SegmentPlace spanning = place(kBase + kGranule + 512, 2 * kGranule);
-  EXPECT_EQ(spanning.segment, 1u);
+  const IpcLocation spanning = place(kBase + kGranule + 512, 2 * kGranule);
+  EXPECT_EQ(spanning.registration, 1u);
   EXPECT_EQ(spanning.offset, 512u);
   ASSERT_EQ(published().size(), 1u);
   EXPECT_EQ(published()[0].num_bytes, 3 * kGranule);
-  EXPECT_EQ(published()[0].pieces.size(), 3u);
-  const SegmentPlace within = place(kBase + 2 * kGranule, kGranule);
-  EXPECT_EQ(within.segment, 1u);
+  EXPECT_EQ(published()[0].extents.size(), 3u);
+  const IpcLocation within = place(kBase + 2 * kGranule, kGranule);
+  EXPECT_EQ(within.registration, 1u);
   EXPECT_EQ(within.offset, kGranule);
-  EXPECT_EQ(place(kBase, 2 * kGranule).segment, 2u);  // begins before it
-  EXPECT_EQ(memory_.num_shared, 4);                   // a granule once, whatever holds it
+  EXPECT_EQ(place(kBase, 2 * kGranule).registration, 2u);  // begins before it
+  EXPECT_EQ(memory_.num_shared, 4);                        // a granule once, whatever holds it
 }
 
 TEST_F(ExportsOf, runs_have_no_gaps) {
@@ -156,10 +156,10 @@ TEST_F(ExportsOf, descriptors_are_open_as_long_as_they_are_named) {
   allocate_run(kBase, 3);
   EXPECT_EQ(number(kBase, 2 * kGranule), 1u);
   EXPECT_EQ(number(kBase + kGranule, 2 * kGranule), 2u);
-  const std::vector<SegmentRecord> before = published();
-  const int only_first = before[0].pieces[0].descriptor;
-  const int shared = before[0].pieces[1].descriptor;
-  EXPECT_EQ(shared, before[1].pieces[0].descriptor);
+  const std::vector<RegistrationRecord> before = published();
+  const int only_first = before[0].extents[0].descriptor;
+  const int shared = before[0].extents[1].descriptor;
+  EXPECT_EQ(shared, before[1].extents[0].descriptor);
   memory_.free(kBase, kGranule);
   EXPECT_EQ(exports_.sweep(), 1u);
   EXPECT_EQ(fcntl(only_first, F_GETFD), -1);
@@ -180,25 +180,25 @@ TEST_F(ExportsOf, numbers_wait_for_their_slot) {
   memory_.allocate(kBase, kMiB, Kind::kLegacy);
   EXPECT_EQ(number(kBase), 1u);  // stays
   const uint64_t other = kBase + kGranule;
-  for (uint32_t expected = 2; expected < 3 * kSegmentSlots; ++expected) {
-    if (expected % kSegmentSlots == 1) continue;
+  for (uint32_t expected = 2; expected < 3 * kRegistrationSlots; ++expected) {
+    if (expected % kRegistrationSlots == 1) continue;
     memory_.allocate(other, kMiB, Kind::kLegacy);
     ASSERT_EQ(number(other), expected);
   }
   EXPECT_EQ(published().size(), 2u);
 }
 
-TEST_F(ExportsOf, segments_are_bounded) {
-  for (uint64_t i = 0; i < kMostSegments; ++i) {
+TEST_F(ExportsOf, registrations_are_bounded) {
+  for (uint64_t i = 0; i < kMostRegistrations; ++i) {
     memory_.allocate(kBase + i * kMiB, kMiB, Kind::kLegacy);
     ASSERT_NE(number(kBase + i * kMiB), 0u);
   }
-  memory_.allocate(kBase + kMostSegments * kMiB, kMiB, Kind::kLegacy);
-  EXPECT_EQ(number(kBase + kMostSegments * kMiB), 0u);
+  memory_.allocate(kBase + kMostRegistrations * kMiB, kMiB, Kind::kLegacy);
+  EXPECT_EQ(number(kBase + kMostRegistrations * kMiB), 0u);
   memory_.free(kBase, kMiB);
   exports_.sweep();
-  EXPECT_NE(number(kBase + kMostSegments * kMiB), 0u);
-  EXPECT_EQ(published().size(), kMostSegments);
+  EXPECT_NE(number(kBase + kMostRegistrations * kMiB), 0u);
+  EXPECT_EQ(published().size(), kMostRegistrations);
 }
 
 }  // namespace

@@ -19,10 +19,10 @@ struct Here {
   bool has_ended = false;
 };
 
-class FakeMapped final : public MappedSegment {
+class FakeMapped final : public MappedRegistration {
  public:
-  FakeMapped(Here& here, const SegmentRecord& record)
-      : here_(here), number_(record.number), is_legacy_(record.pieces.empty()), data_(record.legacy) {
+  FakeMapped(Here& here, const RegistrationRecord& record)
+      : here_(here), number_(record.number), is_legacy_(record.extents.empty()), data_(record.legacy) {
     here_.mapped.insert(number_);
   }
   ~FakeMapped() override {
@@ -39,16 +39,16 @@ class FakeMapped final : public MappedSegment {
   const LegacyHandle data_;
 };
 
-class FakePeer final : public SegmentPeer {
+class FakePeer final : public RegistrationPeer {
  public:
   FakePeer(Here& here, const testing::FakePeerMemory& memory) : here_(here), memory_(memory) {}
 
   Status read(uint64_t address, std::span<std::byte> bytes) const override { return memory_.read(address, bytes); }
   bool has_ended() const noexcept override { return here_.has_ended; }
-  Result<std::unique_ptr<MappedSegment>> map(const SegmentRecord& record) const override {
+  Result<std::unique_ptr<MappedRegistration>> map(const RegistrationRecord& record) const override {
     here_.attempts.push_back(record.number);
     if (here_.impossible.contains(record.number)) return Status(ErrorCode::kInternal, "already mapped");
-    return std::unique_ptr<MappedSegment>(std::make_unique<FakeMapped>(here_, record));
+    return std::unique_ptr<MappedRegistration>(std::make_unique<FakeMapped>(here_, record));
   }
   Status enter(uint32_t number, std::span<std::byte> memory) override {
     here_.table[number] = memory.data();
@@ -68,13 +68,13 @@ class ImportsOf : public ::testing::Test {
  protected:
   void TearDown() override { here_.table.clear(); }
 
-  static SegmentRecord legacy(uint32_t number) {
-    return {.number = number, .num_bytes = kMiB, .pieces = {}, .legacy = {}};
+  static RegistrationRecord legacy(uint32_t number) {
+    return {.number = number, .num_bytes = kMiB, .extents = {}, .legacy = {}};
   }
-  static SegmentRecord run(uint32_t number) {
-    return {.number = number, .num_bytes = 2 * kMiB, .pieces = {{3, 2 * kMiB}}, .legacy = {}};
+  static RegistrationRecord run(uint32_t number) {
+    return {.number = number, .num_bytes = 2 * kMiB, .extents = {{3, 2 * kMiB}}, .legacy = {}};
   }
-  void publish(const std::vector<SegmentRecord>& records) { board_.publish(encode(records)); }
+  void publish(const std::vector<RegistrationRecord>& records) { board_.publish(encode(records)); }
   std::set<uint32_t> found() const {
     std::set<uint32_t> numbers;
     for (const auto& [number, base] : here_.table) numbers.insert(number);
@@ -85,7 +85,7 @@ class ImportsOf : public ::testing::Test {
   Here here_;
   testing::FakePeerMemory memory_;
   SegmentBoard board_{kIncarnation};
-  std::vector<std::unique_ptr<MappedSegment>> retired_;
+  std::vector<std::unique_ptr<MappedRegistration>> retired_;
   Imports imports_{std::make_unique<FakePeer>(here_, memory_),
                    {.address = board_.address(), .incarnation = kIncarnation},
                    Imports::Clock::duration::zero()};
@@ -159,7 +159,7 @@ TEST_F(ImportsOf, what_cannot_be_mapped_is_tried_again_when_something_was_closed
 
 // Between the look at the board and the look whether it still says so, its descriptor may have become another one's.
 TEST_F(ImportsOf, what_is_dropped_while_it_is_mapped_is_not_found) {
-  for (const SegmentRecord& going : {run(2), legacy(2)}) {
+  for (const RegistrationRecord& going : {run(2), legacy(2)}) {
     publish({legacy(1), going});
     memory_.before_read = [&] {
       if (!here_.attempts.empty() && here_.attempts.back() == 2) publish({legacy(1)});
@@ -169,7 +169,7 @@ TEST_F(ImportsOf, what_is_dropped_while_it_is_mapped_is_not_found) {
     imports_.look();
     EXPECT_EQ(found(), (Numbers{1}));
     retired_ = imports_.take_retired();
-    EXPECT_EQ(retired_.size(), going.pieces.empty() ? 1u : 0u);
+    EXPECT_EQ(retired_.size(), going.extents.empty() ? 1u : 0u);
     retired_.clear();
     EXPECT_EQ(here_.mapped, (Numbers{1}));
     here_.attempts.clear();
@@ -201,9 +201,9 @@ TEST_F(ImportsOf, a_board_that_always_changes_is_left_for_later) {
 TEST_F(ImportsOf, slots_change_their_owner) {
   publish({run(5)});
   imports_.look();
-  publish({run(5 + kSegmentSlots)});
+  publish({run(5 + kRegistrationSlots)});
   imports_.look();
-  EXPECT_EQ(found(), (Numbers{5 + kSegmentSlots}));
+  EXPECT_EQ(found(), (Numbers{5 + kRegistrationSlots}));
 }
 
 // Some kernel of ours may be using it: a peer that dies frees nothing in order.

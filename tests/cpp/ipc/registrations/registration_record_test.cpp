@@ -9,49 +9,50 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-SegmentRecord legacy(uint32_t number, uint64_t num_bytes = 20 * kMiB) {
-  SegmentRecord record{.number = number, .num_bytes = num_bytes, .pieces = {}, .legacy = {}};
+RegistrationRecord legacy(uint32_t number, uint64_t num_bytes = 20 * kMiB) {
+  RegistrationRecord record{.number = number, .num_bytes = num_bytes, .extents = {}, .legacy = {}};
   record.legacy[0] = std::byte{static_cast<uint8_t>(number)};
   return record;
 }
 
-SegmentRecord run(uint32_t number, std::vector<SegmentPiece> pieces) {
-  SegmentRecord record{.number = number, .num_bytes = 0, .pieces = std::move(pieces), .legacy = {}};
-  for (const SegmentPiece& piece : record.pieces) record.num_bytes += piece.num_bytes;
+RegistrationRecord run(uint32_t number, std::vector<RegistrationExtent> extents) {
+  RegistrationRecord record{.number = number, .num_bytes = 0, .extents = std::move(extents), .legacy = {}};
+  for (const RegistrationExtent& extent : record.extents) record.num_bytes += extent.num_bytes;
   return record;
 }
 
 // The reason for which a list is refused.
 std::string refusal(const std::vector<std::byte>& bytes) {
-  Result<std::vector<SegmentRecord>> records = decode_records(bytes);
+  Result<std::vector<RegistrationRecord>> records = decode_records(bytes);
   return records.ok() ? "accepted" : records.status().message();
 }
 
-std::string refusal(const std::vector<SegmentRecord>& records) {
+std::string refusal(const std::vector<RegistrationRecord>& records) {
   return refusal(encode(records));
 }
 
-TEST(SegmentRecords, survive_the_way) {
-  const std::vector<SegmentRecord> sent{legacy(1), run(2, {{5, 20 * kMiB}, {7, 2 * kMiB}}), legacy(kLastSegment)};
-  const Result<std::vector<SegmentRecord>> received = decode_records(encode(sent));
+TEST(RegistrationRecords, survive_the_way) {
+  const std::vector<RegistrationRecord> sent{legacy(1), run(2, {{5, 20 * kMiB}, {7, 2 * kMiB}}),
+                                             legacy(kLastRegistration)};
+  const Result<std::vector<RegistrationRecord>> received = decode_records(encode(sent));
   ASSERT_TRUE(received.ok());
   EXPECT_EQ(received.value(), sent);
 }
 
-TEST(SegmentRecords, none_are_a_list) {
-  EXPECT_EQ(refusal(std::vector<SegmentRecord>{}), "accepted");
+TEST(RegistrationRecords, none_are_a_list) {
+  EXPECT_EQ(refusal(std::vector<RegistrationRecord>{}), "accepted");
 }
 
-TEST(SegmentRecords, as_many_as_there_may_be_fit) {
-  std::vector<SegmentRecord> records;
-  for (uint32_t number = 1; number <= kMostSegments; ++number) {
-    records.push_back(run(number, std::vector<SegmentPiece>(kMostPieces / kMostSegments, {3, 2 * kMiB})));
+TEST(RegistrationRecords, as_many_as_there_may_be_fit) {
+  std::vector<RegistrationRecord> records;
+  for (uint32_t number = 1; number <= kMostRegistrations; ++number) {
+    records.push_back(run(number, std::vector<RegistrationExtent>(kMostExtents / kMostRegistrations, {3, 2 * kMiB})));
   }
   EXPECT_EQ(encode(records).size(), kMostRecordBytes);
   EXPECT_EQ(refusal(records), "accepted");
 }
 
-TEST(SegmentRecords, truncated_ones_are_refused) {
+TEST(RegistrationRecords, truncated_ones_are_refused) {
   const std::vector<std::byte> whole = encode(std::vector{legacy(1), run(2, {{5, kMiB}, {7, kMiB}})});
   for (size_t length = 1; length < whole.size(); ++length) {
     if (length == encode(std::vector{legacy(1)}).size()) continue;
@@ -60,22 +61,23 @@ TEST(SegmentRecords, truncated_ones_are_refused) {
   }
 }
 
-TEST(SegmentRecords, impossible_numbers_are_refused) {
+TEST(RegistrationRecords, impossible_numbers_are_refused) {
   EXPECT_NE(refusal(std::vector{legacy(0)}).find("impossible number"), std::string::npos);
-  EXPECT_NE(refusal(std::vector{legacy(kLastSegment + 1)}).find("impossible number"), std::string::npos);
+  EXPECT_NE(refusal(std::vector{legacy(kLastRegistration + 1)}).find("impossible number"), std::string::npos);
 }
 
-TEST(SegmentRecords, two_in_one_slot_are_refused) {
-  EXPECT_NE(refusal(std::vector{legacy(5), legacy(5)}).find("two segments"), std::string::npos);
-  EXPECT_NE(refusal(std::vector{legacy(5), legacy(5 + kSegmentSlots)}).find("two segments"), std::string::npos);
+TEST(RegistrationRecords, two_in_one_slot_are_refused) {
+  EXPECT_NE(refusal(std::vector{legacy(5), legacy(5)}).find("two registrations"), std::string::npos);
+  EXPECT_NE(refusal(std::vector{legacy(5), legacy(5 + kRegistrationSlots)}).find("two registrations"),
+            std::string::npos);
 }
 
-TEST(SegmentRecords, impossible_sizes_are_refused) {
+TEST(RegistrationRecords, impossible_sizes_are_refused) {
   EXPECT_NE(refusal(std::vector{legacy(1, 0)}).find("impossible size"), std::string::npos);
-  EXPECT_NE(refusal(std::vector{legacy(1, kMostSegmentBytes + 1)}).find("impossible size"), std::string::npos);
-  SegmentRecord record = run(1, {{5, kMiB}, {6, kMiB}});
+  EXPECT_NE(refusal(std::vector{legacy(1, kMostRegistrationBytes + 1)}).find("impossible size"), std::string::npos);
+  RegistrationRecord record = run(1, {{5, kMiB}, {6, kMiB}});
   record.num_bytes = 3 * kMiB;
-  EXPECT_NE(refusal(std::vector{record}).find("longer than its pieces"), std::string::npos);
+  EXPECT_NE(refusal(std::vector{record}).find("longer than its extents"), std::string::npos);
   record.num_bytes = kMiB;
   EXPECT_NE(refusal(std::vector{record}).find("not as long"), std::string::npos);
   record = run(1, {{5, kMiB}, {6, ~uint64_t{0} - kMiB + 2}});  // wraps around to one byte
@@ -83,19 +85,19 @@ TEST(SegmentRecords, impossible_sizes_are_refused) {
   EXPECT_NE(refusal(std::vector{record}).find("not as long"), std::string::npos);
 }
 
-TEST(SegmentRecords, pieces_without_descriptors_are_refused) {
+TEST(RegistrationRecords, extents_without_descriptors_are_refused) {
   EXPECT_NE(refusal(std::vector{run(1, {{-1, kMiB}})}).find("without a descriptor"), std::string::npos);
 }
 
-// As many pieces as a number can say, and not one there: nothing is allocated for them.
-TEST(SegmentRecords, counts_are_not_believed) {
+// As many extents as a number can say, and not one there: nothing is allocated for them.
+TEST(RegistrationRecords, counts_are_not_believed) {
   std::vector<std::byte> bytes = encode(std::vector{legacy(1)});
-  const uint32_t num_pieces = ~uint32_t{0};
-  std::memcpy(bytes.data() + sizeof(uint32_t), &num_pieces, sizeof num_pieces);
-  EXPECT_NE(refusal(bytes).find("within a piece"), std::string::npos);
+  const uint32_t num_extents = ~uint32_t{0};
+  std::memcpy(bytes.data() + sizeof(uint32_t), &num_extents, sizeof num_extents);
+  EXPECT_NE(refusal(bytes).find("within an extent"), std::string::npos);
 }
 
-TEST(SegmentRecords, too_many_bytes_are_refused) {
+TEST(RegistrationRecords, too_many_bytes_are_refused) {
   EXPECT_NE(refusal(std::vector<std::byte>(kMostRecordBytes + 80)).find("too many"), std::string::npos);
 }
 

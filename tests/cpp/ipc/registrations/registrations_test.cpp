@@ -22,7 +22,7 @@ constexpr size_t kBytes = 8 * kMiB;
 // What two processes show each other.
 struct Note {
   std::array<std::byte, DeviceCard::kNumBytes> card;
-  SegmentPlace place;
+  IpcLocation place;
 };
 
 bool comes_true(const std::function<bool()>& condition) {
@@ -43,47 +43,47 @@ class Side {
     arena_ = require(Arena::of(device));
     notes_[rank].card = arena_->card(require(arena_->take())).encode();
     meet();
-    table_ = require(arena_->reach(require(DeviceCard::decode(notes_[1 - rank].card))))->segments();
+    table_ = require(arena_->reach(require(DeviceCard::decode(notes_[1 - rank].card))))->registrations();
   }
 
   int rank() const { return rank_; }
   int device() const { return device_; }
-  Segments& segments() const { return arena_->segments(); }
+  Registrations& registrations() const { return arena_->registrations(); }
   LaunchLedger& launches() const { return arena_->launches(); }
   void meet() { processes_.barrier(rank_); }
 
   // Where a tensor of this side is, to the other; and theirs.
-  SegmentPlace swap(SegmentPlace place) {
+  IpcLocation swap(IpcLocation place) {
     notes_[rank_].place = place;
     meet();
-    const SegmentPlace theirs = notes_[1 - rank_].place;
+    const IpcLocation theirs = notes_[1 - rank_].place;
     meet();
     return theirs;
   }
-  SegmentPlace swap(const std::byte* data, size_t num_bytes = kBytes) {
-    const SegmentPlace place = segments().locate(data, num_bytes);
-    EXPECT_NE(place.segment, 0u);
+  IpcLocation swap(const std::byte* data, size_t num_bytes = kBytes) {
+    const IpcLocation place = registrations().locate(data, num_bytes);
+    EXPECT_NE(place.registration, 0u);
     return swap(place);
   }
 
-  SegmentEntry entry(uint64_t number) const {
-    SegmentEntry entry{};
-    require(cudaMemcpy(&entry, &table_[number % kSegmentSlots], sizeof entry, cudaMemcpyDeviceToHost));
+  RegistrationEntry entry(uint64_t number) const {
+    RegistrationEntry entry{};
+    require(cudaMemcpy(&entry, &table_[number % kRegistrationSlots], sizeof entry, cudaMemcpyDeviceToHost));
     return entry;
   }
   bool has_closed_all() const {
-    return comes_true([&] { return segments().counts().num_retired == 0; });
+    return comes_true([&] { return registrations().counts().num_retired == 0; });
   }
-  bool finds(SegmentPlace place) const { return entry(place.segment).segment == place.segment; }
-  void expect_found(SegmentPlace place) const {
-    EXPECT_TRUE(comes_true([&] { return finds(place); })) << "segment " << place.segment;
+  bool finds(IpcLocation place) const { return entry(place.registration).registration == place.registration; }
+  void expect_found(IpcLocation place) const {
+    EXPECT_TRUE(comes_true([&] { return finds(place); })) << "registration " << place.registration;
   }
-  void expect_gone(SegmentPlace place) const {
-    EXPECT_TRUE(comes_true([&] { return !finds(place); })) << "segment " << place.segment;
+  void expect_gone(IpcLocation place) const {
+    EXPECT_TRUE(comes_true([&] { return !finds(place); })) << "registration " << place.registration;
   }
   // What is at the other side's place, or behind it.
-  uint8_t look(SegmentPlace place, size_t offset = 0) const {
-    const std::byte* const there = entry(place.segment).base + place.offset + offset;
+  uint8_t look(IpcLocation place, size_t offset = 0) const {
+    const std::byte* const there = entry(place.registration).base + place.offset + offset;
     uint8_t value = 0;
     require(cudaMemcpy(&value, there, 1, cudaMemcpyDeviceToHost));
     return value;
@@ -95,7 +95,7 @@ class Side {
   ProcessGroup& processes_;
   Note* const notes_;
   Arena* arena_ = nullptr;
-  const SegmentEntry* table_ = nullptr;
+  const RegistrationEntry* table_ = nullptr;
 };
 
 void fill(std::byte* data, size_t num_bytes, int value) {
@@ -103,7 +103,7 @@ void fill(std::byte* data, size_t num_bytes, int value) {
   require(cudaDeviceSynchronize());
 }
 
-class SegmentsTest : public ForkedLayoutTest {
+class RegistrationsTest : public ForkedLayoutTest {
  protected:
   static void on_both_sides(const std::function<void(Side& side, ProcessGroup& processes)>& body) {
     constexpr size_t kNotes = 2 * sizeof(Note);
@@ -123,27 +123,27 @@ class SegmentsTest : public ForkedLayoutTest {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Layouts, SegmentsTest,
+INSTANTIATE_TEST_SUITE_P(Layouts, RegistrationsTest,
                          ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2}), name_of);
 
-TEST_P(SegmentsTest, memory_of_cuda_malloc_appears) {
+TEST_P(RegistrationsTest, memory_of_cuda_malloc_appears) {
   on_both_sides([](Side& side, ProcessGroup&) {
     const DeviceMemory memory = require(DeviceMemory::allocate(kBytes));
     fill(memory.data(), kBytes, 10 + side.rank());
     fill(memory.data() + kBytes - kMiB, kMiB, 20 + side.rank());
-    const SegmentPlace theirs = side.swap(memory.data() + kMiB, kMiB);
+    const IpcLocation theirs = side.swap(memory.data() + kMiB, kMiB);
     EXPECT_EQ(theirs.offset, kMiB);
     side.expect_found(theirs);
     EXPECT_EQ(side.look(theirs), 11 - side.rank());
     EXPECT_EQ(side.look(theirs, kBytes - 2 * kMiB), 21 - side.rank());
-    EXPECT_EQ(side.segments().counts().num_exported, 1u);
-    EXPECT_TRUE(comes_true([&] { return side.segments().counts().num_imported == 1; }));
+    EXPECT_EQ(side.registrations().counts().num_exported, 1u);
+    EXPECT_TRUE(comes_true([&] { return side.registrations().counts().num_imported == 1; }));
     side.meet();
   });
 }
 
 // The driver puts several into the 2 MiB that it maps at least.
-TEST_P(SegmentsTest, small_allocations_appear) {
+TEST_P(RegistrationsTest, small_allocations_appear) {
   on_both_sides([](Side& side, ProcessGroup&) {
     constexpr size_t kSmall = size_t{64} << 10;
     std::vector<DeviceMemory> memories;
@@ -152,7 +152,7 @@ TEST_P(SegmentsTest, small_allocations_appear) {
       fill(memories.back().data(), kSmall, 10 * i + side.rank());
     }
     for (int i = 0; i < 3; ++i) {
-      const SegmentPlace theirs = side.swap(memories[static_cast<size_t>(i)].data(), kSmall);
+      const IpcLocation theirs = side.swap(memories[static_cast<size_t>(i)].data(), kSmall);
       side.expect_found(theirs);
       EXPECT_EQ(side.look(theirs), 10 * i + 1 - side.rank());
       EXPECT_EQ(side.look(theirs, kSmall - 1), 10 * i + 1 - side.rank());
@@ -163,24 +163,24 @@ TEST_P(SegmentsTest, small_allocations_appear) {
 
 // What was freed is found by nobody, and stays mapped while somebody launches; what comes to its address is found under
 // another number, at the latest once the mapping of the former has been closed.
-TEST_P(SegmentsTest, memory_that_is_freed_goes_and_its_address_comes_back) {
+TEST_P(RegistrationsTest, memory_that_is_freed_goes_and_its_address_comes_back) {
   on_both_sides([](Side& side, ProcessGroup&) {
     auto memory = std::make_unique<DeviceMemory>(require(DeviceMemory::allocate(kBytes)));
     const std::byte* const former_address = memory->data();
-    const SegmentPlace former = side.swap(memory->data());
+    const IpcLocation former = side.swap(memory->data());
     side.expect_found(former);
     side.meet();
     std::optional<LaunchLedger::Launching> launching(side.launches().launching());
     memory.reset();
     side.expect_gone(former);
-    EXPECT_TRUE(comes_true([&] { return side.segments().counts().num_retired == 1; }));
+    EXPECT_TRUE(comes_true([&] { return side.registrations().counts().num_retired == 1; }));
     side.meet();
     memory = std::make_unique<DeviceMemory>(require(DeviceMemory::allocate(kBytes)));
     RecordProperty("address_was_used_again", memory->data() == former_address ? "yes" : "no");
     fill(memory->data(), kBytes, 30 + side.rank());
-    const SegmentPlace latter = side.swap(memory->data());
-    EXPECT_NE(latter.segment, former.segment);
-    EXPECT_EQ(side.segments().counts().num_retired, 1u);
+    const IpcLocation latter = side.swap(memory->data());
+    EXPECT_NE(latter.registration, former.registration);
+    EXPECT_EQ(side.registrations().counts().num_retired, 1u);
     launching.reset();
     EXPECT_TRUE(side.has_closed_all());
     side.expect_found(latter);
@@ -190,41 +190,41 @@ TEST_P(SegmentsTest, memory_that_is_freed_goes_and_its_address_comes_back) {
   });
 }
 
-TEST_P(SegmentsTest, memory_of_pools_is_not_offered) {
+TEST_P(RegistrationsTest, memory_of_pools_is_not_offered) {
   on_both_sides([](Side& side, ProcessGroup&) {
     const Stream stream = require(Stream::create());
     const StreamMemory memory = require(StreamMemory::allocate(kBytes, stream));
     require(stream.view().synchronize());
-    EXPECT_EQ(side.segments().locate(memory.data(), kBytes).segment, 0u);
+    EXPECT_EQ(side.registrations().locate(memory.data(), kBytes).registration, 0u);
     const PinnedMemory host = require(PinnedMemory::allocate(kBytes));
-    EXPECT_EQ(side.segments().locate(host.data(), kBytes).segment, 0u);
-    EXPECT_EQ(side.segments().locate(reinterpret_cast<const void*>(64), kBytes).segment, 0u);
-    EXPECT_EQ(side.segments().counts().num_exported, 0u);
+    EXPECT_EQ(side.registrations().locate(host.data(), kBytes).registration, 0u);
+    EXPECT_EQ(side.registrations().locate(reinterpret_cast<const void*>(64), kBytes).registration, 0u);
+    EXPECT_EQ(side.registrations().counts().num_exported, 0u);
   });
 }
 
-TEST_P(SegmentsTest, memory_made_to_be_shared_appears_and_goes) {
+TEST_P(RegistrationsTest, memory_made_to_be_shared_appears_and_goes) {
   on_both_sides([](Side& side, ProcessGroup&) {
     auto memory = std::make_unique<SharedMemory>(require(SharedMemory::allocate(side.device(), kBytes)));
     fill(memory->data(), kBytes, 40 + side.rank());
-    const SegmentPlace theirs = side.swap(memory->data());
+    const IpcLocation theirs = side.swap(memory->data());
     side.expect_found(theirs);
     EXPECT_EQ(side.look(theirs, kBytes - 1), 41 - side.rank());
     side.meet();
     memory.reset();
     side.expect_gone(theirs);
-    EXPECT_TRUE(comes_true([&] { return side.segments().counts().num_imported == 0; }));
-    EXPECT_TRUE(comes_true([&] { return side.segments().counts().num_exported == 0; }));
-    EXPECT_EQ(side.segments().counts().num_retired, 0u);
+    EXPECT_TRUE(comes_true([&] { return side.registrations().counts().num_imported == 0; }));
+    EXPECT_TRUE(comes_true([&] { return side.registrations().counts().num_exported == 0; }));
+    EXPECT_EQ(side.registrations().counts().num_retired, 0u);
   });
 }
 
-TEST_P(SegmentsTest, tensors_over_granules_are_one_segment) {
+TEST_P(RegistrationsTest, tensors_over_granules_are_one_registration) {
   on_both_sides([](Side& side, ProcessGroup&) {
     constexpr size_t kGranule = Granules::kBytes;
     Granules granules(side.device(), 4);
     for (size_t i = 0; i < 4; ++i) fill(granules.at(i), kGranule, static_cast<int>(10 * i) + side.rank());
-    const SegmentPlace former = side.swap(granules.at(1) + 512, 2 * kGranule);
+    const IpcLocation former = side.swap(granules.at(1) + 512, 2 * kGranule);
     EXPECT_EQ(former.offset, 512u);
     side.expect_found(former);
     EXPECT_EQ(side.look(former), 11 - side.rank());
@@ -234,26 +234,26 @@ TEST_P(SegmentsTest, tensors_over_granules_are_one_segment) {
     granules.unmap(2);
     granules.map(2);
     fill(granules.at(2), kGranule, 50 + side.rank());
-    const SegmentPlace latter = side.swap(granules.at(1) + 512, 2 * kGranule);
-    EXPECT_NE(latter.segment, former.segment);
+    const IpcLocation latter = side.swap(granules.at(1) + 512, 2 * kGranule);
+    EXPECT_NE(latter.registration, former.registration);
     side.expect_gone(former);
     side.expect_found(latter);
     EXPECT_EQ(side.look(latter), 11 - side.rank());
     EXPECT_EQ(side.look(latter, kGranule), 51 - side.rank());
-    EXPECT_EQ(side.segments().counts().num_retired, 0u);
+    EXPECT_EQ(side.registrations().counts().num_retired, 0u);
     side.meet();
   });
 }
 
-TEST_P(SegmentsTest, tensors_are_located_beside_a_capture) {
+TEST_P(RegistrationsTest, tensors_are_located_beside_a_capture) {
   on_both_sides([](Side& side, ProcessGroup&) {
     const DeviceMemory memory = require(DeviceMemory::allocate(kBytes));
     const SharedMemory shared = require(SharedMemory::allocate(side.device(), kBytes));
     const Stream stream = require(Stream::create());
     require(cudaStreamBeginCapture(stream.view().get(), cudaStreamCaptureModeGlobal));
-    const SegmentPlace first = side.swap(memory.data());
-    const SegmentPlace second = side.swap(shared.data());
-    EXPECT_TRUE(comes_true([&] { return side.segments().counts().num_imported == 2; }));
+    const IpcLocation first = side.swap(memory.data());
+    const IpcLocation second = side.swap(shared.data());
+    EXPECT_TRUE(comes_true([&] { return side.registrations().counts().num_imported == 2; }));
     cudaGraph_t graph = nullptr;
     EXPECT_EQ(cudaStreamEndCapture(stream.view().get(), &graph), cudaSuccess);
     cudaGraphDestroy(graph);
@@ -264,29 +264,29 @@ TEST_P(SegmentsTest, tensors_are_located_beside_a_capture) {
 }
 
 // Kernels of ours may still be using what a peer that dies has offered.
-TEST_P(SegmentsTest, all_of_a_process_that_ends_is_retired) {
+TEST_P(RegistrationsTest, all_of_a_process_that_ends_is_retired) {
   on_both_sides([](Side& side, ProcessGroup& processes) {
     const DeviceMemory memory = require(DeviceMemory::allocate(kBytes));
     const SharedMemory shared = require(SharedMemory::allocate(side.device(), kBytes));
-    const SegmentPlace first = side.swap(memory.data());
-    const SegmentPlace second = side.swap(shared.data());
+    const IpcLocation first = side.swap(memory.data());
+    const IpcLocation second = side.swap(shared.data());
     side.expect_found(first);
     side.expect_found(second);
     side.meet();
     if (side.rank() == 1) {
       while (true) std::this_thread::sleep_for(std::chrono::seconds(1));  // until it is killed
     }
-    const std::byte* const mapped = side.entry(second.segment).base;
+    const std::byte* const mapped = side.entry(second.registration).base;
     std::optional<LaunchLedger::Launching> launching(side.launches().launching());
     processes.kill(1);
     side.expect_gone(first);
     side.expect_gone(second);
-    EXPECT_TRUE(comes_true([&] { return side.segments().counts().num_retired == 2; }));
+    EXPECT_TRUE(comes_true([&] { return side.registrations().counts().num_retired == 2; }));
     uint8_t value = 0;
     require(cudaMemcpy(&value, mapped, 1, cudaMemcpyDeviceToHost));
     launching.reset();
     EXPECT_TRUE(side.has_closed_all());
-    EXPECT_EQ(side.segments().counts().num_imported, 0u);
+    EXPECT_EQ(side.registrations().counts().num_imported, 0u);
   });
 }
 

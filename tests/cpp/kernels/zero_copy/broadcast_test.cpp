@@ -27,7 +27,7 @@ class Broadcast {
     });
   }
 
-  SegmentPlace place(int rank) const { return places_[rank].data; }
+  IpcLocation place(int rank) const { return places_[rank].data; }
 
   Status enqueue(int rank) const { return enqueue(rank, tensors_[rank].data()); }
   Status enqueue(int rank, std::byte* data) const {
@@ -115,7 +115,7 @@ TEST_P(ZeroCopyBroadcasts, a_miss_on_one_rank_makes_all_fall_back) {
 }
 
 // Nobody writes into the root's.
-TEST_P(ZeroCopyBroadcasts, the_root_needs_no_segment) {
+TEST_P(ZeroCopyBroadcasts, the_root_needs_no_registration) {
   const Broadcast broadcast(*ranks_, with_blocks({1'000'001}), random_);
   for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, broadcast.place(0));
   broadcast.run();
@@ -127,7 +127,7 @@ TEST_P(ZeroCopyBroadcasts, a_misaligned_tensor_makes_all_fall_back) {
   const int odd = ranks_->size() - 1;
   const Bytes contents = random_bytes(100'001, random_);
   std::vector<DeviceBuffer> tensors;
-  std::vector<SegmentPlace> places;
+  std::vector<IpcLocation> places;
   ranks_->for_each([&](int rank) {
     tensors.emplace_back(contents.size(), rank == odd ? 4 : 0);
     if (rank == 0) tensors[0].upload(contents);

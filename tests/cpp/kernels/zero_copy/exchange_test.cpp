@@ -39,7 +39,7 @@ class Messages {
     });
   }
 
-  SegmentPlace place(int rank, int peer) const { return places_[rank].receives[peer]; }
+  IpcLocation place(int rank, int peer) const { return places_[rank].receives[peer]; }
 
   void run() const {
     ranks_.for_each([&](int rank) {
@@ -136,7 +136,7 @@ TEST_P(ZeroCopyExchanges, a_misaligned_tensor_makes_all_fall_back) {
 }
 
 // What need not be reached need not have a place.
-TEST_P(ZeroCopyExchanges, empty_messages_need_no_segment) {
+TEST_P(ZeroCopyExchanges, empty_messages_need_no_registration) {
   Sizes sizes = even(ranks_->size(), 0);
   sizes[0][1] = 50'000;
   const Messages messages(*ranks_, {sizes, {num_zero_copy_blocks(GetParam())}}, random_);
@@ -150,7 +150,7 @@ TEST_P(ZeroCopyExchanges, the_own_message_may_stay_in_place) {
   constexpr size_t kBytes = 100'000;
   std::vector<DeviceBuffer> all;
   std::vector<Bytes> inputs;
-  std::vector<SegmentPlace> places;
+  std::vector<IpcLocation> places;
   ranks_->for_each([&](int rank) {
     all.emplace_back(kBytes * ranks_->size());
     inputs.push_back(random_bytes(kBytes, random_));

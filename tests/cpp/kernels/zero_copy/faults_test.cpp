@@ -152,7 +152,7 @@ class Puppet {
         packet_(require(PinnedMemory::allocate(sizeof(LlPacket)))),
         stream_(require(Stream::create())) {}
 
-  void announce(const DeviceDescriptor& descriptor, SegmentPlace readable, SegmentPlace writable) const {
+  void announce(const DeviceDescriptor& descriptor, IpcLocation readable, IpcLocation writable) const {
     send(rank_, descriptor);
     send(num_ranks_ + 2 * rank_, readable);
     send(num_ranks_ + 2 * rank_ + 1, writable);
@@ -224,7 +224,7 @@ class ZeroCopyGuards : public ::testing::Test {
                                       .reduction = static_cast<uint64_t>(Reduction::kNone),
                                       .root = kNoRoot,
                                       .num_bytes = kBytes};
-    puppets_[rank]->announce(descriptor, SegmentPlace{}, places_[rank]);
+    puppets_[rank]->announce(descriptor, IpcLocation{}, places_[rank]);
   }
 
   void announce_reduction(int rank) {
@@ -243,7 +243,7 @@ class ZeroCopyGuards : public ::testing::Test {
                                       .reduction = static_cast<uint64_t>(Reduction::kNone),
                                       .root = 1,
                                       .num_bytes = kBytes};
-    puppets_[rank]->announce(descriptor, SegmentPlace{}, rank == 1 ? SegmentPlace{} : places_[rank]);
+    puppets_[rank]->announce(descriptor, IpcLocation{}, rank == 1 ? IpcLocation{} : places_[rank]);
   }
 
   void launch_broadcast() {
@@ -298,7 +298,7 @@ class ZeroCopyGuards : public ::testing::Test {
   Bytes contents_;
   std::unique_ptr<DeviceBuffer> source_;
   std::vector<DeviceBuffer> targets_;
-  std::vector<SegmentPlace> places_;
+  std::vector<IpcLocation> places_;
   std::vector<std::unique_ptr<Puppet>> puppets_;
   Clock::time_point began_;
 };

@@ -134,7 +134,7 @@ class MessageFaults : public LayoutTest {
   std::unique_ptr<PinnedMemory> words_;
   std::unique_ptr<DeviceRanks> ranks_;
   std::unique_ptr<Stream> beside_;
-  SegmentPlace place_{};
+  IpcLocation place_{};
   Clock::time_point began_;
 };
 

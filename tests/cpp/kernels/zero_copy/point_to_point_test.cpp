@@ -111,7 +111,7 @@ class Messages {
   Case what_;
   std::vector<std::vector<Bytes>> contents_;
   std::vector<std::vector<DeviceBuffer>> sent_, received_;
-  std::vector<std::vector<SegmentPlace>> places_;
+  std::vector<std::vector<IpcLocation>> places_;
 };
 
 class ZeroCopyMessages : public RanksTest {

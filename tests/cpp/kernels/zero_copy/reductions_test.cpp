@@ -235,7 +235,7 @@ TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_fall_back) {
   constexpr size_t kElements = 50'000;
   std::vector<Bytes> contents;
   std::vector<DeviceBuffer> tensors;
-  std::vector<SegmentPlace> places;
+  std::vector<IpcLocation> places;
   const int odd = ranks_->size() - 1;
   ranks_->for_each([&](int rank) {
     contents.push_back(draw(DataType::kFloat32, kElements, random_));
