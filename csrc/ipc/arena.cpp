@@ -276,7 +276,7 @@ DeviceCard Arena::card(ArenaSlice slice) const {
           .device_uuid = uuid_,
           .arena_num_bytes = memory_->num_bytes(),
           .edition = edition_,
-          .registrations = registrations_->board_address(),
+          .registrations = registrations_->export_table_address(),
           .slice = slice};
 }
 

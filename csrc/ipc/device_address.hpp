@@ -21,7 +21,7 @@ struct DeviceCard {
   std::array<uint8_t, 16> device_uuid{};  // of its GPU
   uint64_t arena_num_bytes = 0;
   uint64_t edition = 0;   // of the arena's memory, which may have been given back and made anew
-  uint64_t segments = 0;  // where that process's list of segments is, in its memory
+  uint64_t segments = 0;  // where that process's export table is, in its memory
   ArenaSlice slice;       // of this group in the arena; no bytes: this rank has none to offer
 
   std::array<std::byte, kNumBytes> encode() const;

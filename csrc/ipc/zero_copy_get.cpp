@@ -17,7 +17,7 @@ Result<LentPlace> lend(int device, const void* data, size_t num_bytes) {
   const IpcLocation place = registrations.locate(data, num_bytes);
   if (place.registration == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
   return LentPlace{.incarnation = arena.value()->incarnation(),
-                   .board = registrations.board_address(),
+                   .export_table = registrations.export_table_address(),
                    .offset = place.offset,
                    .registration = static_cast<uint32_t>(place.registration)};
 }
@@ -84,7 +84,7 @@ Result<std::shared_ptr<const RegistrationOwner>> Borrower::meet(int32_t pid, con
   if (!opened.ok()) return unreachable(pid, opened.status().message());
   auto process = std::make_shared<const PeerProcess>(std::move(opened).value());
   auto registrations =
-      arena_.registrations().follow({.address = place.board, .incarnation = place.incarnation}, process);
+      arena_.registrations().follow({.address = place.export_table, .incarnation = place.incarnation}, process);
   lenders_.emplace(ArenaOfProcess(pid, place.incarnation), Lender{std::move(process), registrations});
   return registrations;
 }

@@ -25,9 +25,9 @@ namespace axon {
 
 // What an owner tells. Its peer believes none of it before it is mapped.
 struct LentPlace {
-  uint64_t incarnation = 0;  // of the owner's arena on that GPU
-  uint64_t board = 0;        // where its list of segments is, in its memory
-  uint64_t offset = 0;       // in the segment
+  uint64_t incarnation = 0;   // of the owner's arena on that GPU
+  uint64_t export_table = 0;  // where its export table is, in its memory
+  uint64_t offset = 0;        // in the segment
   uint32_t registration = 0;
   uint32_t reserved = 0;
 };

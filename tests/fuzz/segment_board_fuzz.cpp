@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     return 0;
   }
   const ChangingMemory memory(input);
-  Result<std::optional<BoardContent>> content = read_board(memory, {.address = 4096, .incarnation = 0});
+  Result<std::optional<ExportTableContent>> content = read_export_table(memory, {.address = 4096, .incarnation = 0});
   if (content.ok() && content.value()) check(content.value()->bytes);
   return 0;
 }

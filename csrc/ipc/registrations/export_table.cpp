@@ -7,12 +7,12 @@
 
 namespace axon {
 
-SegmentBoard::SegmentBoard(uint64_t incarnation) : memory_(std::make_unique<Memory>()) {
+ExportTable::ExportTable(uint64_t incarnation) : memory_(std::make_unique<Memory>()) {
   memory_->header.incarnation = incarnation;
 }
 
 // Readers are other processes, so the bytes themselves need no atomics: only the order of the stores counts.
-void SegmentBoard::publish(std::span<const std::byte> content) noexcept {
+void ExportTable::publish(std::span<const std::byte> content) noexcept {
   const std::atomic_ref version(memory_->header.version);
   const uint64_t former = version.load(std::memory_order_relaxed);
   version.store(former + 1, std::memory_order_relaxed);
@@ -22,36 +22,37 @@ void SegmentBoard::publish(std::span<const std::byte> content) noexcept {
   version.store(former + 2, std::memory_order_release);  // even after everything has
 }
 
-static Result<BoardHeader> header_of(const PeerMemory& memory, const BoardPlace& place) {
-  BoardHeader header;
+static Result<ExportTableHeader> header_of(const PeerMemory& memory, const ExportTableLocation& place) {
+  ExportTableHeader header;
   AXON_TRY(memory.read(place.address, std::as_writable_bytes(std::span(&header, 1))));
   if (header.incarnation != place.incarnation) {
-    return Status(ErrorCode::kInvalidArgument, "the peer has no list of segments where it said");
+    return Status(ErrorCode::kInvalidArgument, "the peer has no export table where it said");
   }
   if (header.num_bytes > kMostRecordBytes) {
     return Status(ErrorCode::kInvalidArgument,
-                  "the peer's list of segments has " + std::to_string(header.num_bytes) + " bytes");
+                  "the peer's export table has " + std::to_string(header.num_bytes) + " bytes");
   }
   return header;
 }
 
-Result<uint64_t> version_of(const PeerMemory& memory, const BoardPlace& place) {
-  Result<BoardHeader> header = header_of(memory, place);
+Result<uint64_t> version_of(const PeerMemory& memory, const ExportTableLocation& place) {
+  Result<ExportTableHeader> header = header_of(memory, place);
   if (!header.ok()) return std::move(header.status());
   return header.value().version;
 }
 
 // Three reads, since a single one promises no order among its bytes.
-Result<std::optional<BoardContent>> read_board(const PeerMemory& memory, const BoardPlace& place) {
-  Result<BoardHeader> before = header_of(memory, place);
+Result<std::optional<ExportTableContent>> read_export_table(const PeerMemory& memory,
+                                                            const ExportTableLocation& place) {
+  Result<ExportTableHeader> before = header_of(memory, place);
   if (!before.ok()) return std::move(before.status());
-  BoardContent content{.version = before.value().version, .bytes = {}};
-  if (content.version % 2 != 0) return std::optional<BoardContent>();
+  ExportTableContent content{.version = before.value().version, .bytes = {}};
+  if (content.version % 2 != 0) return std::optional<ExportTableContent>();
   content.bytes.resize(before.value().num_bytes);
-  if (!content.bytes.empty()) AXON_TRY(memory.read(place.address + sizeof(BoardHeader), content.bytes));
+  if (!content.bytes.empty()) AXON_TRY(memory.read(place.address + sizeof(ExportTableHeader), content.bytes));
   Result<uint64_t> after = version_of(memory, place);
   if (!after.ok()) return std::move(after.status());
-  if (after.value() != content.version) return std::optional<BoardContent>();
+  if (after.value() != content.version) return std::optional<ExportTableContent>();
   return std::optional(std::move(content));
 }
 

@@ -1,8 +1,8 @@
 // What a process lets its peers read at any time: a few bytes in its memory that change as one.
 //
-//   SegmentBoard board(incarnation);   board.publish(bytes);                        // the owner
+//   ExportTable export_table(incarnation);   export_table.publish(bytes);                        // the owner
 //   Result<uint64_t> version = version_of(memory, {address, incarnation});     // a reader: cheap, to see a change
-//   Result<std::optional<BoardContent>> content = read_board(memory, …);          // none: it is being written
+//   Result<std::optional<ExportTableContent>> content = read_export_table(memory, …); // none: it is being written
 //
 // A sequence lock over processes: the version is odd while the owner writes. A reader takes what it has read if the
 // version before and after is the same even one, so it never waits for a writer, who may have died at it.
@@ -29,16 +29,16 @@ class PeerMemory {
 };
 
 // In the owner's memory.
-struct BoardHeader {
-  uint64_t incarnation = 0;  // of the owner's arena: that this is the board that is looked for
+struct ExportTableHeader {
+  uint64_t incarnation = 0;  // of the owner's arena: that this is the export table that is looked for
   uint64_t version = 0;
   uint64_t num_bytes = 0;  // of the content, which follows
 };
 
 // One writer at a time. To be read until the process ends, so it must live as long.
-class SegmentBoard {
+class ExportTable {
  public:
-  explicit SegmentBoard(uint64_t incarnation);
+  explicit ExportTable(uint64_t incarnation);
 
   // At most kMostRecordBytes.
   void publish(std::span<const std::byte> content) noexcept;
@@ -47,7 +47,7 @@ class SegmentBoard {
 
  private:
   struct Memory {
-    BoardHeader header;
+    ExportTableHeader header;
     std::byte content[kMostRecordBytes];
   };
 
@@ -55,19 +55,19 @@ class SegmentBoard {
 };
 
 // Of whom it is, in which process's memory where.
-struct BoardPlace {
+struct ExportTableLocation {
   uint64_t address = 0;
   uint64_t incarnation = 0;
 
-  bool operator==(const BoardPlace&) const noexcept = default;
+  bool operator==(const ExportTableLocation&) const noexcept = default;
 };
 
-struct BoardContent {
+struct ExportTableContent {
   uint64_t version = 0;
   std::vector<std::byte> bytes;
 };
 
-Result<uint64_t> version_of(const PeerMemory& memory, const BoardPlace& place);
-Result<std::optional<BoardContent>> read_board(const PeerMemory& memory, const BoardPlace& place);
+Result<uint64_t> version_of(const PeerMemory& memory, const ExportTableLocation& place);
+Result<std::optional<ExportTableContent>> read_export_table(const PeerMemory& memory, const ExportTableLocation& place);
 
 }  // namespace axon

@@ -15,8 +15,8 @@ static uint64_t end_of(const Allocation& allocation) noexcept {
   return allocation.base + allocation.num_bytes;
 }
 
-Exports::Exports(const OwnMemory& memory, SegmentBoard& board, ExportLimits limits) noexcept
-    : memory_(memory), board_(board), limits_(limits) {}
+Exports::Exports(const OwnMemory& memory, ExportTable& export_table, ExportLimits limits) noexcept
+    : memory_(memory), export_table_(export_table), limits_(limits) {}
 
 // span_: the allocations below the tensor, without a gap.
 bool Exports::walk(uint64_t address, size_t num_bytes) {
@@ -189,7 +189,7 @@ size_t Exports::drop(const std::set<uint64_t>& freed) {
   });
   refused_.clear();  // there is room again
   if (num_dropped > 0) publish();
-  close_unused();  // behind the publication: as long as the board names a descriptor, it is that extent's
+  close_unused();  // behind the publication: as long as the export table names a descriptor, it is that extent's
   return num_dropped;
 }
 
@@ -210,7 +210,7 @@ void Exports::publish() {
     }
     records.push_back(std::move(record));
   }
-  board_.publish(encode(records));
+  export_table_.publish(encode(records));
 }
 
 size_t Exports::num_registrations() const {

@@ -1,13 +1,13 @@
 // The segments that this process offers of one device's memory.
 //
-//   Exports exports(memory, board, {.device = 0, .num_descriptors = 256});
+//   Exports exports(memory, export_table, {.device = 0, .num_descriptors = 256});
 //   Exports::Located located = exports.locate(address, num_bytes);   // offered from now on, if it was not
 //   size_t num_freed = exports.sweep();                              // now and then
 //
 // An allocation is known by the driver's id for it, which is never used again: the address may be. A tensor is asked
 // for by the ids of all allocations that it spans, so a place never leads to memory that only lies where the tensor's
 // own does. A segment never changes. It is dropped with the first of its extents; descriptors, one an extent for all
-// segments that hold it, are closed once the board does not name them any more.
+// segments that hold it, are closed once the export table does not name them any more.
 //
 // Any thread.
 #pragma once
@@ -50,7 +50,7 @@ class Exports {
   };
 
   // Both stay as long as this.
-  Exports(const OwnMemory& memory, SegmentBoard& board, ExportLimits limits) noexcept;
+  Exports(const OwnMemory& memory, ExportTable& export_table, ExportLimits limits) noexcept;
 
   // Registration 0 where peers cannot map it.
   Located locate(uint64_t address, size_t num_bytes);
@@ -87,7 +87,7 @@ class Exports {
   void publish();
 
   const OwnMemory& memory_;
-  SegmentBoard& board_;
+  ExportTable& export_table_;
   const ExportLimits limits_;
 
   mutable std::mutex mutex_;                           // guards all below

@@ -8,11 +8,12 @@
 
 namespace axon {
 
-// A board that changes faster than this is looked at again the next time.
+// An export table that changes faster than this is looked at again the next time.
 static constexpr int kMostReadings = 4;
 
-Imports::Imports(std::unique_ptr<RegistrationPeer> peer, BoardPlace board, Clock::duration linger) noexcept
-    : peer_(std::move(peer)), board_(board), linger_(linger) {}
+Imports::Imports(std::unique_ptr<RegistrationPeer> peer, ExportTableLocation export_table,
+                 Clock::duration linger) noexcept
+    : peer_(std::move(peer)), export_table_(export_table), linger_(linger) {}
 
 bool Imports::look() {
   if (is_over_) return true;
@@ -21,15 +22,15 @@ bool Imports::look() {
   for (int reading = 0; reading < kMostReadings; ++reading) {
     Result<bool> done = catch_up();
     if (peer_->has_ended()) return end();  // what was read may have been of a stranger with its process id
-    if (!done.ok()) note("a peer's list of segments cannot be read", done.status());
+    if (!done.ok()) note("a peer's export table cannot be read", done.status());
     if (!done.ok() || done.value()) return true;
   }
   return false;
 }
 
-// None while the board is being written.
+// None while the export table is being written.
 Result<std::optional<Imports::Publication>> Imports::read() const {
-  Result<std::optional<BoardContent>> content = read_board(*peer_, board_);
+  Result<std::optional<ExportTableContent>> content = read_export_table(*peer_, export_table_);
   if (!content.ok()) return std::move(content.status());
   if (!content.value()) return std::optional<Publication>();
   Result<std::vector<RegistrationRecord>> records = decode_records(content.value()->bytes);
@@ -39,7 +40,7 @@ Result<std::optional<Imports::Publication>> Imports::read() const {
 
 // Whether all was as published already.
 Result<bool> Imports::catch_up() {
-  Result<uint64_t> version = version_of(*peer_, board_);
+  Result<uint64_t> version = version_of(*peer_, export_table_);
   if (!version.ok()) return std::move(version.status());
   if (version.value() == seen_) return true;
   Result<std::optional<Publication>> published = read();
@@ -84,8 +85,8 @@ void Imports::let_go() {
   std::erase_if(leaving_, [&](const Leaving& registration) { return registration.since <= latest; });
 }
 
-// A descriptor or handle means what the board says only as long as the board says so: it is asked again before kernels
-// see what came of it.
+// A descriptor or handle means what the export table says only as long as the export table says so: it is asked again
+// before kernels see what came of it.
 Status Imports::import(const RegistrationRecord& record, uint64_t version) {
   Result<Mapping> mapping = peer_->map(record);
   Result<bool> valid = is_published(record, version);
@@ -105,9 +106,9 @@ Status Imports::import(const RegistrationRecord& record, uint64_t version) {
   return Status();
 }
 
-// Still, although the board may have changed since it had that version.
+// Still, although the export table may have changed since it had that version.
 Result<bool> Imports::is_published(const RegistrationRecord& record, uint64_t version) const {
-  Result<uint64_t> current = version_of(*peer_, board_);
+  Result<uint64_t> current = version_of(*peer_, export_table_);
   if (!current.ok()) return std::move(current.status());
   if (current.value() == version) return true;
   Result<std::optional<Publication>> published = read();

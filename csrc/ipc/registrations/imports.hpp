@@ -4,8 +4,8 @@
 //   imports.look();                                   // now and then: maps what is new, drops what is gone
 //   for (auto& mapping : imports.take_retired()) …    // what must not be unmapped yet
 //
-// An owner takes a segment from its board only once its memory is freed, when no operation on it runs any more there. A
-// kernel here that has not heard of the owner's failure may just have looked it up, and read it for nothing
+// An owner takes a segment from its export table only once its memory is freed, when no operation on it runs any more
+// there. A kernel here that has not heard of the owner's failure may just have looked it up, and read it for nothing
 // (kernels/zero_copy/handshake.cuh): so what was mapped from descriptors is unmapped kLinger later, some thousand times
 // what such a kernel takes from the look to the read. Retired is what CUDA unmaps only when the device is idle, and all
 // of a peer that has ended, perhaps in the middle of an operation.
@@ -54,10 +54,11 @@ class Imports {
 
   static constexpr std::chrono::milliseconds kLinger{100};
 
-  Imports(std::unique_ptr<RegistrationPeer> peer, BoardPlace board, Clock::duration linger = kLinger) noexcept;
+  Imports(std::unique_ptr<RegistrationPeer> peer, ExportTableLocation export_table,
+          Clock::duration linger = kLinger) noexcept;
 
-  // Takes no longer than the calls of CUDA's. False: the board has changed meanwhile, and there may be more the next
-  // time.
+  // Takes no longer than the calls of CUDA's. False: the export table has changed meanwhile, and there may be more the
+  // next time.
   bool look();
 
   std::vector<std::unique_ptr<MappedRegistration>> take_retired() noexcept { return std::exchange(retired_, {}); }
@@ -94,7 +95,7 @@ class Imports {
   bool end();
 
   const std::unique_ptr<RegistrationPeer> peer_;
-  const BoardPlace board_;
+  const ExportTableLocation export_table_;
   const Clock::duration linger_;
   std::optional<uint64_t> seen_;        // the version that is mapped
   std::map<uint32_t, Mapping> mapped_;  // by number

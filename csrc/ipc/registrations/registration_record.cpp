@@ -52,7 +52,7 @@ class Reader {
 };
 
 Status refuse(const std::string& why) {
-  return {ErrorCode::kInvalidArgument, "the peer's list of segments: " + why};
+  return {ErrorCode::kInvalidArgument, "the peer's export table: " + why};
 }
 
 Result<RegistrationRecord> take_record(Reader& reader) {

@@ -29,11 +29,11 @@ namespace {
 // Its content belongs to the keeper's thread, but for what Parts::mutex guards.
 struct Followed : RegistrationOwner {
   RegistrationEntry* entries;  // the table
-  BoardPlace board;
+  ExportTableLocation export_table;
   std::shared_ptr<const PeerProcess> process;
   std::unique_ptr<Imports> imports;
   // As of the latest look, guarded:
-  bool is_behind = false;  // there may be more on its board
+  bool is_behind = false;  // there may be more on its export table
   std::string obstacle{};
 };
 
@@ -71,8 +71,8 @@ struct Registrations::Parts {
         launches(launches),
         tables(std::move(tables)),
         nobody(std::make_shared<RegistrationOwner>(this->tables->empty())),
-        board(incarnation),
-        exports(memory, board, {.device = device, .num_descriptors = num_descriptors()}) {}
+        export_table(incarnation),
+        exports(memory, export_table, {.device = device, .num_descriptors = num_descriptors()}) {}
 
   // Fails where the keeper's thread cannot be started.
   Status wake();
@@ -87,7 +87,7 @@ struct Registrations::Parts {
   const std::unique_ptr<RegistrationTables> tables;
   const std::shared_ptr<const RegistrationOwner> nobody;
   const DriversMemory memory;
-  SegmentBoard board;
+  ExportTable export_table;
   Exports exports;
   std::mutex keeping;
   std::atomic<bool> is_kept{false};    // written under keeping; relaxed: the keeper's lock publishes the task
@@ -131,12 +131,12 @@ IpcLocation Registrations::locate(const void* data, size_t num_bytes) {
   return {};
 }
 
-std::shared_ptr<const RegistrationOwner> Registrations::follow(BoardPlace board,
+std::shared_ptr<const RegistrationOwner> Registrations::follow(ExportTableLocation export_table,
                                                                std::shared_ptr<const PeerProcess> process) {
-  if (process == nullptr || board.address == 0) return parts_->nobody;
+  if (process == nullptr || export_table.address == 0) return parts_->nobody;
   const std::lock_guard lock(parts_->mutex);
   const auto is_same = [&](const std::shared_ptr<Followed>& peer) {
-    return peer->board == board && peer->process->pid() == process->pid() && !peer->process->has_ended();
+    return peer->export_table == export_table && peer->process->pid() == process->pid() && !peer->process->has_ended();
   };
   if (const auto known = std::ranges::find_if(parts_->followed, is_same); known != parts_->followed.end())
     return *known;
@@ -151,14 +151,14 @@ std::shared_ptr<const RegistrationOwner> Registrations::follow(BoardPlace board,
                                                            .tables = *parts_->tables,
                                                            .table = *table,
                                                            .num_retired = parts_->num_retired});
-  auto imports = std::make_unique<Imports>(std::move(peer), board);
+  auto imports = std::make_unique<Imports>(std::move(peer), export_table);
   if (const Status woken = parts_->wake(); !woken.ok()) {
     log::info(woken.message() + ". Tensors of this peer go through the arena");
     parts_->tables->give_back(*table);
     return parts_->nobody;
   }
   parts_->followed.push_back(
-      std::make_shared<Followed>(Followed{{*table}, *table, board, std::move(process), std::move(imports)}));
+      std::make_shared<Followed>(Followed{{*table}, *table, export_table, std::move(process), std::move(imports)}));
   Keeper::instance().wake();
   return parts_->followed.back();
 }
@@ -184,8 +184,8 @@ Status Registrations::await(const RegistrationOwner& owner, uint32_t number) {
   return Status();
 }
 
-uint64_t Registrations::board_address() const noexcept {
-  return parts_->board.address();
+uint64_t Registrations::export_table_address() const noexcept {
+  return parts_->export_table.address();
 }
 
 RegistrationCounts Registrations::counts() const {

@@ -8,11 +8,11 @@
 // that a tensor spans. Its number means the same memory for ever: memory that is freed takes its number with it, and
 // what comes to the same address gets another one. So a place that a graph holds leads to its tensor or nowhere.
 //
-// Nobody waits for a peer, and no message is sent. The owner publishes its segments on a board in its own memory, which
-// importers read (process_vm_readv) and whose descriptors they fetch (pidfd_getfd), in the one thread of the keeper.
-// What it has mapped it enters into a table in device memory, one a peer process. Until then kernels find nothing there
-// and leave the work to others. What has been freed goes from the table at once; its mapping is closed when none of our
-// kernels can be held up by that, and until then the memory is not free for others.
+// Nobody waits for a peer, and no message is sent. The owner publishes its segments on an export table in its own
+// memory, which importers read (process_vm_readv) and whose descriptors they fetch (pidfd_getfd), in the one thread of
+// the keeper. What it has mapped it enters into a table in device memory, one a peer process. Until then kernels find
+// nothing there and leave the work to others. What has been freed goes from the table at once; its mapping is closed
+// when none of our kernels can be held up by that, and until then the memory is not free for others.
 //
 // Lives as long as the process. Any thread, also beside a capture.
 #pragma once
@@ -49,9 +49,11 @@ class Registrations {
   // first tensor of a segment: then up to a millisecond.
   IpcLocation locate(const void* data, size_t num_bytes);
 
-  // From now on maps what the peer publishes on that board, as long as it lives; what several follow is mapped once. To
-  // be kept as long as kernels use the table. No process: a rank of this one, whose tensors are not looked for.
-  std::shared_ptr<const RegistrationOwner> follow(BoardPlace board, std::shared_ptr<const PeerProcess> process);
+  // From now on maps what the peer publishes on that export table, as long as it lives; what several follow is mapped
+  // once. To be kept as long as kernels use the table. No process: a rank of this one, whose tensors are not looked
+  // for.
+  std::shared_ptr<const RegistrationOwner> follow(ExportTableLocation export_table,
+                                                  std::shared_ptr<const PeerProcess> process);
 
   // What is mapped of a peer's segment, for the host; none: not yet, or no more. Its owner keeps it there as long as it
   // keeps a tensor in it.
@@ -60,8 +62,8 @@ class Registrations {
   // seconds: the driver may wait for a GPU that is busy.
   Status await(const RegistrationOwner& owner, uint32_t number);
 
-  // To be told to peers: where the board is in this process.
-  uint64_t board_address() const noexcept;
+  // To be told to peers: where the export table is in this process.
+  uint64_t export_table_address() const noexcept;
 
   RegistrationCounts counts() const;
 

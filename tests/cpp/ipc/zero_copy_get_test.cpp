@@ -87,12 +87,12 @@ TEST_P(ExposedRegistrationsTest, are_not_believed_to_be_where_they_are_not) {
     expect_refused(lent.owner, lie, kBytes, "not among what that process shares");
     lie = lent.place;
     ++lie.incarnation;
-    expect_refused(lent.owner, lie, kBytes, "list of segments cannot be read");
+    expect_refused(lent.owner, lie, kBytes, "export table cannot be read");
     expect_refused(-1, lent.place, kBytes, "pidfd_open");
-    lie.board = 4096;
+    lie.export_table = 4096;
     for (size_t arena = 2; arena < Borrower::kMostArenas; ++arena) {
       ++lie.incarnation;
-      expect_refused(lent.owner, lie, kBytes, "list of segments cannot be read");
+      expect_refused(lent.owner, lie, kBytes, "export table cannot be read");
     }
     ++lie.incarnation;
     expect_refused(lent.owner, lie, kBytes, "more than 16 GPUs");

@@ -21,47 +21,47 @@ std::vector<std::byte> bytes_of(size_t num_bytes, uint8_t value) {
   return std::vector<std::byte>(num_bytes, std::byte{value});
 }
 
-class SegmentBoards : public ::testing::Test {
+class ExportTables : public ::testing::Test {
  protected:
-  std::optional<BoardContent> read() {
-    Result<std::optional<BoardContent>> content = read_board(memory_, place());
+  std::optional<ExportTableContent> read() {
+    Result<std::optional<ExportTableContent>> content = read_export_table(memory_, place());
     EXPECT_TRUE(content.ok());
     return content.ok() ? std::move(content).value() : std::nullopt;
   }
-  BoardPlace place() const { return {.address = board_.address(), .incarnation = kIncarnation}; }
-  BoardHeader& header() { return *reinterpret_cast<BoardHeader*>(board_.address()); }
+  ExportTableLocation place() const { return {.address = export_table_.address(), .incarnation = kIncarnation}; }
+  ExportTableHeader& header() { return *reinterpret_cast<ExportTableHeader*>(export_table_.address()); }
 
-  SegmentBoard board_{kIncarnation};
+  ExportTable export_table_{kIncarnation};
   testing::FakePeerMemory memory_;
 };
 
-TEST_F(SegmentBoards, are_empty_at_first) {
-  const std::optional<BoardContent> content = read();
+TEST_F(ExportTables, are_empty_at_first) {
+  const std::optional<ExportTableContent> content = read();
   ASSERT_TRUE(content);
   EXPECT_TRUE(content->bytes.empty());
 }
 
-TEST_F(SegmentBoards, show_what_was_published_last) {
+TEST_F(ExportTables, show_what_was_published_last) {
   for (uint8_t value = 1; value < 5; ++value) {
     const uint64_t former = version_of(memory_, place()).value();
-    board_.publish(bytes_of(value * 1000u, value));
-    const std::optional<BoardContent> content = read();
+    export_table_.publish(bytes_of(value * 1000u, value));
+    const std::optional<ExportTableContent> content = read();
     ASSERT_TRUE(content);
     EXPECT_EQ(content->bytes, bytes_of(value * 1000u, value));
     EXPECT_NE(content->version, former);
     EXPECT_EQ(content->version, version_of(memory_, place()).value());
   }
-  board_.publish(bytes_of(kMostRecordBytes, 9));
+  export_table_.publish(bytes_of(kMostRecordBytes, 9));
   EXPECT_EQ(read()->bytes, bytes_of(kMostRecordBytes, 9));
 }
 
 // Something is published between any two reads of a reader.
-TEST_F(SegmentBoards, changes_while_it_is_read_are_seen) {
-  board_.publish(bytes_of(100, 1));
+TEST_F(ExportTables, changes_while_it_is_read_are_seen) {
+  export_table_.publish(bytes_of(100, 1));
   for (int changed_before = 2; changed_before <= 3; ++changed_before) {
     int num_reads = 0;
     memory_.before_read = [&] {
-      if (++num_reads == changed_before) board_.publish(bytes_of(100, 2));
+      if (++num_reads == changed_before) export_table_.publish(bytes_of(100, 2));
     };
     EXPECT_FALSE(read()) << changed_before;
     memory_.before_read = nullptr;
@@ -70,30 +70,30 @@ TEST_F(SegmentBoards, changes_while_it_is_read_are_seen) {
 }
 
 // Its writer may have died in the middle.
-TEST_F(SegmentBoards, being_written_they_have_no_content) {
-  board_.publish(bytes_of(100, 1));
+TEST_F(ExportTables, being_written_they_have_no_content) {
+  export_table_.publish(bytes_of(100, 1));
   ++header().version;
   memory_.num_reads = 0;
   EXPECT_FALSE(read());
   EXPECT_EQ(memory_.num_reads, 1);
 }
 
-TEST_F(SegmentBoards, of_others_are_refused) {
-  EXPECT_FALSE(version_of(memory_, {.address = board_.address(), .incarnation = kIncarnation + 1}).ok());
-  EXPECT_FALSE(read_board(memory_, {.address = board_.address(), .incarnation = kIncarnation + 1}).ok());
+TEST_F(ExportTables, of_others_are_refused) {
+  EXPECT_FALSE(version_of(memory_, {.address = export_table_.address(), .incarnation = kIncarnation + 1}).ok());
+  EXPECT_FALSE(read_export_table(memory_, {.address = export_table_.address(), .incarnation = kIncarnation + 1}).ok());
 }
 
-TEST_F(SegmentBoards, sizes_are_not_believed) {
+TEST_F(ExportTables, sizes_are_not_believed) {
   header().num_bytes = kMostRecordBytes + 1;
-  EXPECT_FALSE(read_board(memory_, place()).ok());
+  EXPECT_FALSE(read_export_table(memory_, place()).ok());
   header().num_bytes = ~uint64_t{0};
-  EXPECT_FALSE(read_board(memory_, place()).ok());
+  EXPECT_FALSE(read_export_table(memory_, place()).ok());
 }
 
-TEST_F(SegmentBoards, of_processes_that_are_gone_are_errors) {
+TEST_F(ExportTables, of_processes_that_are_gone_are_errors) {
   memory_.is_gone = true;
   EXPECT_FALSE(version_of(memory_, place()).ok());
-  EXPECT_FALSE(read_board(memory_, place()).ok());
+  EXPECT_FALSE(read_export_table(memory_, place()).ok());
 }
 
 class OtherProcess final : public PeerMemory {
@@ -105,13 +105,13 @@ class OtherProcess final : public PeerMemory {
   PeerProcess process_;
 };
 
-// A child publishes without a pause, at the address where its board was before the fork.
-TEST_F(SegmentBoards, are_never_seen_half_written) {
-  board_.publish(bytes_of(1, 1));
+// A child publishes without a pause, at the address where its export table was before the fork.
+TEST_F(ExportTables, are_never_seen_half_written) {
+  export_table_.publish(bytes_of(1, 1));
   const pid_t child = fork();
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (uint8_t value = 1;; value = value % 50 + 1) board_.publish(bytes_of(value * 4000u, value));
+    for (uint8_t value = 1;; value = value % 50 + 1) export_table_.publish(bytes_of(value * 4000u, value));
   }
   Result<PeerProcess> process = PeerProcess::open(child);
   ASSERT_TRUE(process.ok()) << process.status().message();
@@ -120,7 +120,7 @@ TEST_F(SegmentBoards, are_never_seen_half_written) {
   std::set<std::byte> values;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while ((num_whole < 100 || values.size() < 2) && std::chrono::steady_clock::now() < deadline) {
-    Result<std::optional<BoardContent>> read = read_board(other, place());
+    Result<std::optional<ExportTableContent>> read = read_export_table(other, place());
     ASSERT_TRUE(read.ok()) << read.status().message();
     if (!read.value()) continue;
     const std::vector<std::byte>& bytes = read.value()->bytes;

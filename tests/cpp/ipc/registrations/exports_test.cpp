@@ -22,7 +22,8 @@ class ExportsOf : public ::testing::Test {
     return static_cast<uint32_t>(place(address, num_bytes).registration);
   }
   std::vector<RegistrationRecord> published() {
-    Result<std::optional<BoardContent>> content = read_board(reader_, {.address = board_.address(), .incarnation = 7});
+    Result<std::optional<ExportTableContent>> content =
+        read_export_table(reader_, {.address = export_table_.address(), .incarnation = 7});
     return decode_records(content.value()->bytes).value();
   }
   // A run of granules, as expandable segments have them.
@@ -34,8 +35,8 @@ class ExportsOf : public ::testing::Test {
 
   FakeOwnMemory memory_;
   testing::FakePeerMemory reader_;
-  SegmentBoard board_{7};
-  Exports exports_{memory_, board_, {.device = 0, .num_descriptors = 8}};
+  ExportTable export_table_{7};
+  Exports exports_{memory_, export_table_, {.device = 0, .num_descriptors = 8}};
 };
 
 TEST_F(ExportsOf, tensors_of_one_allocation_are_one_registration) {

@@ -74,7 +74,7 @@ class ImportsOf : public ::testing::Test {
   static RegistrationRecord run(uint32_t number) {
     return {.number = number, .num_bytes = 2 * kMiB, .extents = {{3, 2 * kMiB}}, .legacy = {}};
   }
-  void publish(const std::vector<RegistrationRecord>& records) { board_.publish(encode(records)); }
+  void publish(const std::vector<RegistrationRecord>& records) { export_table_.publish(encode(records)); }
   std::set<uint32_t> found() const {
     std::set<uint32_t> numbers;
     for (const auto& [number, base] : here_.table) numbers.insert(number);
@@ -84,10 +84,10 @@ class ImportsOf : public ::testing::Test {
 
   Here here_;
   testing::FakePeerMemory memory_;
-  SegmentBoard board_{kIncarnation};
+  ExportTable export_table_{kIncarnation};
   std::vector<std::unique_ptr<MappedRegistration>> retired_;
   Imports imports_{std::make_unique<FakePeer>(here_, memory_),
-                   {.address = board_.address(), .incarnation = kIncarnation},
+                   {.address = export_table_.address(), .incarnation = kIncarnation},
                    Imports::Clock::duration::zero()};
 };
 
@@ -102,7 +102,7 @@ TEST_F(ImportsOf, what_is_published_is_mapped) {
   EXPECT_EQ(imports_.num_mapped(), 3u);
 }
 
-TEST_F(ImportsOf, a_board_that_does_not_change_costs_one_read) {
+TEST_F(ImportsOf, an_export_table_that_does_not_change_costs_one_read) {
   publish({legacy(1)});
   imports_.look();
   memory_.num_reads = 0;
@@ -128,7 +128,7 @@ TEST_F(ImportsOf, what_is_dropped_is_unmapped_or_retired) {
 
 TEST_F(ImportsOf, what_is_dropped_lingers_where_kernels_may_have_found_it) {
   Imports imports(std::make_unique<FakePeer>(here_, memory_),
-                  {.address = board_.address(), .incarnation = kIncarnation}, std::chrono::hours(1));
+                  {.address = export_table_.address(), .incarnation = kIncarnation}, std::chrono::hours(1));
   publish({run(1), run(2)});
   imports.look();
   publish({run(2)});
@@ -157,7 +157,8 @@ TEST_F(ImportsOf, what_cannot_be_mapped_is_tried_again_when_something_was_closed
   EXPECT_EQ(found(), (Numbers{1, 2, 3}));
 }
 
-// Between the look at the board and the look whether it still says so, its descriptor may have become another one's.
+// Between the look at the export table and the look whether it still says so, its descriptor may have become another
+// one's.
 TEST_F(ImportsOf, what_is_dropped_while_it_is_mapped_is_not_found) {
   for (const RegistrationRecord& going : {run(2), legacy(2)}) {
     publish({legacy(1), going});
@@ -189,7 +190,7 @@ TEST_F(ImportsOf, what_is_published_while_others_are_mapped_is_mapped_too) {
   EXPECT_EQ(here_.attempts, (std::vector<uint32_t>{1, 2}));
 }
 
-TEST_F(ImportsOf, a_board_that_always_changes_is_left_for_later) {
+TEST_F(ImportsOf, an_export_table_that_always_changes_is_left_for_later) {
   memory_.before_read = [&] { publish({run(1)}); };
   imports_.look();
   EXPECT_TRUE(found().empty());
@@ -235,7 +236,7 @@ TEST_F(ImportsOf, what_was_read_as_a_peer_ended_is_void) {
 TEST_F(ImportsOf, nonsense_changes_nothing) {
   publish({run(1)});
   imports_.look();
-  board_.publish(std::vector<std::byte>(7));
+  export_table_.publish(std::vector<std::byte>(7));
   imports_.look();
   publish({legacy(0)});
   imports_.look();
