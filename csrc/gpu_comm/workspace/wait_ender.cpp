@@ -7,9 +7,9 @@
 
 namespace axon {
 
-// All of the process. The process's own keeper would not do: it calls CUDA.
+// All of the process. The process's own cache thread would not do: it calls CUDA.
 struct WaitEnder::Registry {
-  Keeper keeper{"axon-waits"};
+  CacheThread thread{"axon-waits"};
   std::mutex mutex;
   std::vector<const WaitEnder*> all;
   std::mutex starting;
@@ -23,7 +23,7 @@ struct WaitEnder::Registry {
 
   Status start() {
     const std::lock_guard lock(starting);
-    if (!has_started) AXON_TRY(keeper.keep([this] { return store(); }));
+    if (!has_started) AXON_TRY(thread.add_task([this] { return store(); }));
     has_started = true;
     return Status();
   }
@@ -57,7 +57,7 @@ WaitEnder::~WaitEnder() {
 }
 
 void WaitEnder::begin() noexcept {
-  if (!has_begun_.exchange(true, std::memory_order_relaxed)) Registry::instance().keeper.wake();
+  if (!has_begun_.exchange(true, std::memory_order_relaxed)) Registry::instance().thread.wake();
 }
 
 }  // namespace axon

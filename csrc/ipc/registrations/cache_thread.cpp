@@ -15,20 +15,20 @@ static constexpr std::chrono::seconds kLongestStop{2};
 // Never destroyed: it may be stuck at the process's end. What CUDA does at exit was registered when CUDA was first
 // called, before the first task, so it runs after stop(). By a destructor: within the extension std::atexit() registers
 // nothing (c10d/cuda/exit.cpp).
-Keeper& Keeper::instance() {
+CacheThread& CacheThread::instance() {
   struct StopAtExit {
-    Keeper* const keeper = new Keeper("axon-segments");
-    ~StopAtExit() { keeper->stop(); }
+    CacheThread* const cache_thread = new CacheThread("axon-ipc-cache");
+    ~StopAtExit() { cache_thread->stop(); }
   };
   static const StopAtExit made;
-  return *made.keeper;
+  return *made.cache_thread;
 }
 
-Keeper::~Keeper() {
+CacheThread::~CacheThread() {
   stop();
 }
 
-Status Keeper::keep(Task task) {
+Status CacheThread::add_task(Task task) {
   const std::lock_guard lock(mutex_);
   if (!thread_.joinable() && !is_stopping_) {
     process_.store(getpid(), std::memory_order_relaxed);
@@ -44,13 +44,13 @@ Status Keeper::keep(Task task) {
   return Status();
 }
 
-void Keeper::wake() noexcept {
+void CacheThread::wake() noexcept {
   const std::lock_guard lock(mutex_);
   is_woken_ = true;
   changed_.notify_all();
 }
 
-void Keeper::stop() noexcept {
+void CacheThread::stop() noexcept {
   if (process_.load(std::memory_order_relaxed) != getpid()) return;
   std::unique_lock lock(mutex_);
   is_stopping_ = true;
@@ -61,14 +61,14 @@ void Keeper::stop() noexcept {
   thread_.join();
 }
 
-std::optional<std::chrono::milliseconds> Keeper::pause_after(Clock::duration since_woken, Liveliness liveliness) {
+std::optional<std::chrono::milliseconds> CacheThread::pause_after(Clock::duration since_woken, Liveliness liveliness) {
   if (since_woken < kAlert) return kShortPause;
   if (liveliness == Liveliness::kHasty) return kHastyPause;
   if (liveliness == Liveliness::kLive) return kLongPause;
   return std::nullopt;
 }
 
-void Keeper::run() {
+void CacheThread::run() {
   pthread_setname_np(pthread_self(), thread_name_);
   std::unique_lock lock(mutex_);
   Liveliness liveliness = Liveliness::kIdle;
@@ -86,7 +86,7 @@ void Keeper::run() {
 }
 
 // Sleeps until there is something to do, or nothing ever again.
-bool Keeper::is_over(std::unique_lock<std::mutex>& lock, Liveliness liveliness) {
+bool CacheThread::is_over(std::unique_lock<std::mutex>& lock, Liveliness liveliness) {
   const auto is_called = [this] { return is_woken_ || is_stopping_; };
   if (!is_called()) {
     const auto pause = pause_after(Clock::now() - woken_at_, liveliness);

@@ -1,9 +1,9 @@
 // The thread that tends to what changes behind our back: memory that is freed, here and in peers, and memory that peers
 // offer.
 //
-//   Keeper keeper;
-//   AXON_TRY(keeper.keep([&] { … return kLive; }));    // called by the thread from now on, as long as the keeper lives
-//   keeper.wake();                           // there is news: it looks often for a while
+//   CacheThread cache_thread;
+//   AXON_TRY(cache_thread.add_task([&] { … return kLive; }));    // called by the thread from now on
+//   cache_thread.wake();                           // there is news: it looks often for a while
 //
 // It looks every millisecond for a moment after it is woken, every tenth while somebody waits, seldom as long as there
 // is something that may change, and else sleeps until it is woken again.
@@ -23,10 +23,10 @@
 
 namespace axon {
 
-// Whether something may change that nobody wakes the keeper for, and whether somebody waits for it.
+// Whether something may change that nobody wakes the cache thread for, and whether somebody waits for it.
 enum class Liveliness : uint8_t { kIdle, kLive, kHasty };
 
-class Keeper {
+class CacheThread {
  public:
   using Clock = std::chrono::steady_clock;
   using Task = std::function<Liveliness()>;
@@ -37,14 +37,14 @@ class Keeper {
   static constexpr std::chrono::milliseconds kAlert{20};
 
   // The process's own: it ends before CUDA does.
-  static Keeper& instance();
+  static CacheThread& instance();
 
-  explicit Keeper(const char* thread_name = "axon-keeper") noexcept : thread_name_(thread_name) {}
-  ~Keeper();
+  explicit CacheThread(const char* thread_name = "axon-cache_thread") noexcept : thread_name_(thread_name) {}
+  ~CacheThread();
 
   // Starts the thread with the first one. Fails with kResourceExhausted where the system starts no more threads: the
   // task is not called then, and may be given again.
-  Status keep(Task task);
+  Status add_task(Task task);
   // Any thread; costs nothing while it is alert.
   void wake() noexcept;
   // Waits for the task under way, but not for ever: a call of CUDA's may wait for what no longer comes.

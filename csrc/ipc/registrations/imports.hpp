@@ -10,7 +10,7 @@
 // what such a kernel takes from the look to the read. Retired is what CUDA unmaps only when the device is idle, and all
 // of a peer that has ended, perhaps in the middle of an operation.
 //
-// One thread, the keeper's.
+// One thread, the cache thread's.
 #pragma once
 
 #include <chrono>

@@ -26,7 +26,7 @@ namespace axon {
 
 namespace {
 
-// Its content belongs to the keeper's thread, but for what Parts::mutex guards.
+// Its content belongs to the cache thread, but for what Parts::mutex guards.
 struct Followed : RegistrationOwner {
   RegistrationEntry* entries;  // the table
   ExportTableLocation export_table;
@@ -37,7 +37,7 @@ struct Followed : RegistrationOwner {
   std::string obstacle{};
 };
 
-using Clock = Keeper::Clock;
+using Clock = CacheThread::Clock;
 
 constexpr std::chrono::milliseconds kSweepInterval{100};
 // What could not be mapped is tried again: memory or descriptors may have been short.
@@ -74,7 +74,7 @@ struct Registrations::Parts {
         export_table(incarnation),
         exports(memory, export_table, {.device = device, .num_descriptors = num_descriptors()}) {}
 
-  // Fails where the keeper's thread cannot be started.
+  // Fails where the cache thread cannot be started.
   Status wake();
   Liveliness tend();
   void sweep();
@@ -90,10 +90,10 @@ struct Registrations::Parts {
   ExportTable export_table;
   Exports exports;
   std::mutex keeping;
-  std::atomic<bool> is_kept{false};    // written under keeping; relaxed: the keeper's lock publishes the task
+  std::atomic<bool> is_kept{false};    // written under keeping; relaxed: the cache thread's lock publishes the task
   std::atomic<size_t> num_retired{0};  // relaxed: a hint
 
-  // The keeper's thread only.
+  // The cache thread only.
   Clock::time_point swept_at{};
   Clock::time_point retried_at{};
   bool has_closed = false;
@@ -159,7 +159,7 @@ std::shared_ptr<const RegistrationOwner> Registrations::follow(ExportTableLocati
   }
   parts_->followed.push_back(
       std::make_shared<Followed>(Followed{{*table}, *table, export_table, std::move(process), std::move(imports)}));
-  Keeper::instance().wake();
+  CacheThread::instance().wake();
   return parts_->followed.back();
 }
 
@@ -198,10 +198,10 @@ RegistrationCounts Registrations::counts() const {
 Status Registrations::Parts::wake() {
   {
     const std::lock_guard lock(keeping);
-    if (!is_kept.load(std::memory_order_relaxed)) AXON_TRY(Keeper::instance().keep([this] { return tend(); }));
+    if (!is_kept.load(std::memory_order_relaxed)) AXON_TRY(CacheThread::instance().add_task([this] { return tend(); }));
     is_kept.store(true, std::memory_order_relaxed);
   }
-  Keeper::instance().wake();
+  CacheThread::instance().wake();
   return Status();
 }
 

@@ -10,9 +10,9 @@
 //
 // Nobody waits for a peer, and no message is sent. The owner publishes its segments on an export table in its own
 // memory, which importers read (process_vm_readv) and whose descriptors they fetch (pidfd_getfd), in the one thread of
-// the keeper. What it has mapped it enters into a table in device memory, one a peer process. Until then kernels find
-// nothing there and leave the work to others. What has been freed goes from the table at once; its mapping is closed
-// when none of our kernels can be held up by that, and until then the memory is not free for others.
+// the cache_thread. What it has mapped it enters into a table in device memory, one a peer process. Until then kernels
+// find nothing there and leave the work to others. What has been freed goes from the table at once; its mapping is
+// closed when none of our kernels can be held up by that, and until then the memory is not free for others.
 //
 // Lives as long as the process. Any thread, also beside a capture.
 #pragma once

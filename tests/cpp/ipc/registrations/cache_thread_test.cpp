@@ -13,27 +13,27 @@ using std::chrono::seconds;
 
 // Until it is so, or long after it should have been.
 bool comes_true(const std::function<bool()>& condition) {
-  const auto deadline = Keeper::Clock::now() + seconds(20);
+  const auto deadline = CacheThread::Clock::now() + seconds(20);
   while (!condition()) {
-    if (Keeper::Clock::now() > deadline) return false;
+    if (CacheThread::Clock::now() > deadline) return false;
     std::this_thread::yield();
   }
   return true;
 }
 
-TEST(Keeper, looks_often_at_first_then_seldom_or_never) {
-  EXPECT_EQ(Keeper::pause_after(milliseconds(0), Liveliness::kIdle), Keeper::kShortPause);
-  EXPECT_EQ(Keeper::pause_after(milliseconds(19), Liveliness::kLive), Keeper::kShortPause);
-  EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kLive), Keeper::kLongPause);
-  EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kHasty), Keeper::kHastyPause);
-  EXPECT_EQ(Keeper::pause_after(milliseconds(20), Liveliness::kIdle), std::nullopt);
+TEST(CacheThread, looks_often_at_first_then_seldom_or_never) {
+  EXPECT_EQ(CacheThread::pause_after(milliseconds(0), Liveliness::kIdle), CacheThread::kShortPause);
+  EXPECT_EQ(CacheThread::pause_after(milliseconds(19), Liveliness::kLive), CacheThread::kShortPause);
+  EXPECT_EQ(CacheThread::pause_after(milliseconds(20), Liveliness::kLive), CacheThread::kLongPause);
+  EXPECT_EQ(CacheThread::pause_after(milliseconds(20), Liveliness::kHasty), CacheThread::kHastyPause);
+  EXPECT_EQ(CacheThread::pause_after(milliseconds(20), Liveliness::kIdle), std::nullopt);
 }
 
-TEST(Keeper, looks_at_all_tasks) {
+TEST(CacheThread, looks_at_all_tasks) {
   std::atomic<int> first{0}, second{0};
-  Keeper keeper;
-  ASSERT_TRUE(keeper.keep([&] { return ++first, Liveliness::kIdle; }).ok());
-  ASSERT_TRUE(keeper.keep([&] { return ++second, Liveliness::kIdle; }).ok());
+  CacheThread cache_thread;
+  ASSERT_TRUE(cache_thread.add_task([&] { return ++first, Liveliness::kIdle; }).ok());
+  ASSERT_TRUE(cache_thread.add_task([&] { return ++second, Liveliness::kIdle; }).ok());
   EXPECT_TRUE(comes_true([&] { return first > 1 && second > 1; }));
 }
 
@@ -57,49 +57,49 @@ class NoMoreThreads {
   pthread_attr_t before_{};
 };
 
-TEST(Keeper, says_why_its_thread_cannot_be_started_and_may_be_asked_again) {
+TEST(CacheThread, says_why_its_thread_cannot_be_started_and_may_be_asked_again) {
   std::atomic<int> num_looks{0};
-  Keeper keeper("axon-test");
+  CacheThread cache_thread("axon-test");
   const auto look = [&] { return ++num_looks, Liveliness::kIdle; };
   {
     const NoMoreThreads shortage;
-    const Status refused = keeper.keep(look);
+    const Status refused = cache_thread.add_task(look);
     EXPECT_EQ(refused.code(), ErrorCode::kResourceExhausted);
     for (const char* part : {"the thread 'axon-test' cannot be started", "ulimit -u"}) {
       EXPECT_NE(refused.message().find(part), std::string::npos) << refused.message();
     }
   }
-  ASSERT_TRUE(keeper.keep(look).ok());
+  ASSERT_TRUE(cache_thread.add_task(look).ok());
   EXPECT_TRUE(comes_true([&] { return num_looks > 0; }));
 }
 
-TEST(Keeper, wakes_from_its_sleep) {
+TEST(CacheThread, wakes_from_its_sleep) {
   std::atomic<int> num_looks{0};
-  Keeper keeper;
-  ASSERT_TRUE(keeper.keep([&] { return ++num_looks, Liveliness::kIdle; }).ok());
+  CacheThread cache_thread;
+  ASSERT_TRUE(cache_thread.add_task([&] { return ++num_looks, Liveliness::kIdle; }).ok());
   for (int again = 0; again < 3; ++again) {
     const int before = num_looks;
-    keeper.wake();
+    cache_thread.wake();
     EXPECT_TRUE(comes_true([&] { return num_looks > before; }));
   }
 }
 
-TEST(Keeper, keeps_looking_as_long_as_something_is_live) {
+TEST(CacheThread, keeps_looking_as_long_as_something_is_live) {
   std::atomic<int> num_looks{0};
-  Keeper keeper;
-  ASSERT_TRUE(keeper.keep([&] { return ++num_looks, Liveliness::kLive; }).ok());
+  CacheThread cache_thread;
+  ASSERT_TRUE(cache_thread.add_task([&] { return ++num_looks, Liveliness::kLive; }).ok());
   EXPECT_TRUE(comes_true([&] { return num_looks > 25; }));  // more than fit into the time of alert
 }
 
-TEST(Keeper, calls_nothing_once_it_has_stopped) {
+TEST(CacheThread, calls_nothing_once_it_has_stopped) {
   std::atomic<int> num_looks{0};
-  Keeper keeper;
-  ASSERT_TRUE(keeper.keep([&] { return ++num_looks, Liveliness::kLive; }).ok());
+  CacheThread cache_thread;
+  ASSERT_TRUE(cache_thread.add_task([&] { return ++num_looks, Liveliness::kLive; }).ok());
   EXPECT_TRUE(comes_true([&] { return num_looks > 0; }));
-  keeper.stop();
+  cache_thread.stop();
   const int at_the_end = num_looks;
-  keeper.wake();
-  keeper.stop();
+  cache_thread.wake();
+  cache_thread.stop();
   EXPECT_EQ(num_looks, at_the_end);
 }
 
