@@ -51,7 +51,7 @@ struct Call {
   std::byte* output;
   size_t num_bytes;
   Shape shape;
-  IpcLocation input_place, output_place;
+  IpcLocation input_location, output_location;
 
   int rank() const { return team.rank; }
   int num_ranks() const { return team.num_ranks; }
@@ -94,8 +94,9 @@ Status reduce_by_ll128(const Call& call) {
 
 Status reduce_by_zero_copy(const Call& call) {
   ReduceCall what = reduction(call);
-  const ReductionPlaces places{.input = call.input_place, .output = call.output_place, .num_blocks = call.shape.first};
-  AXON_TRY(zero_copy_all_reduce(call.team, what, places, call.stream));
+  const ReduceLocations locations{
+      .input = call.input_location, .output = call.output_location, .num_blocks = call.shape.first};
+  AXON_TRY(zero_copy_all_reduce(call.team, what, locations, call.stream));
   what.when = When::kIfFallback;
   return ll128_all_reduce(call.team, what, call.stream);
 }
@@ -116,11 +117,11 @@ Status scatter_sums(const Call& call) {
 
 Status scatter_sums_by_zero_copy(const Call& call) {
   ReduceScatterCall what = sums_of_shards(call);
-  ReduceScatterPlaces places{.num_blocks = call.shape.first};
+  ReduceScatterLocations locations{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
-    places.inputs[rank] = device::behind(call.input_place, rank * call.shard());
+    locations.inputs[rank] = device::behind(call.input_location, rank * call.shard());
   }
-  AXON_TRY(zero_copy_reduce_scatter(call.team, what, places, call.stream));
+  AXON_TRY(zero_copy_reduce_scatter(call.team, what, locations, call.stream));
   what.when = When::kIfFallback;
   return ll128_reduce_scatter(call.team, what, call.stream);
 }
@@ -153,11 +154,11 @@ Status by_ll128(const Call& call) {
 template <ExchangeCall (*kOperation)(const Call&)>
 Status by_zero_copy(const Call& call) {
   ExchangeCall what = kOperation(call);
-  ExchangePlaces places{.num_blocks = call.shape.first};
+  ExchangeLocations locations{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
-    places.receives[rank] = device::behind(call.output_place, rank * call.shard());
+    locations.receives[rank] = device::behind(call.output_location, rank * call.shard());
   }
-  AXON_TRY(zero_copy_exchange(call.team, what, places, call.stream));
+  AXON_TRY(zero_copy_exchange(call.team, what, locations, call.stream));
   what.when = When::kIfFallback;
   return ll128_exchange(call.team, what, call.stream);
 }
@@ -181,9 +182,9 @@ Status broadcast_in_one_flight(const Call& call) {
 // Shapes are blocks x spans that a block writes before it tells.
 Status hand_on(const Call& call) {
   BroadcastCall what{.data = call.rank() == 0 ? call.input : call.output, .num_bytes = call.num_bytes, .root = 0};
-  const BroadcastPlaces places{
-      .data = call.output_place, .num_blocks = call.shape.first, .num_spans = call.shape.second};
-  AXON_TRY(zero_copy_broadcast(call.team, what, places, call.stream));
+  const BroadcastLocations locations{
+      .data = call.output_location, .num_blocks = call.shape.first, .num_spans = call.shape.second};
+  AXON_TRY(zero_copy_broadcast(call.team, what, locations, call.stream));
   what.when = When::kIfFallback;
   return ll128_broadcast(call.team, what, call.stream);
 }
@@ -208,8 +209,8 @@ ExchangeCall around(const Call& call) {
 }
 
 Status send_around_by_zero_copy(const Call& call) {
-  MessagePlaces zero_copy{.sends_to = 1u << next_of(call), .receives_from = 1u << previous_of(call)};
-  zero_copy.receives[previous_of(call)] = call.output_place;
+  MessageLocations zero_copy{.sends_to = 1u << next_of(call), .receives_from = 1u << previous_of(call)};
+  zero_copy.receives[previous_of(call)] = call.output_location;
   return zero_copy_exchange_messages(call.team, around(call), zero_copy, call.stream);
 }
 
@@ -294,8 +295,8 @@ class Bench {
                           require(Event::create()),
                           {},
                           {}});
-      buffers_[rank].input_place = ranks_.publish(rank, input(rank));
-      buffers_[rank].output_place = ranks_.publish(rank, output(rank));
+      buffers_[rank].input_location = ranks_.publish(rank, input(rank));
+      buffers_[rank].output_location = ranks_.publish(rank, output(rank));
       for (size_t at = 0; at < elements.size(); ++at) elements[at] = bfloat16_of(input_element(at, rank));
       require(cudaMemcpy(input(rank), elements.data(), options.to, cudaMemcpyHostToDevice));
     });
@@ -342,7 +343,7 @@ class Bench {
   struct Buffers {
     DeviceMemory input, output;
     Event start, end;
-    IpcLocation input_place, output_place;
+    IpcLocation input_location, output_location;
   };
 
   std::byte* input(int rank) const { return buffers_[rank].input.data() + options_.misalignment; }
@@ -375,8 +376,8 @@ class Bench {
                          .output = output(rank),
                          .num_bytes = num_bytes,
                          .shape = shape,
-                         .input_place = buffers_[rank].input_place,
-                         .output_place = buffers_[rank].output_place});
+                         .input_location = buffers_[rank].input_location,
+                         .output_location = buffers_[rank].output_location});
   }
 
   // Microseconds an operation; negative: not for this shape.

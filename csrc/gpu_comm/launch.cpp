@@ -103,13 +103,13 @@ ExchangeCall messages_of(const DeviceTeam& team, const CollectiveArguments& argu
 Status launch_exchange(const LaunchContext& context, Kernel kernel, ExchangeCall call) {
   const DeviceTeam& team = context.team;
   if (kernel == Kernel::kZeroCopy) {
-    ExchangePlaces places{.num_blocks = preferred_blocks(call.operation, context.beside, team.num_ranks)};
+    ExchangeLocations locations{.num_blocks = preferred_blocks(call.operation, context.beside, team.num_ranks)};
     for (int rank = 0; rank < team.num_ranks; ++rank) {
       const ReceiveBuffer& receive = call.receives[static_cast<size_t>(rank)];
       if (rank == team.rank || receive.num_bytes == 0) continue;
-      places.receives[static_cast<size_t>(rank)] = context.registrations.locate(receive.data, receive.num_bytes);
+      locations.receives[static_cast<size_t>(rank)] = context.registrations.locate(receive.data, receive.num_bytes);
     }
-    AXON_TRY(zero_copy_exchange(team, call, places, context.stream));
+    AXON_TRY(zero_copy_exchange(team, call, locations, context.stream));
     call.when = When::kIfFallback;
   }
   return ll128_exchange(team, call, context.stream);
@@ -120,10 +120,10 @@ Status launch_broadcast(const LaunchContext& context, Kernel kernel, const Colle
   const Buffer& tensor = arguments.outputs[0];
   BroadcastCall call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
   if (kernel == Kernel::kZeroCopy) {
-    BroadcastPlaces places{.num_blocks =
-                               preferred_blocks(DeviceOperation::kBroadcast, context.beside, context.team.num_ranks)};
-    if (context.team.rank != call.root) places.data = context.registrations.locate(tensor.data, tensor.num_bytes);
-    AXON_TRY(zero_copy_broadcast(context.team, call, places, context.stream));
+    BroadcastLocations locations{
+        .num_blocks = preferred_blocks(DeviceOperation::kBroadcast, context.beside, context.team.num_ranks)};
+    if (context.team.rank != call.root) locations.data = context.registrations.locate(tensor.data, tensor.num_bytes);
+    AXON_TRY(zero_copy_broadcast(context.team, call, locations, context.stream));
     call.when = When::kIfFallback;
   }
   return ll128_broadcast(context.team, call, context.stream);
@@ -157,12 +157,13 @@ Status launch_reduction(const LaunchContext& context, Kernel kernel, const Opera
     const size_t num_bytes = call.num_elements * size_of(call.dtype);
     const bool has_root = call.root != kNoRoot;
     const auto operation_there = has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce;
-    ReductionPlaces places{.input = context.registrations.locate(call.input, num_bytes),
-                           .num_blocks = preferred_blocks(operation_there, context.beside, context.team.num_ranks)};
+    ReduceLocations locations{.input = context.registrations.locate(call.input, num_bytes),
+                              .num_blocks = preferred_blocks(operation_there, context.beside, context.team.num_ranks)};
     if (!has_root || call.root == context.team.rank) {
-      places.output = call.output == call.input ? places.input : context.registrations.locate(call.output, num_bytes);
+      locations.output =
+          call.output == call.input ? locations.input : context.registrations.locate(call.output, num_bytes);
     }
-    AXON_TRY(zero_copy_all_reduce(context.team, call, places, context.stream));
+    AXON_TRY(zero_copy_all_reduce(context.team, call, locations, context.stream));
     call.when = When::kIfFallback;
   }
   return ll128_all_reduce(context.team, call, context.stream);
@@ -175,13 +176,13 @@ Status launch_reduce_scatter(const LaunchContext& context, Kernel kernel, const 
                          .premul_factor = arguments.premul_factor};
   for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
   if (kernel == Kernel::kZeroCopy) {
-    ReduceScatterPlaces places{
+    ReduceScatterLocations locations{
         .num_blocks = preferred_blocks(DeviceOperation::kReduceScatter, context.beside, context.team.num_ranks)};
     for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
       const ConstBuffer& input = arguments.inputs[rank];
-      if (input.num_bytes != 0) places.inputs[rank] = context.registrations.locate(input.data, input.num_bytes);
+      if (input.num_bytes != 0) locations.inputs[rank] = context.registrations.locate(input.data, input.num_bytes);
     }
-    AXON_TRY(zero_copy_reduce_scatter(context.team, call, places, context.stream));
+    AXON_TRY(zero_copy_reduce_scatter(context.team, call, locations, context.stream));
     call.when = When::kIfFallback;
   }
   return ll128_reduce_scatter(context.team, call, context.stream);
@@ -248,7 +249,7 @@ class MessageBatch {
   const LaunchContext& context_;
   // As bytes, since those of one launch may have several types.
   ExchangeCall call_{.traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
-  MessagePlaces zero_copy_;
+  MessageLocations zero_copy_;
 };
 
 }  // namespace

@@ -14,12 +14,12 @@ Result<LentPlace> lend(int device, const void* data, size_t num_bytes) {
   Result<Arena*> arena = Arena::of(device);
   if (!arena.ok()) return std::move(arena.status());
   Registrations& registrations = arena.value()->registrations();
-  const IpcLocation place = registrations.locate(data, num_bytes);
-  if (place.registration == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
+  const IpcLocation location = registrations.locate(data, num_bytes);
+  if (location.registration == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
   return LentPlace{.incarnation = arena.value()->incarnation(),
                    .export_table = registrations.export_table_address(),
-                   .offset = place.offset,
-                   .registration = static_cast<uint32_t>(place.registration)};
+                   .offset = location.offset,
+                   .registration = static_cast<uint32_t>(location.registration)};
 }
 
 Result<Borrower*> Borrower::of(int device) {
@@ -38,15 +38,15 @@ Result<Borrower*> Borrower::of(int device) {
 }
 
 // Whoever leads elsewhere than to memory of this length has not told the truth, or the owner's process has ended.
-static bool holds(std::span<std::byte> registration, const LentPlace& place, size_t num_bytes) noexcept {
-  return place.offset <= registration.size() && num_bytes <= registration.size() - place.offset;
+static bool holds(std::span<std::byte> registration, const LentPlace& location, size_t num_bytes) noexcept {
+  return location.offset <= registration.size() && num_bytes <= registration.size() - location.offset;
 }
 
 static Status unreachable(int32_t pid, const std::string& why) {
   return {ErrorCode::kPeerLost, "the GPU memory of process " + std::to_string(pid) + " cannot be read: " + why};
 }
 
-Status Borrower::read(int32_t pid, const LentPlace& place, Buffer target, StreamView stream) {
+Status Borrower::read(int32_t pid, const LentPlace& location, Buffer target, StreamView stream) {
   const RelaxedCapture beside_captures;
   const DeviceGuard guard(device_);
   Result<bool> captured = is_capturing(stream);
@@ -55,23 +55,23 @@ Status Borrower::read(int32_t pid, const LentPlace& place, Buffer target, Stream
     return {ErrorCode::kInvalidArgument,
             "a tensor on a GPU cannot be received while the current stream is captured into a CUDA graph"};
   }
-  Result<std::shared_ptr<const RegistrationOwner>> lender = meet(pid, place);
+  Result<std::shared_ptr<const RegistrationOwner>> lender = meet(pid, location);
   if (!lender.ok()) return std::move(lender.status());
   Registrations& registrations = arena_.registrations();
-  if (Status mapped = registrations.await(*lender.value(), place.registration); !mapped.ok()) {
+  if (Status mapped = registrations.await(*lender.value(), location.registration); !mapped.ok()) {
     return unreachable(pid, mapped.message());
   }
   // What is mapped of an owner that has ended is not unmapped from here on, until the copy has run.
   const LaunchLedger::Launching launching = arena_.launches().launching();
-  const std::span<std::byte> registration = registrations.find(*lender.value(), place.registration);
-  if (!holds(registration, place, target.num_bytes)) return unreachable(pid, "it is not mapped to that length");
-  AXON_TRY(copy_async(target.data, registration.data() + place.offset, target.num_bytes, stream));
+  const std::span<std::byte> registration = registrations.find(*lender.value(), location.registration);
+  if (!holds(registration, location, target.num_bytes)) return unreachable(pid, "it is not mapped to that length");
+  AXON_TRY(copy_async(target.data, registration.data() + location.offset, target.num_bytes, stream));
   return arena_.launches().note(order_, stream);
 }
 
-Result<std::shared_ptr<const RegistrationOwner>> Borrower::meet(int32_t pid, const LentPlace& place) {
+Result<std::shared_ptr<const RegistrationOwner>> Borrower::meet(int32_t pid, const LentPlace& location) {
   const std::lock_guard lock(mutex_);
-  if (const auto known = lenders_.find({pid, place.incarnation}); known != lenders_.end()) {
+  if (const auto known = lenders_.find({pid, location.incarnation}); known != lenders_.end()) {
     return known->second.registrations;
   }
   forget_ended();
@@ -84,8 +84,8 @@ Result<std::shared_ptr<const RegistrationOwner>> Borrower::meet(int32_t pid, con
   if (!opened.ok()) return unreachable(pid, opened.status().message());
   auto process = std::make_shared<const PeerProcess>(std::move(opened).value());
   auto registrations =
-      arena_.registrations().follow({.address = place.export_table, .incarnation = place.incarnation}, process);
-  lenders_.emplace(ArenaOfProcess(pid, place.incarnation), Lender{std::move(process), registrations});
+      arena_.registrations().follow({.address = location.export_table, .incarnation = location.incarnation}, process);
+  lenders_.emplace(ArenaOfProcess(pid, location.incarnation), Lender{std::move(process), registrations});
   return registrations;
 }
 

@@ -1,12 +1,12 @@
 // Tensors on a GPU that a process lends another one of its host: read where they lie, instead of through the host.
 //
-//   Result<LentPlace> place = lend(device, data, num_bytes);    // the owner tells its peer, and keeps the memory so
+//   Result<LentPlace> location = lend(device, data, num_bytes);    // the owner tells its peer, and keeps the memory so
 //   Result<Borrower*> borrower = Borrower::of(device);          // the peer, for a GPU that reaches the owner's
-//   AXON_TRY(borrower.value()->read(pid, place, target, stream));    // enqueued; the owner is told behind it
+//   AXON_TRY(borrower.value()->read(pid, location, target, stream));    // enqueued; the owner is told behind it
 //   (mark.hpp)
 //
-// The owner publishes the tensor's segment as it does for kernels of groups (segments/segments.hpp), and the peer maps
-// it: at the first tensor of a segment that takes some milliseconds.
+// The owner publishes the tensor's segment as it does for kernels of groups (registrations/registrations.hpp), and the
+// peer maps it: at the first tensor of a segment that takes some milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class Borrower {
   // Copies `target.num_bytes` from there, in a process of this host, in the order of a stream of this device. Waits for
   // the mapping (Registrations::await). Fails with kInvalidArgument if the stream is captured, with kPeerLost if the
   // memory is not mapped.
-  Status read(int32_t pid, const LentPlace& place, Buffer target, StreamView stream);
+  Status read(int32_t pid, const LentPlace& location, Buffer target, StreamView stream);
 
  private:
   struct Lender {
@@ -58,7 +58,7 @@ class Borrower {
 
   Borrower(int device, Arena& arena, Event order) noexcept : device_(device), arena_(arena), order_(std::move(order)) {}
 
-  Result<std::shared_ptr<const RegistrationOwner>> meet(int32_t pid, const LentPlace& place);
+  Result<std::shared_ptr<const RegistrationOwner>> meet(int32_t pid, const LentPlace& location);
   void forget_ended();
 
   const int device_;

@@ -22,10 +22,10 @@ void ExportTable::publish(std::span<const std::byte> content) noexcept {
   version.store(former + 2, std::memory_order_release);  // even after everything has
 }
 
-static Result<ExportTableHeader> header_of(const PeerMemory& memory, const ExportTableLocation& place) {
+static Result<ExportTableHeader> header_of(const PeerMemory& memory, const ExportTableLocation& location) {
   ExportTableHeader header;
-  AXON_TRY(memory.read(place.address, std::as_writable_bytes(std::span(&header, 1))));
-  if (header.incarnation != place.incarnation) {
+  AXON_TRY(memory.read(location.address, std::as_writable_bytes(std::span(&header, 1))));
+  if (header.incarnation != location.incarnation) {
     return Status(ErrorCode::kInvalidArgument, "the peer has no export table where it said");
   }
   if (header.num_bytes > kMostRecordBytes) {
@@ -35,22 +35,22 @@ static Result<ExportTableHeader> header_of(const PeerMemory& memory, const Expor
   return header;
 }
 
-Result<uint64_t> version_of(const PeerMemory& memory, const ExportTableLocation& place) {
-  Result<ExportTableHeader> header = header_of(memory, place);
+Result<uint64_t> version_of(const PeerMemory& memory, const ExportTableLocation& location) {
+  Result<ExportTableHeader> header = header_of(memory, location);
   if (!header.ok()) return std::move(header.status());
   return header.value().version;
 }
 
 // Three reads, since a single one promises no order among its bytes.
 Result<std::optional<ExportTableContent>> read_export_table(const PeerMemory& memory,
-                                                            const ExportTableLocation& place) {
-  Result<ExportTableHeader> before = header_of(memory, place);
+                                                            const ExportTableLocation& location) {
+  Result<ExportTableHeader> before = header_of(memory, location);
   if (!before.ok()) return std::move(before.status());
   ExportTableContent content{.version = before.value().version, .bytes = {}};
   if (content.version % 2 != 0) return std::optional<ExportTableContent>();
   content.bytes.resize(before.value().num_bytes);
-  if (!content.bytes.empty()) AXON_TRY(memory.read(place.address + sizeof(ExportTableHeader), content.bytes));
-  Result<uint64_t> after = version_of(memory, place);
+  if (!content.bytes.empty()) AXON_TRY(memory.read(location.address + sizeof(ExportTableHeader), content.bytes));
+  Result<uint64_t> after = version_of(memory, location);
   if (!after.ok()) return std::move(after.status());
   if (after.value() != content.version) return std::optional<ExportTableContent>();
   return std::optional(std::move(content));

@@ -67,7 +67,8 @@ struct ExportTableContent {
   std::vector<std::byte> bytes;
 };
 
-Result<uint64_t> version_of(const PeerMemory& memory, const ExportTableLocation& place);
-Result<std::optional<ExportTableContent>> read_export_table(const PeerMemory& memory, const ExportTableLocation& place);
+Result<uint64_t> version_of(const PeerMemory& memory, const ExportTableLocation& location);
+Result<std::optional<ExportTableContent>> read_export_table(const PeerMemory& memory,
+                                                            const ExportTableLocation& location);
 
 }  // namespace axon

@@ -57,16 +57,16 @@ Exports::Located Exports::locate(uint64_t address, size_t num_bytes) {
   const std::lock_guard lock(mutex_);
   if (!walk(address, num_bytes)) {
     tell(num_bytes, "it is not in device memory that the driver knows");
-    return {.place = {}, .is_news = false};
+    return {.location = {}, .is_news = false};
   }
-  if (const IpcLocation known = find(address); known.registration != 0) return {.place = known, .is_news = false};
-  if (refused_.contains(span_.front().id)) return {.place = {}, .is_news = false};
+  if (const IpcLocation known = find(address); known.registration != 0) return {.location = known, .is_news = false};
+  if (refused_.contains(span_.front().id)) return {.location = {}, .is_news = false};
   if (const Status added = add(); !added.ok()) {
     if (refused_.size() >= kMostRefused) refused_.clear();
     refused_.insert(span_.front().id);
     tell(num_bytes, added.message());
   }
-  return {.place = find(address), .is_news = true};
+  return {.location = find(address), .is_news = true};
 }
 
 void Exports::tell(size_t num_bytes, const std::string& why) {

@@ -45,7 +45,7 @@ struct ExportLimits {
 class Exports {
  public:
   struct Located {
-    IpcLocation place;
+    IpcLocation location;
     bool is_news;  // nobody has asked for this memory before
   };
 

@@ -123,10 +123,10 @@ IpcLocation Registrations::locate(const void* data, size_t num_bytes) {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(parts_->device);
   const Exports::Located located = parts_->exports.locate(reinterpret_cast<uint64_t>(data), num_bytes);
-  const bool lacks_keeper = located.place.registration != 0 && !parts_->is_kept.load(std::memory_order_relaxed);
-  if (!located.is_news && !lacks_keeper) return located.place;
+  const bool lacks_keeper = located.location.registration != 0 && !parts_->is_kept.load(std::memory_order_relaxed);
+  if (!located.is_news && !lacks_keeper) return located.location;
   const Status woken = parts_->wake();
-  if (woken.ok()) return located.place;
+  if (woken.ok()) return located.location;
   log::info(woken.message() + ". Peers cannot map the memory of GPU " + std::to_string(parts_->device));
   return {};
 }

@@ -1,7 +1,7 @@
 // Tensors that peers' kernels reach: which segments of one GPU this process offers, and where those of its peers are
 // mapped here.
 //
-//   IpcLocation place = arena->registrations().locate(data, num_bytes);   // told to the peers
+//   IpcLocation location = arena->registrations().locate(data, num_bytes);   // told to the peers
 //   team.registrations[rank] = peer_slice.arena->registrations();   // where kernels look
 //
 // A segment is what was allocated as one: a cudaMalloc of torch's allocator, or the granules of an expandable segment

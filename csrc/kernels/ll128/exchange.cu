@@ -21,7 +21,7 @@ struct ExchangeArguments {
   TrafficClass traffic;
   When when;
   JobTable jobs;
-  MessagePlaces zero_copy;
+  MessageLocations zero_copy;
   PeerMessages messages[kMaxTeamRanks];
 };
 
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
         : receive_part(wait_context, messages, peer, job.channel, part);
 }
 
-ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& zero_copy) {
+ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy) {
   ExchangeArguments arguments{.descriptor = {.operation = static_cast<uint64_t>(call.operation),
                                              .dtype = static_cast<uint64_t>(call.dtype),
                                              .reduction = static_cast<uint64_t>(Reduction::kNone),
@@ -159,7 +159,7 @@ Status ll128_exchange(const DeviceTeam& team, const ExchangeCall& call, StreamVi
   return zero_copy_exchange_messages(team, call, {}, stream);
 }
 
-Status zero_copy_exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& zero_copy,
+Status zero_copy_exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy,
                                    StreamView stream) {
   const bool may_be_zero_copy = (zero_copy.sends_to | zero_copy.receives_from) != 0;
   if (may_be_zero_copy && (call.traffic != TrafficClass::kPointToPoint || call.when != When::kAlways)) {

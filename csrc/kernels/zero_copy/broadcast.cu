@@ -105,19 +105,19 @@ __global__ void __launch_bounds__(kSpanThreads)
 
 // Every rank but the root tells all the others where its tensor is.
 ZeroCopyBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastCall& call,
-                                        const BroadcastPlaces& places) {
+                                        const BroadcastLocations& locations) {
   constexpr uint32_t kStretchSpans = 2;
   ZeroCopyBroadcastArguments arguments{
       .handshake = handshake_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone, call.root),
       .data = static_cast<std::byte*>(call.data),
       .num_bytes = call.num_bytes,
       .shard_bytes = shard_stride(call.num_bytes, team.num_ranks - 1),
-      .stretch_spans = places.num_spans != 0 ? static_cast<uint32_t>(places.num_spans) : kStretchSpans};
+      .stretch_spans = locations.num_spans != 0 ? static_cast<uint32_t>(locations.num_spans) : kStretchSpans};
   ZeroCopyHandshake& handshake = arguments.handshake;
   handshake.descriptor.num_bytes = call.num_bytes;
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     handshake.links[rank] = {.readable = {},
-                             .writable = team.rank != call.root ? places.data : IpcLocation{},
+                             .writable = team.rank != call.root ? locations.data : IpcLocation{},
                              .bytes_to = call.num_bytes,
                              .bytes_from = call.num_bytes};
   }
@@ -135,11 +135,11 @@ const void* zero_copy_broadcast_kernel_address() noexcept {
 
 }  // namespace device
 
-Status zero_copy_broadcast(const DeviceTeam& team, const BroadcastCall& call, const BroadcastPlaces& places,
+Status zero_copy_broadcast(const DeviceTeam& team, const BroadcastCall& call, const BroadcastLocations& locations,
                            StreamView stream) {
-  Result<int> num_blocks = device::count_blocks(places.num_blocks, DeviceOperation::kBroadcast, team.num_ranks);
+  Result<int> num_blocks = device::count_blocks(locations.num_blocks, DeviceOperation::kBroadcast, team.num_ranks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
-  device::ZeroCopyBroadcastArguments arguments = device::arguments_of(team, call, places);
+  device::ZeroCopyBroadcastArguments arguments = device::arguments_of(team, call, locations);
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
   return launch(device::zero_copy_broadcast_kernel_address(),
                 {.num_blocks = num_blocks.value(), .num_threads = device::kSpanThreads}, parameters, stream);

@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kSpanThreads)
   finish(context, call.handshake, action, remotes);
 }
 
-ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places) {
+ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call,
+                                       const ExchangeLocations& locations) {
   ZeroCopyExchangeArguments arguments{
       .handshake = handshake_of(call.operation, call.dtype, Reduction::kNone, call.root),
       .num_own_blocks = 0,
@@ -79,7 +80,7 @@ ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCal
     const SendBuffer& send = call.sends[rank];
     arguments.sources[rank] = static_cast<const std::byte*>(send.data);
     handshake.links[rank] = {.readable = {},
-                             .writable = places.receives[rank],
+                             .writable = locations.receives[rank],
                              .bytes_to = send.num_bytes,
                              .bytes_from = call.receives[rank].num_bytes};
     largest = std::max({largest, send.num_bytes, call.receives[rank].num_bytes});
@@ -123,13 +124,13 @@ const void* zero_copy_exchange_kernel_address() noexcept {
 
 }  // namespace device
 
-Status zero_copy_exchange(const DeviceTeam& team, const ExchangeCall& call, const ExchangePlaces& places,
+Status zero_copy_exchange(const DeviceTeam& team, const ExchangeCall& call, const ExchangeLocations& locations,
                           StreamView stream) {
   AXON_TRY(device::check(team, call));
-  Result<int> num_blocks = device::count_blocks(places.num_blocks, call.operation, team.num_ranks);
+  Result<int> num_blocks = device::count_blocks(locations.num_blocks, call.operation, team.num_ranks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
   const int grid = std::max(num_blocks.value(), 2);  // one may be for the own message
-  device::ZeroCopyExchangeArguments arguments = device::arguments_of(team, call, places);
+  device::ZeroCopyExchangeArguments arguments = device::arguments_of(team, call, locations);
   arguments.num_own_blocks = device::count_own_blocks(team, call, grid);
   void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
   return launch(device::zero_copy_exchange_kernel_address(), {.num_blocks = grid, .num_threads = device::kSpanThreads},

@@ -1,7 +1,7 @@
 // How the ranks of a zero-copy kernel meet, agree and part. In packets of the epoch's region, a rank tells each peer
 //
 //   what it is about to do        the descriptor, as in every collective
-//   where its tensors are         two SegmentPlaces: of what the peer reads, of what it writes
+//   where its tensors are         two IpcLocations: of what the peer reads, of what it writes
 //   whether it agrees             its *vote*: it has heard of all, all agree, and it reaches all that it needs
 //   that it has ended             its *done flags*, one from each block: whether it has done its part
 //
@@ -71,17 +71,17 @@ __device__ __forceinline__ DeviceDescriptor with_bytes(DeviceDescriptor descript
 }
 
 // What this GPU's table of a peer's segments has where `place` would be.
-__device__ __forceinline__ Vector16 load_entry(const DeviceTeam& team, int peer, IpcLocation place) {
+__device__ __forceinline__ Vector16 load_entry(const DeviceTeam& team, int peer, IpcLocation location) {
   const RegistrationEntry* table = team.registrations[peer];
   static_assert(sizeof(Vector16) == sizeof(RegistrationEntry));
   if (table == nullptr) return {};
-  return load_vector(reinterpret_cast<const std::byte*>(&table[place.registration % kRegistrationSlots]));
+  return load_vector(reinterpret_cast<const std::byte*>(&table[location.registration % kRegistrationSlots]));
 }
 
 // Null: not mapped, or off the vectors.
-__device__ __forceinline__ std::byte* address_of(IpcLocation place, Vector16 entry) {
-  if (place.registration == 0 || entry.low != place.registration) return nullptr;
-  std::byte* address = reinterpret_cast<std::byte*>(entry.high) + place.offset;
+__device__ __forceinline__ std::byte* address_of(IpcLocation location, Vector16 entry) {
+  if (location.registration == 0 || entry.low != location.registration) return nullptr;
+  std::byte* address = reinterpret_cast<std::byte*>(entry.high) + location.offset;
   return is_aligned(address, kVectorBytes) ? address : nullptr;
 }
 

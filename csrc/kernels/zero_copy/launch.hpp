@@ -47,9 +47,9 @@ inline bool is_aligned_16(const void* data) noexcept {
 }
 
 // `num_bytes` further on.
-inline IpcLocation behind(IpcLocation place, uint64_t num_bytes) noexcept {
-  place.offset = place.offset + num_bytes;
-  return place;
+inline IpcLocation behind(IpcLocation location, uint64_t num_bytes) noexcept {
+  location.offset = location.offset + num_bytes;
+  return location;
 }
 
 // A bit a rank.

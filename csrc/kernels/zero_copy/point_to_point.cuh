@@ -61,13 +61,13 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
   Rendezvous& own = rendezvous(team, team.rank, peer);
   Receipt<3> offer{{&own.offer[0], &own.offer[1], &own.offer[2]}, {}};
   FaultCode fault = offer.await(context, peer);
-  const auto& [place, theirs, tag] = offer.payloads;
+  const auto& [location, theirs, tag] = offer.payloads;
   const bool fits = is_same(context.ours, theirs) && tag.low == messages.send_tag;
   if (fault == FaultCode::kNone && !fits) fault = FaultCode::kMismatch;
   if (fault == FaultCode::kNone) {
     (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
     fence_device();                     // … for this rank's other warps, too
-    const auto to = *reinterpret_cast<const IpcLocation*>(&place);
+    const auto to = *reinterpret_cast<const IpcLocation*>(&location);
     std::byte* target = is_aligned(messages.send, kVectorBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
     if (target == nullptr) return kByLl128;
     const bool is_withdrawn = decide(own, context.epoch, Claim::kClaimed, Claim::kWithdrawn);
@@ -160,9 +160,9 @@ __device__ __forceinline__ bool sends_by_ll128(const WaitContext& wait_context, 
 }
 
 // By one thread: what the sender's leading warp waits for.
-__device__ __forceinline__ void offer(const EpochContext& context, int sender, IpcLocation place, uint32_t tag) {
+__device__ __forceinline__ void offer(const EpochContext& context, int sender, IpcLocation location, uint32_t tag) {
   LlPacket* packets = rendezvous(context.team, sender, context.team.rank).offer;
-  store_packet(packets, packet_of(*reinterpret_cast<const Payload*>(&place), context.epoch));
+  store_packet(packets, packet_of(*reinterpret_cast<const Payload*>(&location), context.epoch));
   store_packet(packets + 1, packet_of(*reinterpret_cast<const Payload*>(&context.ours), context.epoch));
   store_packet(packets + 2, packet_of({tag, 0}, context.epoch));
 }
@@ -178,12 +178,12 @@ __device__ __noinline__ inline Outcome await_outcome(const EpochContext& context
 }
 
 __device__ __forceinline__ void lead_receiving(const WaitContext& wait_context, const PeerMessages& messages,
-                                               IpcLocation place, int peer, uint32_t num_warps) {
+                                               IpcLocation location, int peer, uint32_t num_warps) {
   const DeviceTeam& team = wait_context.team;
   Rendezvous& own = rendezvous(team, team.rank, peer);
   const EpochContext context(team, wait_context.ours, next_message(own.received));
   const bool offers = wait_context.is_sound() && thread_of_warp() == 0;
-  if (offers) offer(context, peer, place, messages.receive_tag);
+  if (offers) offer(context, peer, location, messages.receive_tag);
   __syncwarp();
   const bool is_met = receive_header(wait_context, peer, messages.receive_tag);
   if (offers) {

@@ -1,7 +1,7 @@
 // Point-to-point messages that are written straight into the receivers' tensors, for large ones; over LL128 where that
 // cannot be. One kernel on the caller's stream, eager or in a CUDA graph:
 //
-//   MessagePlaces zero_copy{.receives_from = 1u << peer, .receives = {…, place_of(tensor), …}};
+//   MessageLocations zero_copy{.receives_from = 1u << peer, .receives = {…, location_of(tensor), …}};
 //   AXON_TRY(zero_copy_exchange_messages(team, call, zero_copy, stream));     // at the peer: {.sends_to = …}
 //
 // Each message is agreed on by its two ranks alone, while the kernel runs, so those of one launch do not wait for each
@@ -25,14 +25,14 @@ enum class Claim : uint32_t { kClaimed = 1, kWithdrawn = 2 };
 }  // namespace device
 
 // Of the messages of a ExchangeCall on the point-to-point traffic class.
-struct MessagePlaces {
+struct MessageLocations {
   uint32_t sends_to = 0;                     // bit r: the message to rank r goes directly if it can
   uint32_t receives_from = 0;                // bit r: the one from rank r
   IpcLocation receives[kMaxTeamRanks] = {};  // [r]: of call.receives[r], which rank r writes; maybe none
 };
 
 // `call` as for ll128_exchange. All messages that `zero_copy` does not name go over LL128.
-Status zero_copy_exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessagePlaces& zero_copy,
+Status zero_copy_exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy,
                                    StreamView stream);
 
 }  // namespace axon

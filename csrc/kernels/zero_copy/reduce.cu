@@ -63,7 +63,7 @@ const void* zero_copy_reduce_kernel_for(DataType dtype, Reduction reduction) noe
 
 }  // namespace device
 
-Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, const ReductionPlaces& places,
+Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, const ReduceLocations& locations,
                             StreamView stream) {
   using namespace device;
   if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
@@ -77,8 +77,8 @@ Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, cons
 
   const auto begin_of = [&](int rank) { return begin_of_shard(num_bytes, team.num_ranks, rank); };
   for (int rank = 0; rank < team.num_ranks; ++rank) {
-    handshake.links[rank] = {.readable = behind(places.input, begin_of(rank)),
-                             .writable = receives ? behind(places.output, begin_of(rank)) : IpcLocation{},
+    handshake.links[rank] = {.readable = behind(locations.input, begin_of(rank)),
+                             .writable = receives ? behind(locations.output, begin_of(rank)) : IpcLocation{},
                              .bytes_to = num_bytes,
                              .bytes_from = num_bytes};
   }
@@ -91,18 +91,18 @@ Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, cons
   arguments.input = static_cast<const std::byte*>(call.input) + begin;
   arguments.output = receives ? static_cast<std::byte*>(call.output) + begin : nullptr;
   arguments.shard_bytes = shard_bytes;
-  return launch_zero_copy_reduce(team, arguments, places.num_blocks, stream);
+  return launch_zero_copy_reduce(team, arguments, locations.num_blocks, stream);
 }
 
 Status zero_copy_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall& call,
-                                const ReduceScatterPlaces& places, StreamView stream) {
+                                const ReduceScatterLocations& locations, StreamView stream) {
   using namespace device;
   if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
   ZeroCopyHandshake handshake = handshake_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction, kNoRoot);
   const SendBuffer& own = call.inputs[team.rank];
   const auto ranks = static_cast<uint64_t>(team.num_ranks);  // times a shard is the input, unless shards are uneven
   for (int rank = 0; rank < team.num_ranks; ++rank) {
-    handshake.links[rank] = {.readable = places.inputs[rank],
+    handshake.links[rank] = {.readable = locations.inputs[rank],
                              .writable = {},
                              .bytes_to = ranks * call.inputs[rank].num_bytes,
                              .bytes_from = ranks * own.num_bytes};
@@ -116,7 +116,7 @@ Status zero_copy_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall&
   arguments.input = static_cast<const std::byte*>(own.data);
   arguments.output = static_cast<std::byte*>(call.output);
   arguments.shard_bytes = own.num_bytes;
-  return launch_zero_copy_reduce(team, arguments, places.num_blocks, stream);
+  return launch_zero_copy_reduce(team, arguments, locations.num_blocks, stream);
 }
 
 }  // namespace axon

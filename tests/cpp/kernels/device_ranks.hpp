@@ -117,21 +117,22 @@ class DeviceRanks {
 
   // Makes what begins 256 bytes before `data` a segment of rank `owner`, which all others reach. Not during a kernel.
   IpcLocation publish(int owner, const std::byte* data) {
-    const IpcLocation place{.offset = 256, .registration = ++ranks_[owner].num_registrations};
+    const IpcLocation location{.offset = 256, .registration = ++ranks_[owner].num_registrations};
     for (int rank = 0; rank < size(); ++rank) {
-      if (rank != owner) reveal(rank, owner, place, data);
+      if (rank != owner) reveal(rank, owner, location, data);
     }
-    return place;
+    return location;
   }
 
   // … to one of the others.
-  void reveal(int rank, int owner, IpcLocation place, const std::byte* data) const {
-    write_entry(rank, owner, {.registration = place.registration, .base = const_cast<std::byte*>(data) - place.offset});
+  void reveal(int rank, int owner, IpcLocation location, const std::byte* data) const {
+    write_entry(rank, owner,
+                {.registration = location.registration, .base = const_cast<std::byte*>(data) - location.offset});
   }
 
   // `rank` alone does not reach that segment of `owner` any more.
-  void withdraw(int rank, int owner, IpcLocation place) const {
-    write_entry(rank, owner, {.registration = uint64_t{place.registration} + kRegistrationSlots, .base = nullptr});
+  void withdraw(int rank, int owner, IpcLocation location) const {
+    write_entry(rank, owner, {.registration = uint64_t{location.registration} + kRegistrationSlots, .base = nullptr});
   }
 
   // After synchronize().

@@ -15,7 +15,7 @@ struct RankTables {
   DeviceMemory inputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
   DeviceMemory outputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
   DeviceMemory slot = require(DeviceMemory::allocate(kElements * 4));
-  IpcLocation place{};  // of the slot
+  IpcLocation location{};  // of the slot
 };
 
 int32_t element(int rank, int replay, size_t index) {
@@ -54,8 +54,8 @@ Status by_ll128(const DeviceTeam& team, const RankTables& tables, StreamView str
 }
 
 Status by_zero_copy(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
-  return all_reduce_either_way(team, in_place(tables), {.input = tables.place, .output = tables.place, .num_blocks = 2},
-                               stream);
+  return all_reduce_either_way(team, in_place(tables),
+                               {.input = tables.location, .output = tables.location, .num_blocks = 2}, stream);
 }
 
 class DeviceGraphs : public RanksTest {
@@ -65,7 +65,7 @@ class DeviceGraphs : public RanksTest {
     if (IsSkipped()) return;
     ranks_->for_each([this](int rank) {
       tables_.push_back(RankTables{});
-      tables_[rank].place = ranks_->publish(rank, tables_[rank].slot.data());
+      tables_[rank].location = ranks_->publish(rank, tables_[rank].slot.data());
       std::vector<int32_t> values(kReplays * kElements);
       for (size_t at = 0; at < values.size(); ++at) {
         values[at] = element(rank, static_cast<int>(at / kElements), at % kElements);
@@ -148,7 +148,7 @@ TEST_P(DeviceGraphs, a_zero_copy_kernel_decides_anew_at_every_replay) {
     if (number % 100 == 0) {
       ranks_->synchronize();
       const bool is_mapped = number % 200 != 0;
-      is_mapped ? ranks_->reveal(1, 0, first.place, first.slot.data()) : ranks_->withdraw(1, 0, first.place);
+      is_mapped ? ranks_->reveal(1, 0, first.location, first.slot.data()) : ranks_->withdraw(1, 0, first.location);
     }
     replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
   }

@@ -24,11 +24,11 @@ std::vector<std::byte> bytes_of(size_t num_bytes, uint8_t value) {
 class ExportTables : public ::testing::Test {
  protected:
   std::optional<ExportTableContent> read() {
-    Result<std::optional<ExportTableContent>> content = read_export_table(memory_, place());
+    Result<std::optional<ExportTableContent>> content = read_export_table(memory_, location());
     EXPECT_TRUE(content.ok());
     return content.ok() ? std::move(content).value() : std::nullopt;
   }
-  ExportTableLocation place() const { return {.address = export_table_.address(), .incarnation = kIncarnation}; }
+  ExportTableLocation location() const { return {.address = export_table_.address(), .incarnation = kIncarnation}; }
   ExportTableHeader& header() { return *reinterpret_cast<ExportTableHeader*>(export_table_.address()); }
 
   ExportTable export_table_{kIncarnation};
@@ -43,13 +43,13 @@ TEST_F(ExportTables, are_empty_at_first) {
 
 TEST_F(ExportTables, show_what_was_published_last) {
   for (uint8_t value = 1; value < 5; ++value) {
-    const uint64_t former = version_of(memory_, place()).value();
+    const uint64_t former = version_of(memory_, location()).value();
     export_table_.publish(bytes_of(value * 1000u, value));
     const std::optional<ExportTableContent> content = read();
     ASSERT_TRUE(content);
     EXPECT_EQ(content->bytes, bytes_of(value * 1000u, value));
     EXPECT_NE(content->version, former);
-    EXPECT_EQ(content->version, version_of(memory_, place()).value());
+    EXPECT_EQ(content->version, version_of(memory_, location()).value());
   }
   export_table_.publish(bytes_of(kMostRecordBytes, 9));
   EXPECT_EQ(read()->bytes, bytes_of(kMostRecordBytes, 9));
@@ -85,15 +85,15 @@ TEST_F(ExportTables, of_others_are_refused) {
 
 TEST_F(ExportTables, sizes_are_not_believed) {
   header().num_bytes = kMostRecordBytes + 1;
-  EXPECT_FALSE(read_export_table(memory_, place()).ok());
+  EXPECT_FALSE(read_export_table(memory_, location()).ok());
   header().num_bytes = ~uint64_t{0};
-  EXPECT_FALSE(read_export_table(memory_, place()).ok());
+  EXPECT_FALSE(read_export_table(memory_, location()).ok());
 }
 
 TEST_F(ExportTables, of_processes_that_are_gone_are_errors) {
   memory_.is_gone = true;
-  EXPECT_FALSE(version_of(memory_, place()).ok());
-  EXPECT_FALSE(read_export_table(memory_, place()).ok());
+  EXPECT_FALSE(version_of(memory_, location()).ok());
+  EXPECT_FALSE(read_export_table(memory_, location()).ok());
 }
 
 class OtherProcess final : public PeerMemory {
@@ -120,7 +120,7 @@ TEST_F(ExportTables, are_never_seen_half_written) {
   std::set<std::byte> values;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while ((num_whole < 100 || values.size() < 2) && std::chrono::steady_clock::now() < deadline) {
-    Result<std::optional<ExportTableContent>> read = read_export_table(other, place());
+    Result<std::optional<ExportTableContent>> read = read_export_table(other, location());
     ASSERT_TRUE(read.ok()) << read.status().message();
     if (!read.value()) continue;
     const std::vector<std::byte>& bytes = read.value()->bytes;

@@ -17,9 +17,11 @@ constexpr uint64_t kBase = 0x7f00'0000'0000;
 
 class ExportsOf : public ::testing::Test {
  protected:
-  IpcLocation place(uint64_t address, uint64_t num_bytes = kMiB) { return exports_.locate(address, num_bytes).place; }
+  IpcLocation location(uint64_t address, uint64_t num_bytes = kMiB) {
+    return exports_.locate(address, num_bytes).location;
+  }
   uint32_t number(uint64_t address, uint64_t num_bytes = kMiB) {
-    return static_cast<uint32_t>(place(address, num_bytes).registration);
+    return static_cast<uint32_t>(location(address, num_bytes).registration);
   }
   std::vector<RegistrationRecord> published() {
     Result<std::optional<ExportTableContent>> content =
@@ -43,12 +45,12 @@ TEST_F(ExportsOf, tensors_of_one_allocation_are_one_registration) {
   memory_.allocate(kBase, kGranule, Kind::kLegacy);
   const Exports::Located first = exports_.locate(kBase + 512, kMiB);
   EXPECT_TRUE(first.is_news);
-  EXPECT_EQ(first.place.registration, 1u);
-  EXPECT_EQ(first.place.offset, 512u);
+  EXPECT_EQ(first.location.registration, 1u);
+  EXPECT_EQ(first.location.offset, 512u);
   const Exports::Located second = exports_.locate(kBase + 19 * kMiB, kMiB);
   EXPECT_FALSE(second.is_news);
-  EXPECT_EQ(second.place.registration, 1u);
-  EXPECT_EQ(second.place.offset, 19 * kMiB);
+  EXPECT_EQ(second.location.registration, 1u);
+  EXPECT_EQ(second.location.offset, 19 * kMiB);
   ASSERT_EQ(published().size(), 1u);
   EXPECT_TRUE(published()[0].extents.empty());
   EXPECT_EQ(published()[0].num_bytes, kGranule);
@@ -120,17 +122,17 @@ TEST_F(ExportsOf, what_is_not_memory_is_nowhere) {
 
 TEST_F(ExportsOf, tensors_over_several_granules_are_runs) {
   allocate_run(kBase, 4);
-  const IpcLocation spanning = place(kBase + kGranule + 512, 2 * kGranule);
+  const IpcLocation spanning = location(kBase + kGranule + 512, 2 * kGranule);
   EXPECT_EQ(spanning.registration, 1u);
   EXPECT_EQ(spanning.offset, 512u);
   ASSERT_EQ(published().size(), 1u);
   EXPECT_EQ(published()[0].num_bytes, 3 * kGranule);
   EXPECT_EQ(published()[0].extents.size(), 3u);
-  const IpcLocation within = place(kBase + 2 * kGranule, kGranule);
+  const IpcLocation within = location(kBase + 2 * kGranule, kGranule);
   EXPECT_EQ(within.registration, 1u);
   EXPECT_EQ(within.offset, kGranule);
-  EXPECT_EQ(place(kBase, 2 * kGranule).registration, 2u);  // begins before it
-  EXPECT_EQ(memory_.num_shared, 4);                        // a granule once, whatever holds it
+  EXPECT_EQ(location(kBase, 2 * kGranule).registration, 2u);  // begins before it
+  EXPECT_EQ(memory_.num_shared, 4);                           // a granule once, whatever holds it
 }
 
 TEST_F(ExportsOf, runs_have_no_gaps) {

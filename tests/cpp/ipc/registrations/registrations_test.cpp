@@ -22,7 +22,7 @@ constexpr size_t kBytes = 8 * kMiB;
 // What two processes show each other.
 struct Note {
   std::array<std::byte, DeviceCard::kNumBytes> card;
-  IpcLocation place;
+  IpcLocation location;
 };
 
 bool comes_true(const std::function<bool()>& condition) {
@@ -53,17 +53,17 @@ class Side {
   void meet() { processes_.barrier(rank_); }
 
   // Where a tensor of this side is, to the other; and theirs.
-  IpcLocation swap(IpcLocation place) {
-    notes_[rank_].place = place;
+  IpcLocation swap(IpcLocation location) {
+    notes_[rank_].location = location;
     meet();
-    const IpcLocation theirs = notes_[1 - rank_].place;
+    const IpcLocation theirs = notes_[1 - rank_].location;
     meet();
     return theirs;
   }
   IpcLocation swap(const std::byte* data, size_t num_bytes = kBytes) {
-    const IpcLocation place = registrations().locate(data, num_bytes);
-    EXPECT_NE(place.registration, 0u);
-    return swap(place);
+    const IpcLocation location = registrations().locate(data, num_bytes);
+    EXPECT_NE(location.registration, 0u);
+    return swap(location);
   }
 
   RegistrationEntry entry(uint64_t number) const {
@@ -74,16 +74,16 @@ class Side {
   bool has_closed_all() const {
     return comes_true([&] { return registrations().counts().num_retired == 0; });
   }
-  bool finds(IpcLocation place) const { return entry(place.registration).registration == place.registration; }
-  void expect_found(IpcLocation place) const {
-    EXPECT_TRUE(comes_true([&] { return finds(place); })) << "registration " << place.registration;
+  bool finds(IpcLocation location) const { return entry(location.registration).registration == location.registration; }
+  void expect_found(IpcLocation location) const {
+    EXPECT_TRUE(comes_true([&] { return finds(location); })) << "registration " << location.registration;
   }
-  void expect_gone(IpcLocation place) const {
-    EXPECT_TRUE(comes_true([&] { return !finds(place); })) << "registration " << place.registration;
+  void expect_gone(IpcLocation location) const {
+    EXPECT_TRUE(comes_true([&] { return !finds(location); })) << "registration " << location.registration;
   }
-  // What is at the other side's place, or behind it.
-  uint8_t look(IpcLocation place, size_t offset = 0) const {
-    const std::byte* const there = entry(place.registration).base + place.offset + offset;
+  // What is at the other side's location, or behind it.
+  uint8_t look(IpcLocation location, size_t offset = 0) const {
+    const std::byte* const there = entry(location.registration).base + location.offset + offset;
     uint8_t value = 0;
     require(cudaMemcpy(&value, there, 1, cudaMemcpyDeviceToHost));
     return value;

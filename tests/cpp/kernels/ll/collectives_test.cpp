@@ -46,8 +46,8 @@ class Tensors {
 
   void run_in_place() const {
     const bool gathers = what_.algorithm == ll_all_gather;
-    ranks_.for_each([&](int rank) { upload(own_place(rank, gathers), inputs_[rank]); });
-    ranks_.for_each([&](int rank) { enqueue(rank, own_place(rank, gathers)); });
+    ranks_.for_each([&](int rank) { upload(own_location(rank, gathers), inputs_[rank]); });
+    ranks_.for_each([&](int rank) { enqueue(rank, own_location(rank, gathers)); });
   }
 
   void enqueue(int rank, const std::byte* input) const {
@@ -81,7 +81,9 @@ class Tensors {
   static constexpr size_t kBand = 64;
 
   size_t output_bytes() const { return what_.num_bytes() * (what_.algorithm == ll_all_gather ? ranks_.size() : 1); }
-  std::byte* own_place(int rank, bool gathers) const { return output(rank) + (gathers ? rank * what_.num_bytes() : 0); }
+  std::byte* own_location(int rank, bool gathers) const {
+    return output(rank) + (gathers ? rank * what_.num_bytes() : 0);
+  }
 
   static void upload(std::byte* to, const Bytes& bytes) {
     require(cudaMemcpy(to, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));

@@ -21,18 +21,18 @@ class Broadcast {
     ranks.for_each([&](int rank) {
       tensors_.emplace_back(what.num_bytes);
       if (rank == what.root) tensors_[rank].upload(contents_);
-      places_.push_back({.data = ranks.publish(rank, tensors_[rank].data()),
-                         .num_blocks = what.num_blocks[rank % what.num_blocks.size()],
-                         .num_spans = what.num_spans});
+      locations_.push_back({.data = ranks.publish(rank, tensors_[rank].data()),
+                            .num_blocks = what.num_blocks[rank % what.num_blocks.size()],
+                            .num_spans = what.num_spans});
     });
   }
 
-  IpcLocation place(int rank) const { return places_[rank].data; }
+  IpcLocation location(int rank) const { return locations_[rank].data; }
 
   Status enqueue(int rank) const { return enqueue(rank, tensors_[rank].data()); }
   Status enqueue(int rank, std::byte* data) const {
     return broadcast_either_way(ranks_.team(rank), {.data = data, .num_bytes = what_.num_bytes, .root = what_.root},
-                                places_[rank], ranks_.stream(rank));
+                                locations_[rank], ranks_.stream(rank));
   }
   void run() const {
     ranks_.for_each([this](int rank) { require(enqueue(rank)); });
@@ -53,7 +53,7 @@ class Broadcast {
   Case what_;
   Bytes contents_;
   std::vector<DeviceBuffer> tensors_;
-  std::vector<BroadcastPlaces> places_;
+  std::vector<BroadcastLocations> locations_;
 };
 
 class ZeroCopyBroadcasts : public RanksTest {
@@ -106,7 +106,7 @@ TEST_P(ZeroCopyBroadcasts, a_miss_on_one_rank_makes_all_fall_back) {
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = rank == 1 ? 2 : 1;
     const Broadcast broadcast(*ranks_, with_blocks({100'001}), random_);
-    ranks_->withdraw(rank, owner, broadcast.place(owner));
+    ranks_->withdraw(rank, owner, broadcast.location(owner));
     broadcast.run();
     broadcast.expect_right();
     expect_states(*ranks_, num_zero_copy_, 1, "without a segment");
@@ -117,7 +117,7 @@ TEST_P(ZeroCopyBroadcasts, a_miss_on_one_rank_makes_all_fall_back) {
 // Nobody writes into the root's.
 TEST_P(ZeroCopyBroadcasts, the_root_needs_no_registration) {
   const Broadcast broadcast(*ranks_, with_blocks({1'000'001}), random_);
-  for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, broadcast.place(0));
+  for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, broadcast.location(0));
   broadcast.run();
   broadcast.expect_right();
   expect_states(*ranks_, 1, 0, "root without a segment");
@@ -127,15 +127,15 @@ TEST_P(ZeroCopyBroadcasts, a_misaligned_tensor_makes_all_fall_back) {
   const int odd = ranks_->size() - 1;
   const Bytes contents = random_bytes(100'001, random_);
   std::vector<DeviceBuffer> tensors;
-  std::vector<IpcLocation> places;
+  std::vector<IpcLocation> locations;
   ranks_->for_each([&](int rank) {
     tensors.emplace_back(contents.size(), rank == odd ? 4 : 0);
     if (rank == 0) tensors[0].upload(contents);
-    places.push_back(ranks_->publish(rank, tensors[rank].data()));
+    locations.push_back(ranks_->publish(rank, tensors[rank].data()));
   });
   ranks_->for_each([&](int rank) {
     require(broadcast_either_way(ranks_->team(rank), {.data = tensors[rank].data(), .num_bytes = contents.size()},
-                                 {.data = places[rank], .num_blocks = num_zero_copy_blocks(GetParam())},
+                                 {.data = locations[rank], .num_blocks = num_zero_copy_blocks(GetParam())},
                                  ranks_->stream(rank)));
   });
   ranks_->synchronize();
@@ -157,7 +157,7 @@ TEST_P(ZeroCopyBroadcasts, in_a_row) {
     const size_t num_bytes = 1 + random_() % 1'000'000;
     all.push_back(std::make_unique<Broadcast>(
         *ranks_, with_blocks({num_bytes, static_cast<int>(random_() % ranks_->size()), {}, 1}), random_));
-    if (number % 7 == 3 && ranks_->size() > 2) ranks_->withdraw(0, 1, all.back()->place(1));
+    if (number % 7 == 3 && ranks_->size() > 2) ranks_->withdraw(0, 1, all.back()->location(1));
   }
   for (const auto& broadcast : all) broadcast->run();
   for (const auto& broadcast : all) broadcast->expect_right();

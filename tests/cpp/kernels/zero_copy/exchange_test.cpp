@@ -26,20 +26,20 @@ class Messages {
         contents_(ranks.size()),
         sent_(ranks.size()),
         received_(ranks.size()),
-        places_(ranks.size()) {
+        locations_(ranks.size()) {
     ranks.for_each([&](int rank) {
-      places_[rank].num_blocks = what.num_blocks[rank % what.num_blocks.size()];
+      locations_[rank].num_blocks = what.num_blocks[rank % what.num_blocks.size()];
       for (int peer = 0; peer < ranks.size(); ++peer) {
         contents_[rank].push_back(random_bytes(sizes_[rank][peer], random));
         sent_[rank].emplace_back(sizes_[rank][peer]);
         sent_[rank][peer].upload(contents_[rank][peer]);
         received_[rank].emplace_back(sizes_[peer][rank], rank == ranks.size() - 1 ? what.misalignment : 0);
-        places_[rank].receives[peer] = ranks.publish(rank, received_[rank][peer].data());
+        locations_[rank].receives[peer] = ranks.publish(rank, received_[rank][peer].data());
       }
     });
   }
 
-  IpcLocation place(int rank, int peer) const { return places_[rank].receives[peer]; }
+  IpcLocation location(int rank, int peer) const { return locations_[rank].receives[peer]; }
 
   void run() const {
     ranks_.for_each([&](int rank) {
@@ -48,7 +48,7 @@ class Messages {
         call.sends[peer] = {sent_[rank][peer].data(), sizes_[rank][peer]};
         call.receives[peer] = {received_[rank][peer].data(), sizes_[peer][rank]};
       }
-      require(exchange_either_way(ranks_.team(rank), call, places_[rank], ranks_.stream(rank)));
+      require(exchange_either_way(ranks_.team(rank), call, locations_[rank], ranks_.stream(rank)));
     });
   }
 
@@ -59,7 +59,7 @@ class Messages {
   Sizes sizes_;
   std::vector<std::vector<Bytes>> contents_;
   std::vector<std::vector<DeviceBuffer>> sent_, received_;
-  std::vector<ExchangePlaces> places_;
+  std::vector<ExchangeLocations> locations_;
 };
 
 class ZeroCopyExchanges : public RanksTest {
@@ -120,7 +120,7 @@ TEST_P(ZeroCopyExchanges, a_miss_on_one_rank_makes_all_fall_back) {
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = (rank + 1) % ranks_->size();
     const Messages messages(*ranks_, {even(ranks_->size(), 100'001), {num_zero_copy_blocks(GetParam())}}, random_);
-    ranks_->withdraw(rank, owner, messages.place(owner, rank));
+    ranks_->withdraw(rank, owner, messages.location(owner, rank));
     messages.run();
     messages.expect_right();
     expect_states(*ranks_, num_zero_copy_, 1, "without a segment");
@@ -135,12 +135,12 @@ TEST_P(ZeroCopyExchanges, a_misaligned_tensor_makes_all_fall_back) {
   expect_states(*ranks_, 0, 1, "misaligned");
 }
 
-// What need not be reached need not have a place.
+// What need not be reached need not have a location.
 TEST_P(ZeroCopyExchanges, empty_messages_need_no_registration) {
   Sizes sizes = even(ranks_->size(), 0);
   sizes[0][1] = 50'000;
   const Messages messages(*ranks_, {sizes, {num_zero_copy_blocks(GetParam())}}, random_);
-  for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, messages.place(0, rank));
+  for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, messages.location(0, rank));
   messages.run();
   messages.expect_right();
   expect_states(*ranks_, 1, 0, "exchange");
@@ -150,21 +150,21 @@ TEST_P(ZeroCopyExchanges, the_own_message_may_stay_in_place) {
   constexpr size_t kBytes = 100'000;
   std::vector<DeviceBuffer> all;
   std::vector<Bytes> inputs;
-  std::vector<IpcLocation> places;
+  std::vector<IpcLocation> locations;
   ranks_->for_each([&](int rank) {
     all.emplace_back(kBytes * ranks_->size());
     inputs.push_back(random_bytes(kBytes, random_));
     all[rank].upload(inputs[rank], rank * kBytes);
-    places.push_back(ranks_->publish(rank, all[rank].data()));
+    locations.push_back(ranks_->publish(rank, all[rank].data()));
   });
   ranks_->for_each([&](int rank) {
     ExchangeCall call{.operation = DeviceOperation::kAllGather};
-    ExchangePlaces where{.num_blocks = num_zero_copy_blocks(GetParam())};
+    ExchangeLocations where{.num_blocks = num_zero_copy_blocks(GetParam())};
     for (int peer = 0; peer < ranks_->size(); ++peer) {
       call.sends[peer] = {all[rank].data() + rank * kBytes, kBytes};
       call.receives[peer] = {all[rank].data() + peer * kBytes, kBytes};
-      where.receives[peer] = places[rank];
-      where.receives[peer].offset = places[rank].offset + peer * kBytes;
+      where.receives[peer] = locations[rank];
+      where.receives[peer].offset = locations[rank].offset + peer * kBytes;
     }
     require(exchange_either_way(ranks_->team(rank), call, where, ranks_->stream(rank)));
   });

@@ -35,12 +35,12 @@ class ZeroCopyFaults : public LayoutTest {
 
   DeviceRanks ranks(uint64_t timeout_ns = 5'000'000'000) {
     DeviceRanks ranks(GetParam().devices(), {.slice_bytes = GetParam().slice_bytes(), .timeout_ns = timeout_ns});
-    places_.clear();
+    locations_.clear();
     for (int rank = 0; rank < ranks.size(); ++rank) {
       DeviceGuard guard(ranks.device(rank));
-      places_.push_back({.input = ranks.publish(rank, inputs_[rank].data()),
-                         .output = ranks.publish(rank, outputs_[rank].data()),
-                         .num_blocks = num_zero_copy_blocks(GetParam())});
+      locations_.push_back({.input = ranks.publish(rank, inputs_[rank].data()),
+                            .output = ranks.publish(rank, outputs_[rank].data()),
+                            .num_blocks = num_zero_copy_blocks(GetParam())});
     }
     return ranks;
   }
@@ -53,7 +53,7 @@ class ZeroCopyFaults : public LayoutTest {
                                    .num_elements = num_elements,
                                    .dtype = DataType::kFloat32,
                                    .reduction = Reduction::kSum},
-                                  places_[rank], ranks.stream(rank)));
+                                  locations_[rank], ranks.stream(rank)));
   }
 
   void expect_untouched(const DeviceRanks& ranks) {
@@ -70,7 +70,7 @@ class ZeroCopyFaults : public LayoutTest {
   }
 
   std::vector<DeviceBuffer> inputs_, outputs_;
-  std::vector<ReductionPlaces> places_;
+  std::vector<ReduceLocations> locations_;
 };
 
 TEST_P(ZeroCopyFaults, missing_rank_times_out_and_is_named) {
@@ -213,7 +213,7 @@ class ZeroCopyGuards : public ::testing::Test {
     source_->upload(contents_);
     for (int rank = 0; rank < num_ranks; ++rank) {
       targets_.emplace_back(kBytes);
-      places_.push_back(ranks_->publish(rank, targets_[rank].data()));
+      locations_.push_back(ranks_->publish(rank, targets_[rank].data()));
       puppets_.push_back(std::make_unique<Puppet>(*ranks_, rank));
     }
   }
@@ -224,7 +224,7 @@ class ZeroCopyGuards : public ::testing::Test {
                                       .reduction = static_cast<uint64_t>(Reduction::kNone),
                                       .root = kNoRoot,
                                       .num_bytes = kBytes};
-    puppets_[rank]->announce(descriptor, IpcLocation{}, places_[rank]);
+    puppets_[rank]->announce(descriptor, IpcLocation{}, locations_[rank]);
   }
 
   void announce_reduction(int rank) {
@@ -233,7 +233,7 @@ class ZeroCopyGuards : public ::testing::Test {
                                       .reduction = static_cast<uint64_t>(Reduction::kSum),
                                       .root = kNoRoot,
                                       .num_bytes = kBytes};
-    puppets_[rank]->announce(descriptor, places_[rank], places_[rank]);
+    puppets_[rank]->announce(descriptor, locations_[rank], locations_[rank]);
   }
 
   // From rank 1, to 0 and 2, which pass on a part of one stretch each.
@@ -243,28 +243,28 @@ class ZeroCopyGuards : public ::testing::Test {
                                       .reduction = static_cast<uint64_t>(Reduction::kNone),
                                       .root = 1,
                                       .num_bytes = kBytes};
-    puppets_[rank]->announce(descriptor, IpcLocation{}, rank == 1 ? IpcLocation{} : places_[rank]);
+    puppets_[rank]->announce(descriptor, IpcLocation{}, rank == 1 ? IpcLocation{} : locations_[rank]);
   }
 
   void launch_broadcast() {
     DeviceGuard guard(0);
     targets_[0].upload(contents_);
-    const BroadcastPlaces places{.data = places_[0], .num_blocks = kNumBlocks};
-    require(zero_copy_broadcast(ranks_->team(0), {.data = targets_[0].data(), .num_bytes = kBytes, .root = 1}, places,
-                                ranks_->stream(0)));
+    const BroadcastLocations locations{.data = locations_[0], .num_blocks = kNumBlocks};
+    require(zero_copy_broadcast(ranks_->team(0), {.data = targets_[0].data(), .num_bytes = kBytes, .root = 1},
+                                locations, ranks_->stream(0)));
     began_ = Clock::now();
   }
 
   void launch() {
     DeviceGuard guard(0);
     ExchangeCall call{.operation = DeviceOperation::kAllGather};
-    ExchangePlaces places{.num_blocks = kNumBlocks};
+    ExchangeLocations locations{.num_blocks = kNumBlocks};
     for (int rank = 0; rank < ranks_->size(); ++rank) {
       call.sends[rank] = {source_->data(), kBytes};
       call.receives[rank] = {targets_[0].data(), kBytes};
-      places.receives[rank] = places_[0];
+      locations.receives[rank] = locations_[0];
     }
-    require(zero_copy_exchange(ranks_->team(0), call, places, ranks_->stream(0)));
+    require(zero_copy_exchange(ranks_->team(0), call, locations, ranks_->stream(0)));
     began_ = Clock::now();
   }
 
@@ -275,8 +275,8 @@ class ZeroCopyGuards : public ::testing::Test {
                           .num_elements = kBytes / sizeof(float),
                           .dtype = DataType::kFloat32,
                           .reduction = Reduction::kSum};
-    const ReductionPlaces places{.input = {}, .output = places_[0], .num_blocks = kNumBlocks};
-    require(zero_copy_all_reduce(ranks_->team(0), call, places, ranks_->stream(0)));
+    const ReduceLocations locations{.input = {}, .output = locations_[0], .num_blocks = kNumBlocks};
+    require(zero_copy_all_reduce(ranks_->team(0), call, locations, ranks_->stream(0)));
     began_ = Clock::now();
   }
 
@@ -298,7 +298,7 @@ class ZeroCopyGuards : public ::testing::Test {
   Bytes contents_;
   std::unique_ptr<DeviceBuffer> source_;
   std::vector<DeviceBuffer> targets_;
-  std::vector<IpcLocation> places_;
+  std::vector<IpcLocation> locations_;
   std::vector<std::unique_ptr<Puppet>> puppets_;
   Clock::time_point began_;
 };

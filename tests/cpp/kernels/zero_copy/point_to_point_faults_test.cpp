@@ -47,7 +47,7 @@ class MessageFaults : public LayoutTest {
   void set_up_ranks(uint64_t timeout_ns) {
     ranks_ = std::make_unique<DeviceRanks>(
         GetParam().devices(), TeamOptions{.slice_bytes = GetParam().slice_bytes(), .timeout_ns = timeout_ns});
-    place_ = ranks_->publish(1, tensors_[1].data());
+    location_ = ranks_->publish(1, tensors_[1].data());
     DeviceGuard guard(ranks_->device(1));
     beside_ = std::make_unique<Stream>(require(Stream::create()));
   }
@@ -66,8 +66,8 @@ class MessageFaults : public LayoutTest {
     ExchangeCall call{
         .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
     call.receives[0] = {tensors_[1].data(), end.num_bytes, end.tag};
-    MessagePlaces zero_copy{.receives_from = end.is_zero_copy ? 1u << 0 : 0};
-    zero_copy.receives[0] = place_;
+    MessageLocations zero_copy{.receives_from = end.is_zero_copy ? 1u << 0 : 0};
+    zero_copy.receives[0] = location_;
     require(zero_copy_exchange_messages(ranks_->team(1), call, zero_copy, ranks_->stream(1)));
     began_ = Clock::now();
   }
@@ -134,7 +134,7 @@ class MessageFaults : public LayoutTest {
   std::unique_ptr<PinnedMemory> words_;
   std::unique_ptr<DeviceRanks> ranks_;
   std::unique_ptr<Stream> beside_;
-  IpcLocation place_{};
+  IpcLocation location_{};
   Clock::time_point began_;
 };
 

@@ -28,14 +28,14 @@ class Messages {
         contents_(ranks.size()),
         sent_(ranks.size()),
         received_(ranks.size()),
-        places_(ranks.size()) {
+        locations_(ranks.size()) {
     ranks.for_each([&](int rank) {
       for (int peer = 0; peer < ranks.size(); ++peer) {
         contents_[rank].push_back(random_bytes(bytes(rank, peer), random));
         sent_[rank].emplace_back(bytes(rank, peer), what_.misalignment_of_sends);
         sent_[rank][peer].upload(contents_[rank][peer]);
         received_[rank].emplace_back(bytes(peer, rank), what_.misalignment_of_receives);
-        places_[rank].push_back(ranks.publish(rank, received_[rank][peer].data()));
+        locations_[rank].push_back(ranks.publish(rank, received_[rank][peer].data()));
       }
     });
   }
@@ -44,7 +44,7 @@ class Messages {
   void enqueue(int rank, uint32_t to, uint32_t from, StreamView stream) const {
     ExchangeCall call{
         .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .shape = what_.shape};
-    MessagePlaces zero_copy;
+    MessageLocations zero_copy;
     for (int peer = 0; peer < ranks_.size(); ++peer) {
       if (peer == rank) continue;
       const uint32_t bit = 1u << peer;
@@ -57,7 +57,7 @@ class Messages {
         call.receives_from |= bit;
         call.receives[peer] = {received_[rank][peer].data(), bytes(peer, rank), tag(peer, rank)};
         if (is_zero_copy(peer, rank)) zero_copy.receives_from |= bit;
-        zero_copy.receives[peer] = places_[rank][peer];
+        zero_copy.receives[peer] = locations_[rank][peer];
       }
     }
     require(zero_copy_exchange_messages(ranks_.team(rank), call, zero_copy, stream));
@@ -70,9 +70,9 @@ class Messages {
   }
 
   // The sender does not reach the tensor that it is to write, or does so again.
-  void withdraw(int source, int target) const { ranks_.withdraw(source, target, places_[target][source]); }
+  void withdraw(int source, int target) const { ranks_.withdraw(source, target, locations_[target][source]); }
   void reveal(int source, int target) const {
-    ranks_.reveal(source, target, places_[target][source], received_[target][source].data());
+    ranks_.reveal(source, target, locations_[target][source], received_[target][source].data());
   }
 
   void expect_right() const {
@@ -111,7 +111,7 @@ class Messages {
   Case what_;
   std::vector<std::vector<Bytes>> contents_;
   std::vector<std::vector<DeviceBuffer>> sent_, received_;
-  std::vector<std::vector<IpcLocation>> places_;
+  std::vector<std::vector<IpcLocation>> locations_;
 };
 
 class ZeroCopyMessages : public RanksTest {

@@ -29,26 +29,26 @@ class Reduced {
       inputs_.emplace_back(what.num_bytes());
       inputs_[rank].upload(contents_[rank]);
       outputs_.emplace_back(what.num_bytes());
-      places_.push_back({.input = ranks.publish(rank, inputs_[rank].data()),
-                         .output = ranks.publish(rank, outputs_[rank].data()),
-                         .num_blocks = what.num_blocks + rank * what.num_more_blocks});
+      locations_.push_back({.input = ranks.publish(rank, inputs_[rank].data()),
+                            .output = ranks.publish(rank, outputs_[rank].data()),
+                            .num_blocks = what.num_blocks + rank * what.num_more_blocks});
     });
   }
 
-  const ReductionPlaces& places(int rank) const { return places_[rank]; }
+  const ReduceLocations& locations(int rank) const { return locations_[rank]; }
 
-  Status enqueue(int rank) const { return enqueue(rank, outputs_[rank].data(), places_[rank]); }
+  Status enqueue(int rank) const { return enqueue(rank, outputs_[rank].data(), locations_[rank]); }
   Status enqueue_in_place(int rank) const {
-    ReductionPlaces places = places_[rank];
-    places.output = places.input;
-    return enqueue(rank, inputs_[rank].data(), places);
+    ReduceLocations locations = locations_[rank];
+    locations.output = locations.input;
+    return enqueue(rank, inputs_[rank].data(), locations);
   }
 
   void expect_right() const { expect(outputs_); }
   void expect_right_in_place() const { expect(inputs_); }
 
  private:
-  Status enqueue(int rank, void* output, const ReductionPlaces& places) const {
+  Status enqueue(int rank, void* output, const ReduceLocations& locations) const {
     return all_reduce_either_way(ranks_.team(rank),
                                  {.input = inputs_[rank].data(),
                                   .output = output,
@@ -57,7 +57,7 @@ class Reduced {
                                   .reduction = what_.reduction,
                                   .premul_factor = kPremulFactor,
                                   .root = what_.root},
-                                 places, ranks_.stream(rank));
+                                 locations, ranks_.stream(rank));
   }
 
   void expect(const std::vector<DeviceBuffer>& outputs) const {
@@ -75,7 +75,7 @@ class Reduced {
   Case what_;
   std::vector<Bytes> contents_;
   std::vector<DeviceBuffer> inputs_, outputs_;
-  std::vector<ReductionPlaces> places_;
+  std::vector<ReduceLocations> locations_;
 };
 
 class ZeroCopyReductions : public RanksTest {
@@ -101,7 +101,7 @@ class ZeroCopyReductions : public RanksTest {
     std::vector<Bytes> contents;
     std::vector<std::vector<DeviceBuffer>> inputs(ranks_->size());
     std::vector<DeviceBuffer> outputs;
-    std::vector<ReduceScatterPlaces> places(ranks_->size());
+    std::vector<ReduceScatterLocations> locations(ranks_->size());
     ranks_->for_each([&](int rank) {
       contents.push_back(draw(what.dtype, what.num_elements, random_));
       auto begin = contents[rank].begin();
@@ -109,13 +109,13 @@ class ZeroCopyReductions : public RanksTest {
         const auto end = begin + static_cast<ptrdiff_t>(shards[owner] * width);
         inputs[rank].emplace_back(shards[owner] * width);
         inputs[rank][owner].upload(Bytes(begin, end));
-        places[rank].inputs[owner] = ranks_->publish(rank, inputs[rank][owner].data());
+        locations[rank].inputs[owner] = ranks_->publish(rank, inputs[rank][owner].data());
         begin = end;
       }
-      places[rank].num_blocks = what.num_blocks;
+      locations[rank].num_blocks = what.num_blocks;
       outputs.emplace_back(shards[rank] * width);
     });
-    if (way == Way::kFallBack) ranks_->withdraw(0, 1, places[1].inputs[0]);
+    if (way == Way::kFallBack) ranks_->withdraw(0, 1, locations[1].inputs[0]);
     if (way == Way::kZeroCopy) ++num_zero_copy_;
     ranks_->for_each([&](int rank) {
       ReduceScatterCall call{.output = outputs[rank].data(),
@@ -125,7 +125,7 @@ class ZeroCopyReductions : public RanksTest {
       for (int owner = 0; owner < ranks_->size(); ++owner) {
         call.inputs[owner] = {inputs[rank][owner].data(), shards[owner] * width};
       }
-      require(reduce_scatter_either_way(ranks_->team(rank), call, places[rank], ranks_->stream(rank)));
+      require(reduce_scatter_either_way(ranks_->team(rank), call, locations[rank], ranks_->stream(rank)));
     });
     ranks_->synchronize();
     ranks_->expect_no_faults();
@@ -220,9 +220,9 @@ TEST_P(ZeroCopyReductions, a_miss_on_one_rank_makes_all_fall_back) {
   const Case what = with_blocks({100'003, DataType::kBFloat16});
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = (rank + 1) % ranks_->size();
-    for (const auto place : {&ReductionPlaces::input, &ReductionPlaces::output}) {
+    for (const auto location : {&ReduceLocations::input, &ReduceLocations::output}) {
       const Reduced reduced(*ranks_, what, random_);
-      ranks_->withdraw(rank, owner, reduced.places(owner).*place);
+      ranks_->withdraw(rank, owner, reduced.locations(owner).*location);
       ranks_->for_each([&](int each) { require(reduced.enqueue(each)); });
       reduced.expect_right();
       expect_states(*ranks_, num_zero_copy_, 1, "without a segment");
@@ -235,13 +235,13 @@ TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_fall_back) {
   constexpr size_t kElements = 50'000;
   std::vector<Bytes> contents;
   std::vector<DeviceBuffer> tensors;
-  std::vector<IpcLocation> places;
+  std::vector<IpcLocation> locations;
   const int odd = ranks_->size() - 1;
   ranks_->for_each([&](int rank) {
     contents.push_back(draw(DataType::kFloat32, kElements, random_));
     tensors.emplace_back(kElements * 4, rank == odd ? 4 : 0);
     tensors[rank].upload(contents[rank]);
-    places.push_back(ranks_->publish(rank, tensors[rank].data()));
+    locations.push_back(ranks_->publish(rank, tensors[rank].data()));
   });
   ranks_->for_each([&](int rank) {
     std::byte* tensor = tensors[rank].data();
@@ -252,7 +252,7 @@ TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_fall_back) {
          .num_elements = kElements,
          .dtype = DataType::kFloat32,
          .reduction = Reduction::kSum},
-        {.input = places[rank], .output = places[rank], .num_blocks = num_zero_copy_blocks(GetParam())},
+        {.input = locations[rank], .output = locations[rank], .num_blocks = num_zero_copy_blocks(GetParam())},
         ranks_->stream(rank)));
   });
   ranks_->synchronize();
@@ -271,7 +271,7 @@ TEST_P(ZeroCopyReductions, random_sequence_with_ll128_and_ll) {
     operations.push_back(std::make_unique<Reduced>(*ranks_, what, random_));
     if (number % 3 != 0) continue;
     const int owner = static_cast<int>(random_() % ranks_->size());
-    ranks_->withdraw((owner + 1) % ranks_->size(), owner, operations.back()->places(owner).input);
+    ranks_->withdraw((owner + 1) % ranks_->size(), owner, operations.back()->locations(owner).input);
   }
   std::vector<DeviceBuffer> small;
   ranks_->for_each([&](int rank) {

@@ -21,30 +21,30 @@ inline void expect_states(const DeviceRanks& ranks, uint32_t num_zero_copy, uint
   }
 }
 
-inline Status all_reduce_either_way(const DeviceTeam& team, ReduceCall call, const ReductionPlaces& places,
+inline Status all_reduce_either_way(const DeviceTeam& team, ReduceCall call, const ReduceLocations& locations,
                                     StreamView stream) {
-  if (Status status = zero_copy_all_reduce(team, call, places, stream); !status.ok()) return status;
+  if (Status status = zero_copy_all_reduce(team, call, locations, stream); !status.ok()) return status;
   call.when = When::kIfFallback;
   return ll128_all_reduce(team, call, stream);
 }
 
 inline Status reduce_scatter_either_way(const DeviceTeam& team, ReduceScatterCall call,
-                                        const ReduceScatterPlaces& places, StreamView stream) {
-  if (Status status = zero_copy_reduce_scatter(team, call, places, stream); !status.ok()) return status;
+                                        const ReduceScatterLocations& locations, StreamView stream) {
+  if (Status status = zero_copy_reduce_scatter(team, call, locations, stream); !status.ok()) return status;
   call.when = When::kIfFallback;
   return ll128_reduce_scatter(team, call, stream);
 }
 
-inline Status broadcast_either_way(const DeviceTeam& team, BroadcastCall call, const BroadcastPlaces& places,
+inline Status broadcast_either_way(const DeviceTeam& team, BroadcastCall call, const BroadcastLocations& locations,
                                    StreamView stream) {
-  if (Status status = zero_copy_broadcast(team, call, places, stream); !status.ok()) return status;
+  if (Status status = zero_copy_broadcast(team, call, locations, stream); !status.ok()) return status;
   call.when = When::kIfFallback;
   return ll128_broadcast(team, call, stream);
 }
 
-inline Status exchange_either_way(const DeviceTeam& team, ExchangeCall call, const ExchangePlaces& places,
+inline Status exchange_either_way(const DeviceTeam& team, ExchangeCall call, const ExchangeLocations& locations,
                                   StreamView stream) {
-  if (Status status = zero_copy_exchange(team, call, places, stream); !status.ok()) return status;
+  if (Status status = zero_copy_exchange(team, call, locations, stream); !status.ok()) return status;
   call.when = When::kIfFallback;
   return ll128_exchange(team, call, stream);
 }
