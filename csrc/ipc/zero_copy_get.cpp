@@ -10,35 +10,35 @@
 
 namespace axon {
 
-Result<LentPlace> lend(int device, const void* data, size_t num_bytes) {
+Result<ExposedLocation> expose(int device, const void* data, size_t num_bytes) {
   Result<Arena*> arena = Arena::of(device);
   if (!arena.ok()) return std::move(arena.status());
   Registrations& registrations = arena.value()->registrations();
   const IpcLocation location = registrations.locate(data, num_bytes);
   if (location.registration == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
-  return LentPlace{.incarnation = arena.value()->incarnation(),
-                   .export_table = registrations.export_table_address(),
-                   .offset = location.offset,
-                   .registration = static_cast<uint32_t>(location.registration)};
+  return ExposedLocation{.incarnation = arena.value()->incarnation(),
+                         .export_table = registrations.export_table_address(),
+                         .offset = location.offset,
+                         .registration = static_cast<uint32_t>(location.registration)};
 }
 
-Result<Borrower*> Borrower::of(int device) {
+Result<ZeroCopyReader*> ZeroCopyReader::of(int device) {
   static std::mutex mutex;
-  static auto& borrowers = *new std::map<int, std::unique_ptr<Borrower>>;  // copies may run to the very end
+  static auto& readers = *new std::map<int, std::unique_ptr<ZeroCopyReader>>;  // copies may run to the very end
   const std::lock_guard lock(mutex);
-  std::unique_ptr<Borrower>& borrower = borrowers[device];
-  if (borrower) return borrower.get();
+  std::unique_ptr<ZeroCopyReader>& reader = readers[device];
+  if (reader) return reader.get();
   Result<Arena*> arena = Arena::of(device);
   if (!arena.ok()) return std::move(arena.status());
   const DeviceGuard guard(device);
   Result<Event> order = Event::create_untimed();
   if (!order.ok()) return std::move(order.status());
-  borrower.reset(new Borrower(device, *arena.value(), std::move(order).value()));
-  return borrower.get();
+  reader.reset(new ZeroCopyReader(device, *arena.value(), std::move(order).value()));
+  return reader.get();
 }
 
 // Whoever leads elsewhere than to memory of this length has not told the truth, or the owner's process has ended.
-static bool holds(std::span<std::byte> registration, const LentPlace& location, size_t num_bytes) noexcept {
+static bool holds(std::span<std::byte> registration, const ExposedLocation& location, size_t num_bytes) noexcept {
   return location.offset <= registration.size() && num_bytes <= registration.size() - location.offset;
 }
 
@@ -46,7 +46,7 @@ static Status unreachable(int32_t pid, const std::string& why) {
   return {ErrorCode::kPeerLost, "the GPU memory of process " + std::to_string(pid) + " cannot be read: " + why};
 }
 
-Status Borrower::read(int32_t pid, const LentPlace& location, Buffer target, StreamView stream) {
+Status ZeroCopyReader::read(int32_t pid, const ExposedLocation& location, Buffer target, StreamView stream) {
   const RelaxedCapture beside_captures;
   const DeviceGuard guard(device_);
   Result<bool> captured = is_capturing(stream);
@@ -55,28 +55,28 @@ Status Borrower::read(int32_t pid, const LentPlace& location, Buffer target, Str
     return {ErrorCode::kInvalidArgument,
             "a tensor on a GPU cannot be received while the current stream is captured into a CUDA graph"};
   }
-  Result<std::shared_ptr<const RegistrationOwner>> lender = meet(pid, location);
-  if (!lender.ok()) return std::move(lender.status());
+  Result<std::shared_ptr<const RegistrationOwner>> owner = meet(pid, location);
+  if (!owner.ok()) return std::move(owner.status());
   Registrations& registrations = arena_.registrations();
-  if (Status mapped = registrations.await(*lender.value(), location.registration); !mapped.ok()) {
+  if (Status mapped = registrations.await(*owner.value(), location.registration); !mapped.ok()) {
     return unreachable(pid, mapped.message());
   }
   // What is mapped of an owner that has ended is not unmapped from here on, until the copy has run.
   const LaunchLedger::Launching launching = arena_.launches().launching();
-  const std::span<std::byte> registration = registrations.find(*lender.value(), location.registration);
+  const std::span<std::byte> registration = registrations.find(*owner.value(), location.registration);
   if (!holds(registration, location, target.num_bytes)) return unreachable(pid, "it is not mapped to that length");
   AXON_TRY(copy_async(target.data, registration.data() + location.offset, target.num_bytes, stream));
   return arena_.launches().note(order_, stream);
 }
 
-Result<std::shared_ptr<const RegistrationOwner>> Borrower::meet(int32_t pid, const LentPlace& location) {
+Result<std::shared_ptr<const RegistrationOwner>> ZeroCopyReader::meet(int32_t pid, const ExposedLocation& location) {
   const std::lock_guard lock(mutex_);
-  if (const auto known = lenders_.find({pid, location.incarnation}); known != lenders_.end()) {
+  if (const auto known = owners_.find({pid, location.incarnation}); known != owners_.end()) {
     return known->second.registrations;
   }
   forget_ended();
   const auto is_of_process = [pid](const auto& known) { return known.first.first == pid; };
-  const auto num_arenas = static_cast<size_t>(std::ranges::count_if(lenders_, is_of_process));
+  const auto num_arenas = static_cast<size_t>(std::ranges::count_if(owners_, is_of_process));
   if (num_arenas >= kMostArenas) {
     return unreachable(pid, "it names memory of more than " + std::to_string(kMostArenas) + " GPUs");
   }
@@ -85,12 +85,12 @@ Result<std::shared_ptr<const RegistrationOwner>> Borrower::meet(int32_t pid, con
   auto process = std::make_shared<const PeerProcess>(std::move(opened).value());
   auto registrations =
       arena_.registrations().follow({.address = location.export_table, .incarnation = location.incarnation}, process);
-  lenders_.emplace(ArenaOfProcess(pid, location.incarnation), Lender{std::move(process), registrations});
+  owners_.emplace(ArenaOfProcess(pid, location.incarnation), Owner{std::move(process), registrations});
   return registrations;
 }
 
-void Borrower::forget_ended() {
-  std::erase_if(lenders_, [](const auto& known) { return known.second.process->has_ended(); });
+void ZeroCopyReader::forget_ended() {
+  std::erase_if(owners_, [](const auto& known) { return known.second.process->has_ended(); });
 }
 
 }  // namespace axon

@@ -1,9 +1,9 @@
 // Tensors on a GPU that a process lends another one of its host: read where they lie, instead of through the host.
 //
-//   Result<LentPlace> location = lend(device, data, num_bytes);    // the owner tells its peer, and keeps the memory so
-//   Result<Borrower*> borrower = Borrower::of(device);          // the peer, for a GPU that reaches the owner's
-//   AXON_TRY(borrower.value()->read(pid, location, target, stream));    // enqueued; the owner is told behind it
-//   (mark.hpp)
+//   Result<ExposedLocation> location = expose(device, data, num_bytes);    // the owner tells its peer, and keeps the
+//   memory so Result<ZeroCopyReader*> reader = ZeroCopyReader::of(device);          // the peer, for a GPU that reaches
+//   the owner's AXON_TRY(reader.value()->read(pid, location, target, stream));    // enqueued; the owner is told behind
+//   it (mark.hpp)
 //
 // The owner publishes the tensor's segment as it does for kernels of groups (registrations/registrations.hpp), and the
 // peer maps it: at the first tensor of a segment that takes some milliseconds.
@@ -24,41 +24,42 @@
 namespace axon {
 
 // What an owner tells. Its peer believes none of it before it is mapped.
-struct LentPlace {
+struct ExposedLocation {
   uint64_t incarnation = 0;   // of the owner's arena on that GPU
   uint64_t export_table = 0;  // where its export table is, in its memory
   uint64_t offset = 0;        // in the segment
   uint32_t registration = 0;
   uint32_t reserved = 0;
 };
-static_assert(sizeof(LentPlace) == 32);
+static_assert(sizeof(ExposedLocation) == 32);
 
 // Fails where peers cannot map the memory, which is also said once.
-Result<LentPlace> lend(int device, const void* data, size_t num_bytes);
+Result<ExposedLocation> expose(int device, const void* data, size_t num_bytes);
 
 // Lives as long as the process. Any thread.
-class Borrower {
+class ZeroCopyReader {
  public:
   // As many arenas of one process are looked for: more than it has GPUs.
   static constexpr size_t kMostArenas = 16;
 
-  static Result<Borrower*> of(int device);
+  static Result<ZeroCopyReader*> of(int device);
 
   // Copies `target.num_bytes` from there, in a process of this host, in the order of a stream of this device. Waits for
   // the mapping (Registrations::await). Fails with kInvalidArgument if the stream is captured, with kPeerLost if the
   // memory is not mapped.
-  Status read(int32_t pid, const LentPlace& location, Buffer target, StreamView stream);
+  Status read(int32_t pid, const ExposedLocation& location, Buffer target, StreamView stream);
 
  private:
-  struct Lender {
+  struct Owner {
     std::shared_ptr<const PeerProcess> process;  // shared with those who look for its segments
     std::shared_ptr<const RegistrationOwner> registrations;
   };
   using ArenaOfProcess = std::pair<int32_t, uint64_t>;  // its incarnation
 
-  Borrower(int device, Arena& arena, Event order) noexcept : device_(device), arena_(arena), order_(std::move(order)) {}
+  ZeroCopyReader(int device, Arena& arena, Event order) noexcept
+      : device_(device), arena_(arena), order_(std::move(order)) {}
 
-  Result<std::shared_ptr<const RegistrationOwner>> meet(int32_t pid, const LentPlace& location);
+  Result<std::shared_ptr<const RegistrationOwner>> meet(int32_t pid, const ExposedLocation& location);
   void forget_ended();
 
   const int device_;
@@ -66,7 +67,7 @@ class Borrower {
   const StreamOrder order_;  // by which the ledger of launches knows our copies
 
   std::mutex mutex_;  // guards what follows
-  std::map<ArenaOfProcess, Lender> lenders_;
+  std::map<ArenaOfProcess, Owner> owners_;
 };
 
 }  // namespace axon

@@ -16,30 +16,31 @@ namespace {
 
 constexpr size_t kBytes = 5'000'003;
 
-struct Lent {
+struct Exposed {
   pid_t owner;
-  LentPlace place;
+  ExposedLocation location;
 };
 
 // Named as the tests that fork before anybody has used CUDA.
 class ExposedRegistrationsTest : public ForkedLayoutTest {
  protected:
   // Rank 0 lends `bytes`, rank 1 is called with where they lie.
-  static void lend_to(const Bytes& bytes, const std::function<void(DeviceProcess& self, const Lent& lent)>& read) {
-    void* const page = mmap(nullptr, sizeof(Lent), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  static void expose_to(const Bytes& bytes,
+                        const std::function<void(DeviceProcess& self, const Exposed& exposed)>& read) {
+    void* const page = mmap(nullptr, sizeof(Exposed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(page, MAP_FAILED);
     on_devices(GetParam(), [&](DeviceProcess& self) {
-      auto& lent = *static_cast<Lent*>(page);
+      auto& exposed = *static_cast<Exposed*>(page);
       const DeviceBuffer buffer(kBytes, 3);
       if (self.rank() == 0) {
         buffer.upload(bytes);
-        lent = {getpid(), require(lend(self.device(), buffer.data(), kBytes))};
+        exposed = {getpid(), require(expose(self.device(), buffer.data(), kBytes))};
       }
       self.barrier();
-      if (self.rank() == 1) read(self, lent);
+      if (self.rank() == 1) read(self, exposed);
       self.barrier();
     });
-    munmap(page, sizeof(Lent));
+    munmap(page, sizeof(Exposed));
   }
 
   static void expect_passed(const Mark& mark) {
@@ -55,12 +56,12 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ExposedRegistrationsTest,
 TEST_P(ExposedRegistrationsTest, are_read_where_they_lie) {
   std::mt19937 random(1);
   const Bytes bytes = random_bytes(kBytes, random);
-  lend_to(bytes, [&](DeviceProcess& self, const Lent& lent) {
-    Borrower& borrower = *require(Borrower::of(self.device()));
+  expose_to(bytes, [&](DeviceProcess& self, const Exposed& exposed) {
+    ZeroCopyReader& reader = *require(ZeroCopyReader::of(self.device()));
     const DeviceBuffer target(kBytes, 1);
     for (int i = 0; i < 100; ++i) {
       require(cudaMemsetAsync(target.data(), i, kBytes, self.stream().get()));
-      require(borrower.read(lent.owner, lent.place, {target.data(), kBytes}, self.stream()));
+      require(reader.read(exposed.owner, exposed.location, {target.data(), kBytes}, self.stream()));
       expect_passed(require(Mark::set(self.stream())));
       if (i % 33 == 0) target.expect_contents(bytes, "round " + std::to_string(i));
     }
@@ -68,35 +69,35 @@ TEST_P(ExposedRegistrationsTest, are_read_where_they_lie) {
 }
 
 TEST_P(ExposedRegistrationsTest, are_not_believed_to_be_where_they_are_not) {
-  lend_to(Bytes(kBytes), [](DeviceProcess& self, const Lent& lent) {
-    Borrower& borrower = *require(Borrower::of(self.device()));
+  expose_to(Bytes(kBytes), [](DeviceProcess& self, const Exposed& exposed) {
+    ZeroCopyReader& reader = *require(ZeroCopyReader::of(self.device()));
     const DeviceBuffer target(kBytes);
-    const auto expect_refused = [&](pid_t owner, const LentPlace& lie, size_t num_bytes, const char* why) {
-      const Status status = borrower.read(owner, lie, {target.data(), num_bytes}, self.stream());
+    const auto expect_refused = [&](pid_t owner, const ExposedLocation& lie, size_t num_bytes, const char* why) {
+      const Status status = reader.read(owner, lie, {target.data(), num_bytes}, self.stream());
       EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
     };
-    require(borrower.read(lent.owner, lent.place, {target.data(), kBytes}, self.stream()));
-    LentPlace lie = lent.place;
+    require(reader.read(exposed.owner, exposed.location, {target.data(), kBytes}, self.stream()));
+    ExposedLocation lie = exposed.location;
     lie.offset = uint64_t{1} << 40;
-    expect_refused(lent.owner, lie, kBytes, "not mapped to that length");
+    expect_refused(exposed.owner, lie, kBytes, "not mapped to that length");
     lie.offset = ~uint64_t{0};
-    expect_refused(lent.owner, lie, kBytes, "not mapped to that length");
-    expect_refused(lent.owner, lent.place, size_t{1} << 40, "not mapped to that length");
-    lie = lent.place;
+    expect_refused(exposed.owner, lie, kBytes, "not mapped to that length");
+    expect_refused(exposed.owner, exposed.location, size_t{1} << 40, "not mapped to that length");
+    lie = exposed.location;
     lie.registration += 7;
-    expect_refused(lent.owner, lie, kBytes, "not among what that process shares");
-    lie = lent.place;
+    expect_refused(exposed.owner, lie, kBytes, "not among what that process shares");
+    lie = exposed.location;
     ++lie.incarnation;
-    expect_refused(lent.owner, lie, kBytes, "export table cannot be read");
-    expect_refused(-1, lent.place, kBytes, "pidfd_open");
+    expect_refused(exposed.owner, lie, kBytes, "export table cannot be read");
+    expect_refused(-1, exposed.location, kBytes, "pidfd_open");
     lie.export_table = 4096;
-    for (size_t arena = 2; arena < Borrower::kMostArenas; ++arena) {
+    for (size_t arena = 2; arena < ZeroCopyReader::kMostArenas; ++arena) {
       ++lie.incarnation;
-      expect_refused(lent.owner, lie, kBytes, "export table cannot be read");
+      expect_refused(exposed.owner, lie, kBytes, "export table cannot be read");
     }
     ++lie.incarnation;
-    expect_refused(lent.owner, lie, kBytes, "more than 16 GPUs");
-    require(borrower.read(lent.owner, lent.place, {target.data(), kBytes}, self.stream()));
+    expect_refused(exposed.owner, lie, kBytes, "more than 16 GPUs");
+    require(reader.read(exposed.owner, exposed.location, {target.data(), kBytes}, self.stream()));
     require(self.stream().synchronize());
   });
 }

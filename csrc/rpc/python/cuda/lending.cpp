@@ -17,7 +17,7 @@
 
 namespace axon {
 
-static_assert(sizeof(LentPlace) == sizeof(Whereabouts));
+static_assert(sizeof(ExposedLocation) == sizeof(Whereabouts));
 
 static void check(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
@@ -41,7 +41,7 @@ void check_not_captured(at::Device gpu) {
 }
 
 std::optional<Whereabouts> lend(const at::Tensor& tensor) {
-  Result<LentPlace> place = lend(tensor.get_device(), tensor.const_data_ptr(), tensor.nbytes());
+  Result<ExposedLocation> place = expose(tensor.get_device(), tensor.const_data_ptr(), tensor.nbytes());
   if (!place.ok()) return std::nullopt;
   return std::bit_cast<Whereabouts>(place.value());
 }
@@ -86,8 +86,8 @@ void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& p
   const c10::DeviceGuard guard(gpu);
   const StreamView stream = current_stream(gpu);
   const Buffer buffer{static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()};
-  const auto place = std::bit_cast<LentPlace>(lent.whereabouts);
-  const Status read = value_of(Borrower::of(gpu.index()))->read(peer.identity().card.pid, place, buffer, stream);
+  const auto place = std::bit_cast<ExposedLocation>(lent.whereabouts);
+  const Status read = value_of(ZeroCopyReader::of(gpu.index()))->read(peer.identity().card.pid, place, buffer, stream);
   if (!read.ok() && read.code() == ErrorCode::kPeerLost) throw NotReadable(read.message());
   check(read);
   if (target.is_cpu()) {
