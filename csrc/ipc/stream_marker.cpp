@@ -71,18 +71,18 @@ class Words {
 
 }  // namespace
 
-Result<Mark> Mark::set(StreamView stream) {
+Result<StreamMarker> StreamMarker::set(StreamView stream) {
   Result<std::atomic<uint32_t>*> word = Words::instance().take();
   if (!word.ok()) return std::move(word.status());
   word.value()->store(0, std::memory_order_relaxed);
-  Mark mark(word.value());
+  StreamMarker marker(word.value());
   Status enqueued = write_word(stream, word.value(), kPassed);
-  if (enqueued.ok()) return mark;
+  if (enqueued.ok()) return marker;
   word.value()->store(kPassed, std::memory_order_relaxed);
   return enqueued;
 }
 
-Mark::~Mark() {
+StreamMarker::~StreamMarker() {
   if (word_ != nullptr) Words::instance().give_back(word_);
 }
 

@@ -3,7 +3,7 @@
 //   Result<ExposedLocation> location = expose(device, data, num_bytes);    // the owner tells its peer, and keeps the
 //   memory so Result<ZeroCopyReader*> reader = ZeroCopyReader::of(device);          // the peer, for a GPU that reaches
 //   the owner's AXON_TRY(reader.value()->read(pid, location, target, stream));    // enqueued; the owner is told behind
-//   it (mark.hpp)
+//   it (stream_marker.hpp)
 //
 // The owner publishes the tensor's segment as it does for kernels of groups (registrations/registrations.hpp), and the
 // peer maps it: at the first tensor of a segment that takes some milliseconds.

@@ -32,7 +32,7 @@ struct RegistrationRecord {
 inline constexpr size_t kMostRegistrations = kRegistrationSlots;
 inline constexpr size_t kMostExtents = 8192;  // of all segments together
 inline constexpr size_t kMostRecordBytes = kMostRegistrations * 80 + kMostExtents * 16;
-// As far as a IpcLocation reaches.
+// As far as an IpcLocation reaches.
 inline constexpr uint32_t kLastRegistration = (uint32_t{1} << 24) - 1;
 inline constexpr uint64_t kMostRegistrationBytes = uint64_t{1} << 40;
 

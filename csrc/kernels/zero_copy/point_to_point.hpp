@@ -24,7 +24,7 @@ enum class Claim : uint32_t { kClaimed = 1, kWithdrawn = 2 };
 
 }  // namespace device
 
-// Of the messages of a ExchangeCall on the point-to-point traffic class.
+// Of the messages of an ExchangeCall on the point-to-point traffic class.
 struct MessageLocations {
   uint32_t sends_to = 0;                     // bit r: the message to rank r goes directly if it can
   uint32_t receives_from = 0;                // bit r: the one from rank r

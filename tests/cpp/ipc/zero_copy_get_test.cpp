@@ -43,10 +43,10 @@ class ExposedRegistrationsTest : public ForkedLayoutTest {
     munmap(page, sizeof(Exposed));
   }
 
-  static void expect_passed(const Mark& mark) {
+  static void expect_passed(const StreamMarker& marker) {
     const auto deadline = Clock::now() + std::chrono::seconds(10);
-    while (mark.word().load() == 0 && Clock::now() < deadline) std::this_thread::yield();
-    EXPECT_NE(mark.word().load(), 0u);
+    while (marker.word().load() == 0 && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_NE(marker.word().load(), 0u);
   }
 };
 
@@ -62,7 +62,7 @@ TEST_P(ExposedRegistrationsTest, are_read_where_they_lie) {
     for (int i = 0; i < 100; ++i) {
       require(cudaMemsetAsync(target.data(), i, kBytes, self.stream().get()));
       require(reader.read(exposed.owner, exposed.location, {target.data(), kBytes}, self.stream()));
-      expect_passed(require(Mark::set(self.stream())));
+      expect_passed(require(StreamMarker::set(self.stream())));
       if (i % 33 == 0) target.expect_contents(bytes, "round " + std::to_string(i));
     }
   });

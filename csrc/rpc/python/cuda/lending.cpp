@@ -51,17 +51,17 @@ void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
   const c10::DeviceGuard guard(gpu);
   const StreamView stream = current_stream(gpu);
   if (stream.is_idle()) return;
-  auto mark = std::make_shared<Mark>(value_of(Mark::set(stream)));
-  const std::atomic<uint32_t>& word = mark->word();
-  outbound.leave_when(word, Owner::of(std::move(mark)));
+  auto marker = std::make_shared<StreamMarker>(value_of(StreamMarker::set(stream)));
+  const std::atomic<uint32_t>& word = marker->word();
+  outbound.leave_when(word, Owner::of(std::move(marker)));
 }
 
 namespace {
 
-// Of a tensor that has been copied once the mark is passed.
+// Of a tensor that has been copied once the marker is passed.
 class Return final : public Submission, private Gated {
  public:
-  Return(Engine& engine, Mark read, Loan loan) noexcept
+  Return(Engine& engine, StreamMarker read, Loan loan) noexcept
       : engine_(engine), read_(std::move(read)), loan_(std::move(loan)) {}
 
  private:
@@ -70,7 +70,7 @@ class Return final : public Submission, private Gated {
   void deliver() noexcept override {}
 
   Engine& engine_;
-  const Mark read_;
+  const StreamMarker read_;
   const Loan loan_;
 };
 
@@ -96,7 +96,7 @@ void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& p
     return;
   }
   Engine& engine = peer.engine();
-  engine.submit(*new Return(engine, value_of(Mark::set(stream)), std::move(lent.loan)));
+  engine.submit(*new Return(engine, value_of(StreamMarker::set(stream)), std::move(lent.loan)));
 }
 
 // None where the driver does not tell.
