@@ -39,7 +39,7 @@ class Vote final : public HeldOperation {
   Buffer buffer_;
 };
 
-enum class Subject : uint32_t { kCard = 0, kReach = 1 };
+enum class Subject : uint32_t { kAddress = 0, kReach = 1 };
 
 // The tag is one that no user's reaches. In each round in which a group forms its GPU side it is another one: a letter
 // that nobody has read in its round is never read.
@@ -47,7 +47,7 @@ constexpr uint32_t tag_of(Subject subject, uint32_t round) noexcept {
   return 0x8000'0000 | round << 1 | static_cast<uint32_t>(subject);
 }
 
-// A point-to-point message, of at most a card's length.
+// A point-to-point message, of at most an address's length.
 class Letter final : public HeldOperation {
  public:
   class Reader {
@@ -70,7 +70,7 @@ class Letter final : public HeldOperation {
   void describe(int rank, uint32_t letter_tag, size_t num_bytes);
   void on_finished() noexcept override;
 
-  std::array<std::byte, DeviceCard::kNumBytes> content_{};
+  std::array<std::byte, DeviceAddress::kNumBytes> content_{};
   size_t num_bytes_ = 0;
   ConstBuffer input_;
   Buffer output_;

@@ -54,9 +54,9 @@ struct Meeting {
 
 class DeviceGroup final : public Companion {
  public:
-  // Takes a slice of the device's arena and sends this rank's card to the others. Waits for nobody. `timeout` is for
-  // every later wait: the host's for a peer's card, and a kernel's for a peer where the operation brings none. `round`:
-  // how often the communicator has given its GPU side up before, the same on all ranks.
+  // Takes a slice of the device's arena and sends this rank's address to the others. Waits for nobody. `timeout` is for
+  // every later wait: the host's for a peer's address, and a kernel's for a peer where the operation brings none.
+  // `round`: how often the communicator has given its GPU side up before, the same on all ranks.
   static Result<std::unique_ptr<DeviceGroup>> form(Communicator& communicator, int device,
                                                    std::chrono::milliseconds timeout, uint32_t round = 0);
   ~DeviceGroup();

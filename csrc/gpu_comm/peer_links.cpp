@@ -21,7 +21,7 @@ static Reach reach_of(const ArenaSlice& slice) noexcept {
 
 std::shared_ptr<Edges> Edges::open(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round) {
   std::shared_ptr<Edges> edges(new Edges(communicator, arena, slice, round));
-  edges->send_cards();
+  edges->send_addresses();
   return edges;
 }
 
@@ -31,23 +31,23 @@ Edges::Edges(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_
   for (int rank = 0; rank < communicator.size(); ++rank) peers_.push_back(std::make_unique<Peer>());
 }
 
-void Edges::send_cards() {
-  const DeviceCard card = arena_ != nullptr ? arena_->card(slice_) : DeviceCard{};
-  const auto encoded = card.encode();
+void Edges::send_addresses() {
+  const DeviceAddress address = arena_ != nullptr ? arena_->address_of(slice_) : DeviceAddress{};
+  const auto encoded = address.encode();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = *peers_[rank];
     const int number = static_cast<int>(rank);
     if (is_own(rank)) {
       if (arena_ == nullptr) continue;
-      if (const Result<std::shared_ptr<const ArenaView>> view = arena_->reach(card); view.ok()) {
+      if (const Result<std::shared_ptr<const ArenaView>> view = arena_->reach(address); view.ok()) {
         peer.peer_slice = {number, view.value(), slice_};
       }
       continue;
     }
-    peer.card_in.expect_from(number, tag_of(Subject::kCard, round_), encoded.size(), *this);
+    peer.address_in.expect_from(number, tag_of(Subject::kAddress, round_), encoded.size(), *this);
     peer.reach_in.expect_from(number, tag_of(Subject::kReach, round_), sizeof(Reach), *this);
-    peer.card_out.address_to(number, tag_of(Subject::kCard, round_), encoded);
-    for (Letter* letter : {&peer.reach_in, &peer.card_in, &peer.card_out}) start(*letter);
+    peer.address_out.address_to(number, tag_of(Subject::kAddress, round_), encoded);
+    for (Letter* letter : {&peer.reach_in, &peer.address_in, &peer.address_out}) start(*letter);
   }
 }
 
@@ -57,14 +57,14 @@ void Edges::start(HeldOperation& operation) {
 }
 
 void Edges::on_letter(Letter& letter) noexcept {
-  if (letter.subject() != Subject::kCard || !letter.status().ok() || !enter()) return;
+  if (letter.subject() != Subject::kAddress || !letter.status().ok() || !enter()) return;
   answer(letter.peer, letter);
   leave();
 }
 
 // Maps the peer's arena and tells it what came of that.
-void Edges::answer(int peer, const Letter& card) {
-  Result<Reach> met = meet(peer, card);
+void Edges::answer(int peer, const Letter& address) {
+  Result<Reach> met = meet(peer, address);
   if (!met.ok()) {
     log::info("group '" + communicator_.name() + "': rank " + std::to_string(communicator_.rank()) +
               "'s GPU cannot reach that of rank " + std::to_string(peer) + ": " + met.status().message());
@@ -77,22 +77,22 @@ void Edges::answer(int peer, const Letter& card) {
   start(letter);
 }
 
-// A card's pid means something only on this host, which the engine has had proven; the card only claims it.
+// An address's pid means something only on this host, which the engine has had proven; the address only claims it.
 Result<Reach> Edges::meet(int peer, const Letter& letter) {
-  Result<DeviceCard> card = DeviceCard::decode(letter.content());
-  if (!card.ok()) return std::move(card.status());
+  Result<DeviceAddress> address = DeviceAddress::decode(letter.content());
+  if (!address.ok()) return std::move(address.status());
   if (!communicator_.shares_host(peer)) {
     return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
   }
-  const Reach reach = std::min(reach_of(slice_), reach_of(card.value().slice));
+  const Reach reach = std::min(reach_of(slice_), reach_of(address.value().slice));
   if (reach == Reach::kNone) {
     return Status(ErrorCode::kResourceExhausted, "one of the two has no slice of an arena for this group");
   }
-  Result<std::shared_ptr<const ArenaView>> view = arena_->reach(card.value());
+  Result<std::shared_ptr<const ArenaView>> view = arena_->reach(address.value());
   if (!view.ok()) return std::move(view.status());
   const std::lock_guard lock(mutex_);
   Peer& met = *peers_[static_cast<size_t>(peer)];
-  met.peer_slice = {peer, view.value(), card.value().slice};
+  met.peer_slice = {peer, view.value(), address.value().slice};
   met.reach = reach;
   return reach;
 }
@@ -121,11 +121,11 @@ Status Edges::await(Letter& letter, const Patience& patience) {
   const std::string rank = "rank " + std::to_string(letter.peer);
   if (!wait_attentively(communicator_, letter, patience.deadline)) {
     if (interrupts::are_pending()) return interrupts::interrupted();
-    const bool card = letter.subject() == Subject::kCard;
-    return {
-        ErrorCode::kTimeout,
-        communicator_.signed_text("Timed out after " + std::to_string(patience.timeout.count()) + " ms: " + rank +
-                                  (card ? " has not used a GPU in this group yet" : " has not mapped this GPU yet"))};
+    const bool address = letter.subject() == Subject::kAddress;
+    return {ErrorCode::kTimeout,
+            communicator_.signed_text(
+                "Timed out after " + std::to_string(patience.timeout.count()) + " ms: " + rank +
+                (address ? " has not used a GPU in this group yet" : " has not mapped this GPU yet"))};
   }
   if (letter.status().ok()) return Status();
   return {letter.status().code(), "meeting the GPU of " + rank + ": " + letter.status().message()};
@@ -136,7 +136,7 @@ Result<Reach> Edges::agree(int peer, std::chrono::milliseconds timeout) {
   if (is_own(index) || index >= peers_.size()) return Reach::kNone;
   const Patience patience{Clock::now() + timeout, timeout};
   Peer& other = *peers_[index];
-  if (Status met = await(other.card_in, patience); !met.ok()) {
+  if (Status met = await(other.address_in, patience); !met.ok()) {
     if (met.code() != ErrorCode::kTimeout) return met;
     return Status(met.code(), met.message() + "." + kMeetingUnderTags);
   }
@@ -163,7 +163,7 @@ Result<Reach> Edges::agree_all(std::chrono::milliseconds timeout) {
     Reach mine = reach_of(slice_);
     for (size_t rank = 0; rank < peers_.size(); ++rank) {
       if (is_own(rank) || mine == Reach::kNone) continue;
-      AXON_TRY(await(peers_[rank]->card_in, patience));
+      AXON_TRY(await(peers_[rank]->address_in, patience));
       mine = std::min(mine, reach_to(static_cast<int>(rank)));
     }
     Result<Reach> voted = vote(mine, timeout);

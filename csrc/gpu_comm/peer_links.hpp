@@ -1,11 +1,11 @@
 // Which other ranks of a group this rank's GPU reaches, as both ends agree.
 //
-//   auto edges = Edges::open(communicator, arena, slice);     // sends this rank's card to all; waits for nobody
+//   auto edges = Edges::open(communicator, arena, slice);     // sends this rank's address to all; waits for nobody
 //   Result<Reach> reach = edges->agree(peer, timeout);
 //
-//   card     what a rank's slice is, sent once it forms its side of the group
-//   reach    sent back once a card has come and its arena is mapped: how much of the pair's two slices this rank can
-//   use
+//   address     what a rank's slice is, sent once it forms its side of the group
+//   reach    sent back once an address has come and its arena is mapped: how much of the pair's two slices this rank
+//   can use
 //
 // Both are sent and answered by whichever thread drives the engine, whatever the rank's own threads do: an agreement
 // needs the peer to have formed its side, nothing else of it. So no order in which ranks ask for their edges can make
@@ -43,7 +43,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
   // The least of all pairs of the group. The first call is a collective, once all have formed their sides.
   Result<Reach> agree_all(std::chrono::milliseconds timeout);
 
-  // Why this rank's GPU cannot use that of the peer, whose card has come; ok where it can.
+  // Why this rank's GPU cannot use that of the peer, whose address has come; ok where it can.
   Status obstacle_to(int peer) const;
 
   // Where a rank's slice is, once an agreement with it says more than kNone.
@@ -58,7 +58,7 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
 
  private:
   struct Peer {
-    Letter card_out, card_in, reach_out, reach_in;
+    Letter address_out, address_in, reach_out, reach_in;
     PeerSlice peer_slice;        // guarded by mutex_
     Reach reach = Reach::kNone;  // as far as this rank is concerned; guarded by mutex_
     Status obstacle;             // why that is kNone; guarded by mutex_
@@ -70,11 +70,11 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
 
   Edges(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round);
   bool is_own(size_t rank) const noexcept { return static_cast<int>(rank) == communicator_.rank(); }
-  void send_cards();
+  void send_addresses();
   void start(HeldOperation& operation);
 
   void on_letter(Letter& letter) noexcept override;
-  void answer(int peer, const Letter& card);
+  void answer(int peer, const Letter& address);
   Result<Reach> meet(int peer, const Letter& letter);
   bool enter() noexcept;
   void leave() noexcept;

@@ -268,7 +268,7 @@ Status Arena::notify_owners(const DetachNotice& notice) {
   return Status();
 }
 
-DeviceCard Arena::card(ArenaSlice slice) const {
+DeviceAddress Arena::address_of(ArenaSlice slice) const {
   return {.incarnation = incarnation_,
           .host = this_host(),
           .pid = getpid(),
@@ -276,22 +276,22 @@ DeviceCard Arena::card(ArenaSlice slice) const {
           .device_uuid = uuid_,
           .arena_num_bytes = memory_->num_bytes(),
           .edition = edition_,
-          .registrations = registrations_->export_table_address(),
+          .export_table = registrations_->export_table_address(),
           .slice = slice};
 }
 
-Result<std::shared_ptr<const ArenaView>> Arena::reach(const DeviceCard& card) {
+Result<std::shared_ptr<const ArenaView>> Arena::reach(const DeviceAddress& address) {
   const std::lock_guard lock(mutex_);
-  const auto [found, is_new] = views_.try_emplace(card.incarnation);
+  const auto [found, is_new] = views_.try_emplace(address.incarnation);
   if (is_new) found->second = std::make_shared<ArenaView>();
   ArenaView& view = *found->second;
-  if (!view.shows(card)) {
-    if (Status mapped = map(view, card); !mapped.ok()) {
+  if (!view.shows(address)) {
+    if (Status mapped = map(view, address); !mapped.ok()) {
       if (is_new) views_.erase(found);
       return mapped;
     }
   }
-  if (is_new) view.follow(*registrations_, card);
+  if (is_new) view.follow(*registrations_, address);
   return std::shared_ptr<const ArenaView>(found->second);
 }
 
@@ -307,13 +307,13 @@ void Arena::forget_ended() {
   });
 }
 
-Status Arena::map(ArenaView& view, const DeviceCard& card) const {
+Status Arena::map(ArenaView& view, const DeviceAddress& address) const {
   const RelaxedCapture relaxed;
   const DeviceGuard guard(device_);
-  const Arena* own = find(card.incarnation);
-  if (own == nullptr) return view.import(card, device_);
+  const Arena* own = find(address.incarnation);
+  if (own == nullptr) return view.import(address, device_);
   AXON_TRY(own->memory_->grant(device_));
-  view.show(own->data(), card);
+  view.show(own->data(), address);
   return Status();
 }
 

@@ -3,8 +3,9 @@
 //
 //   Result<Arena*> arena = Arena::of(device);
 //   Result<ArenaSlice> slice = arena.value()->take();      // one a group, all zeros; the first makes AXON_ARENA_MB
-//   DeviceCard card = arena.value()->card(slice.value());  // to the peers; theirs:
-//   Result<std::shared_ptr<const ArenaView>> view = arena.value()->reach(their_card);   // mapped once, for all groups
+//   DeviceAddress address = arena.value()->address_of(slice.value());  // to the peers; theirs:
+//   Result<std::shared_ptr<const ArenaView>> view = arena.value()->reach(their_address);   // mapped once, for all
+//   groups
 //
 // A slice comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
 // its last kernel, by a word that its stream stores into our table of notices (the arena's first MiB: a row a slice,
@@ -12,8 +13,8 @@
 // with it, and CUDA graphs that hold such kernels leave with the last of them. A slice that is never left stays taken.
 //
 // Lives as long as the process. Its memory may be given back while no group holds a slice: the next one makes it anew,
-// and cards tell by their edition which one they are about. What a peer had shared goes once its process has ended and
-// no group uses it, at the latest when the next group takes a slice. Any thread.
+// and addresses tell by their edition which one they are about. What a peer had shared goes once its process has ended
+// and no group uses it, at the latest when the next group takes a slice. Any thread.
 #pragma once
 
 #include <map>
@@ -69,9 +70,9 @@ class Arena {
   // comes back as soon as all slice users have left. Waits for nobody.
   void detach(DetachNotice notice, std::span<const StreamView> streams);
 
-  DeviceCard card(ArenaSlice slice) const;
+  DeviceAddress address_of(ArenaSlice slice) const;
   // The arena of a peer, of this process or another, as kernels of this device see it: to be kept as long as they may.
-  Result<std::shared_ptr<const ArenaView>> reach(const DeviceCard& card);
+  Result<std::shared_ptr<const ArenaView>> reach(const DeviceAddress& address);
 
   // Random, for the life of the process.
   uint64_t incarnation() const noexcept { return incarnation_; }
@@ -92,7 +93,7 @@ class Arena {
   Status open();
   Status make_memory();
   Status give_back();
-  Status map(ArenaView& view, const DeviceCard& card) const;
+  Status map(ArenaView& view, const DeviceAddress& address) const;
   Status clear(size_t offset, size_t num_bytes) const;
   Result<std::optional<ArenaSlice>> find_room();
   template <typename Predicate>

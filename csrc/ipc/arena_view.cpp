@@ -7,27 +7,27 @@
 
 namespace axon {
 
-Status ArenaView::import(const DeviceCard& card, int device) {
-  if (card.host != this_host()) {
+Status ArenaView::import(const DeviceAddress& address, int device) {
+  if (address.host != this_host()) {
     return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
   }
   if (!process_) {
-    Result<PeerProcess> process = PeerProcess::open(card.pid);
+    Result<PeerProcess> process = PeerProcess::open(address.pid);
     if (!process.ok()) return std::move(process.status());
     process_ = std::make_shared<const PeerProcess>(std::move(process).value());
   }
-  Result<FileDescriptor> descriptor = process_->fetch(card.descriptor);
+  Result<FileDescriptor> descriptor = process_->fetch(address.descriptor);
   if (!descriptor.ok()) return std::move(descriptor.status());
-  Result<SharedMemory> memory = SharedMemory::import(device, descriptor.value(), card.arena_num_bytes);
+  Result<SharedMemory> memory = SharedMemory::import(device, descriptor.value(), address.arena_num_bytes);
   if (!memory.ok()) return std::move(memory.status());
   memory_ = std::move(memory).value();
-  show(memory_->data(), card);
+  show(memory_->data(), address);
   return Status();
 }
 
-void ArenaView::show(std::byte* data, const DeviceCard& card) noexcept {
+void ArenaView::show(std::byte* data, const DeviceAddress& address) noexcept {
   data_ = data;
-  edition_ = card.edition;
+  edition_ = address.edition;
 }
 
 void ArenaView::unmap() noexcept {

@@ -13,21 +13,21 @@ namespace axon {
 
 class ArenaView {
  public:
-  // Maps the arena that the card is about, of another process of this host, for `device`: in the place of a former
+  // Maps the arena that the address is about, of another process of this host, for `device`: in the place of a former
   // edition, whose groups have all been left.
-  Status import(const DeviceCard& card, int device);
+  Status import(const DeviceAddress& address, int device);
   // The same for one of this process.
-  void show(std::byte* data, const DeviceCard& card) noexcept;
+  void show(std::byte* data, const DeviceAddress& address) noexcept;
   // Until the next import(), once no group uses it.
   void unmap() noexcept;
 
-  bool shows(const DeviceCard& card) const noexcept { return data_ != nullptr && edition_ == card.edition; }
+  bool shows(const DeviceAddress& address) const noexcept { return data_ != nullptr && edition_ == address.edition; }
   std::byte* data() const noexcept { return data_; }
   // Where the segments of its device and process are mapped for kernels of ours: device memory.
   const RegistrationEntry* registrations() const noexcept { return owner_->table; }
   // Looks for them from now on.
-  void follow(Registrations& registrations, const DeviceCard& card) {
-    owner_ = registrations.follow({.address = card.registrations, .incarnation = card.incarnation}, process_);
+  void follow(Registrations& registrations, const DeviceAddress& address) {
+    owner_ = registrations.follow({.address = address.export_table, .incarnation = address.incarnation}, process_);
   }
   // Its process has ended, and with it the kernels that it had launched.
   bool is_gone() const noexcept { return process_ && process_->has_ended(); }

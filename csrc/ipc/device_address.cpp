@@ -8,7 +8,7 @@ namespace axon {
 
 namespace {
 
-// Bumped by any change to the card, to what the kernels of two ranks expect of each other, or to TeamLayout.
+// Bumped by any change to the address, to what the kernels of two ranks expect of each other, or to TeamLayout.
 constexpr uint32_t kVersion = 3;
 
 // The bytes: fixed layout, little endian as all hosts we build for.
@@ -22,15 +22,15 @@ struct Wire {
   std::array<uint8_t, 16> device_uuid{};
   uint64_t arena_num_bytes = 0;
   uint64_t edition = 0;
-  uint64_t segments = 0;
+  uint64_t export_table = 0;
   uint64_t slice_offset = 0;
   uint64_t slice_num_bytes = 0;
 };
-static_assert(sizeof(Wire) == DeviceCard::kNumBytes && std::is_trivially_copyable_v<Wire>);
+static_assert(sizeof(Wire) == DeviceAddress::kNumBytes && std::is_trivially_copyable_v<Wire>);
 
 }  // namespace
 
-std::array<std::byte, DeviceCard::kNumBytes> DeviceCard::encode() const {
+std::array<std::byte, DeviceAddress::kNumBytes> DeviceAddress::encode() const {
   Wire wire;
   wire.incarnation = incarnation;
   wire.host = host;
@@ -39,7 +39,7 @@ std::array<std::byte, DeviceCard::kNumBytes> DeviceCard::encode() const {
   wire.device_uuid = device_uuid;
   wire.arena_num_bytes = arena_num_bytes;
   wire.edition = edition;
-  wire.registrations = segments;
+  wire.export_table = export_table;
   wire.slice_offset = slice.offset;
   wire.slice_num_bytes = slice.num_bytes;
   std::array<std::byte, kNumBytes> bytes;
@@ -47,9 +47,9 @@ std::array<std::byte, DeviceCard::kNumBytes> DeviceCard::encode() const {
   return bytes;
 }
 
-Result<DeviceCard> DeviceCard::decode(std::span<const std::byte> bytes) {
+Result<DeviceAddress> DeviceAddress::decode(std::span<const std::byte> bytes) {
   const auto refuse = [&](const std::string& why) {
-    return Status(ErrorCode::kInvalidArgument, "device card of " + std::to_string(bytes.size()) + " bytes: " + why);
+    return Status(ErrorCode::kInvalidArgument, "device address of " + std::to_string(bytes.size()) + " bytes: " + why);
   };
   Wire wire;
   if (bytes.size() != sizeof wire) return refuse(std::to_string(sizeof wire) + " expected");
@@ -65,15 +65,15 @@ Result<DeviceCard> DeviceCard::decode(std::span<const std::byte> bytes) {
     return refuse("its slice of " + std::to_string(wire.slice_num_bytes) + " bytes at " +
                   std::to_string(wire.slice_offset) + " is none of an arena of " + std::to_string(size));
   }
-  return DeviceCard{.incarnation = wire.incarnation,
-                    .host = wire.host,
-                    .pid = wire.pid,
-                    .descriptor = wire.descriptor,
-                    .device_uuid = wire.device_uuid,
-                    .arena_num_bytes = wire.arena_num_bytes,
-                    .edition = wire.edition,
-                    .registrations = wire.registrations,
-                    .slice = {.offset = wire.slice_offset, .num_bytes = wire.slice_num_bytes}};
+  return DeviceAddress{.incarnation = wire.incarnation,
+                       .host = wire.host,
+                       .pid = wire.pid,
+                       .descriptor = wire.descriptor,
+                       .device_uuid = wire.device_uuid,
+                       .arena_num_bytes = wire.arena_num_bytes,
+                       .edition = wire.edition,
+                       .export_table = wire.export_table,
+                       .slice = {.offset = wire.slice_offset, .num_bytes = wire.slice_num_bytes}};
 }
 
 }  // namespace axon

@@ -11,7 +11,7 @@
 
 namespace axon {
 
-struct DeviceCard {
+struct DeviceAddress {
   static constexpr size_t kNumBytes = 88;
 
   uint64_t incarnation = 0;               // random, of the arena: for the life of its process
@@ -20,13 +20,13 @@ struct DeviceCard {
   int32_t descriptor = -1;                // the arena's, in that process
   std::array<uint8_t, 16> device_uuid{};  // of its GPU
   uint64_t arena_num_bytes = 0;
-  uint64_t edition = 0;   // of the arena's memory, which may have been given back and made anew
-  uint64_t segments = 0;  // where that process's export table is, in its memory
-  ArenaSlice slice;       // of this group in the arena; no bytes: this rank has none to offer
+  uint64_t edition = 0;       // of the arena's memory, which may have been given back and made anew
+  uint64_t export_table = 0;  // where that process's export table is, in its memory
+  ArenaSlice slice;           // of this group in the arena; no bytes: this rank has none to offer
 
   std::array<std::byte, kNumBytes> encode() const;
-  // Refuses truncated, foreign and other-version cards and slices that lie outside their arena, saying which.
-  static Result<DeviceCard> decode(std::span<const std::byte> bytes);
+  // Refuses truncated, foreign and other-version addresses and slices that lie outside their arena, saying which.
+  static Result<DeviceAddress> decode(std::span<const std::byte> bytes);
 };
 
 }  // namespace axon

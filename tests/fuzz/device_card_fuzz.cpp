@@ -9,11 +9,11 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   using namespace axon;
   const auto bytes = std::as_bytes(std::span(data, num_bytes));
-  Result<DeviceCard> decoded = DeviceCard::decode(bytes);
+  Result<DeviceAddress> decoded = DeviceAddress::decode(bytes);
   if (!decoded.ok()) return 0;
-  const DeviceCard& card = decoded.value();
-  CHECK(std::ranges::equal(card.encode(), bytes));
-  CHECK(card.slice.num_bytes <= card.arena_num_bytes);
-  CHECK(card.slice.offset <= card.arena_num_bytes - card.slice.num_bytes);
+  const DeviceAddress& address = decoded.value();
+  CHECK(std::ranges::equal(address.encode(), bytes));
+  CHECK(address.slice.num_bytes <= address.arena_num_bytes);
+  CHECK(address.slice.offset <= address.arena_num_bytes - address.slice.num_bytes);
   return 0;
 }

@@ -21,7 +21,7 @@ constexpr size_t kBytes = 8 * kMiB;
 
 // What two processes show each other.
 struct Note {
-  std::array<std::byte, DeviceCard::kNumBytes> card;
+  std::array<std::byte, DeviceAddress::kNumBytes> address;
   IpcLocation location;
 };
 
@@ -41,9 +41,9 @@ class Side {
       : rank_(rank), device_(device), processes_(processes), notes_(notes) {
     require(cudaSetDevice(device));
     arena_ = require(Arena::of(device));
-    notes_[rank].card = arena_->card(require(arena_->take())).encode();
+    notes_[rank].address = arena_->address_of(require(arena_->take())).encode();
     meet();
-    table_ = require(arena_->reach(require(DeviceCard::decode(notes_[1 - rank].card))))->registrations();
+    table_ = require(arena_->reach(require(DeviceAddress::decode(notes_[1 - rank].address))))->registrations();
   }
 
   int rank() const { return rank_; }
