@@ -112,7 +112,7 @@ class CudaSide {
 
  private:
   enum class Way : uint8_t { kKernel, kHost };
-  using Edge = std::tuple<int, Direction, Way>;
+  using Link = std::tuple<int, Direction, Way>;
 
   // The parts of a call by the way they take.
   struct Ways {
@@ -145,7 +145,7 @@ class CudaSide {
   InterruptibleMutex making_;            // held while a workspace is made; taken before mutex_
   std::mutex mutex_;                     // calls of several threads are put in one order; no wait for peers holds it
   std::unique_ptr<const Event> passed_;  // of put_in_order(): a wait is for what was recorded before it
-  std::map<Edge, c10::Stream> edge_streams_;
+  std::map<Link, c10::Stream> link_streams_;
   std::vector<c10::Stream> used_streams_;       // each once
   std::optional<c10::Stream> awaiting_stream_;  // made at first use: torch has few
   std::unique_ptr<DeviceGroup> group_;

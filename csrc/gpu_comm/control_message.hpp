@@ -39,7 +39,7 @@ class Vote final : public HeldOperation {
   Buffer buffer_;
 };
 
-enum class Subject : uint32_t { kAddress = 0, kReach = 1 };
+enum class Subject : uint32_t { kAddress = 0, kAccess = 1 };
 
 // The tag is one that no user's reaches. In each round in which a group forms its GPU side it is another one: a letter
 // that nobody has read in its round is never read.

@@ -22,16 +22,16 @@ namespace axon {
 // a lost rank end with all of the group, so long after the loss: some are for other ranks.
 static constexpr std::chrono::milliseconds kLastWords{500};
 
-static constexpr Reach kTeams[] = {Reach::kSmall, Reach::kLarge};
+static constexpr PeerAccess kTeams[] = {PeerAccess::kSmall, PeerAccess::kLarge};
 
-static size_t index_of(Reach reach) noexcept {
-  return static_cast<size_t>(reach) - static_cast<size_t>(Reach::kSmall);
+static size_t index_of(PeerAccess access) noexcept {
+  return static_cast<size_t>(access) - static_cast<size_t>(PeerAccess::kSmall);
 }
 
 // Where a team is in a slice, and how much of it.
-static ArenaSlice part_of_slice(Reach reach) noexcept {
+static ArenaSlice part_of_slice(PeerAccess access) noexcept {
   static constexpr size_t kSmall = SliceAllocator::kSmallSlice;
-  if (reach == Reach::kSmall) return {.offset = 0, .num_bytes = kSmall};
+  if (access == PeerAccess::kSmall) return {.offset = 0, .num_bytes = kSmall};
   return {.offset = kSmall, .num_bytes = SliceAllocator::kLargeSlice - kSmall};
 }
 
@@ -49,7 +49,7 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicato
     log::info("group '" + communicator.name() + "' sends CUDA tensors through host memory: " + taken.message());
     group->without_slice_ = std::move(taken);
   }
-  group->edges_ = Edges::open(communicator, group->arena_, group->slice_, round);
+  group->links_ = PeerLinks::open(communicator, group->arena_, group->slice_, round);
   communicator.accompany(group.get());
   return group;
 }
@@ -69,23 +69,23 @@ Status DeviceGroup::take_slice() {
   if (!slice.ok()) return std::move(slice.status());
   arena_ = arena.value();
   slice_ = slice.value();
-  for (const Reach reach : kTeams) {
-    const ArenaSlice part = part_of_slice(reach);
+  for (const PeerAccess access : kTeams) {
+    const ArenaSlice part = part_of_slice(access);
     Result<TeamLayout> layout = lay_out(num_ranks, part.num_bytes);
     if (!layout.ok()) return std::move(layout.status());
-    if (part.offset < slice_.num_bytes) build_team(reach, layout.value());
+    if (part.offset < slice_.num_bytes) build_team(access, layout.value());
   }
   return Status();
 }
 
-void DeviceGroup::build_team(Reach reach, const TeamLayout& layout) {
-  std::byte* const own = arena_->data() + slice_.offset + part_of_slice(reach).offset;
-  DeviceTeam& team = teams_[index_of(reach)];
+void DeviceGroup::build_team(PeerAccess access, const TeamLayout& layout) {
+  std::byte* const own = arena_->data() + slice_.offset + part_of_slice(access).offset;
+  DeviceTeam& team = teams_[index_of(access)];
   team.rank = communicator_.rank();
   team.num_ranks = communicator_.size();
   team.layout = layout;
   team.state = reinterpret_cast<TeamState*>(own);
-  team.control = arena_->controls(slice_) + index_of(reach);
+  team.control = arena_->controls(slice_) + index_of(access);
   team.slices[team.rank] = own;
 }
 
@@ -93,21 +93,21 @@ void DeviceGroup::build_team(Reach reach, const TeamLayout& layout) {
 // left.
 DeviceGroup::~DeviceGroup() {
   communicator_.accompany(nullptr);
-  edges_->close();
+  links_->close();
   if (slice_.num_bytes == 0) return;
   arena_->launches().forget(order_);
   arena_->detach({.rank = communicator_.rank(),
                   .slice = slice_,
-                  .slice_owners = edges_->slice_owners(),
-                  .slice_users = edges_->slice_users(),
+                  .slice_owners = links_->slice_owners(),
+                  .slice_users = links_->slice_users(),
                   .graphs = order_.take_graphs()},
                  order_.streams());
 }
 
-void DeviceGroup::connect(int rank, Reach reach) {
-  const PeerSlice peer_slice = edges_->peer_slice(rank);
-  for (const Reach team : kTeams) {
-    if (team > reach) continue;
+void DeviceGroup::connect(int rank, PeerAccess access) {
+  const PeerSlice peer_slice = links_->peer_slice(rank);
+  for (const PeerAccess team : kTeams) {
+    if (team > access) continue;
     teams_[index_of(team)].slices[rank] =
         peer_slice.arena->data() + peer_slice.slice.offset + part_of_slice(team).offset;
     teams_[index_of(team)].registrations[rank] = peer_slice.arena->registrations();
@@ -117,55 +117,55 @@ void DeviceGroup::connect(int rank, Reach reach) {
   heed_loss(rank);  // it may be gone already
 }
 
-Result<bool> DeviceGroup::has_edge(int peer) {
+Result<bool> DeviceGroup::has_link(int peer) {
   if (peer < 0 || peer >= std::min(communicator_.size(), kMaxTeamRanks)) return false;
-  std::optional<Reach>& known = reaches_[static_cast<size_t>(peer)];
+  std::optional<PeerAccess>& known = peer_access_[static_cast<size_t>(peer)];
   {
     const std::lock_guard lock(mutex_);
-    if (known) return *known != Reach::kNone;
+    if (known) return *known != PeerAccess::kNone;
   }
-  Result<Reach> agreed = edges_->agree(peer, timeout_);
+  Result<PeerAccess> agreed = links_->agree(peer, timeout_);
   if (!agreed.ok()) return std::move(agreed.status());
   const std::lock_guard lock(mutex_);
-  if (agreed.value() != Reach::kNone) connect(peer, agreed.value());
+  if (agreed.value() != PeerAccess::kNone) connect(peer, agreed.value());
   known = agreed.value();
-  return agreed.value() != Reach::kNone;
+  return agreed.value() != PeerAccess::kNone;
 }
 
-Result<bool> DeviceGroup::has_all_edges() {
+Result<bool> DeviceGroup::has_all_links() {
   {
     const std::lock_guard lock(mutex_);
-    if (reach_of_all_) return *reach_of_all_ != Reach::kNone;
+    if (access_of_all_) return *access_of_all_ != PeerAccess::kNone;
   }
-  Result<Reach> agreed = edges_->agree_all(timeout_);
+  Result<PeerAccess> agreed = links_->agree_all(timeout_);
   if (!agreed.ok()) return std::move(agreed.status());
   const std::lock_guard lock(mutex_);
-  for (int rank = 0; agreed.value() != Reach::kNone && rank < communicator_.size(); ++rank) {
+  for (int rank = 0; agreed.value() != PeerAccess::kNone && rank < communicator_.size(); ++rank) {
     if (rank != communicator_.rank()) connect(rank, agreed.value());
   }
-  reach_of_all_ = agreed.value();
-  return agreed.value() != Reach::kNone;
+  access_of_all_ = agreed.value();
+  return agreed.value() != PeerAccess::kNone;
 }
 
 Status DeviceGroup::obstacle_to(int peer) const {
-  return without_slice_.ok() ? edges_->obstacle_to(peer) : without_slice_.clone();
+  return without_slice_.ok() ? links_->obstacle_to(peer) : without_slice_.clone();
 }
 
-Reach DeviceGroup::reach_for(const Operation& operation) const noexcept {
-  if (operation.direction == Direction::kCollective) return reach_of_all_.value_or(Reach::kNone);
-  if (operation.peer < 0 || operation.peer >= kMaxTeamRanks) return Reach::kNone;
-  return reaches_[static_cast<size_t>(operation.peer)].value_or(Reach::kNone);
+PeerAccess DeviceGroup::access_for(const Operation& operation) const noexcept {
+  if (operation.direction == Direction::kCollective) return access_of_all_.value_or(PeerAccess::kNone);
+  if (operation.peer < 0 || operation.peer >= kMaxTeamRanks) return PeerAccess::kNone;
+  return peer_access_[static_cast<size_t>(operation.peer)].value_or(PeerAccess::kNone);
 }
 
 bool DeviceGroup::serves(const Operation& operation) const noexcept {
   const std::lock_guard lock(mutex_);
-  const Reach reach = reach_for(operation);
-  if (reach == Reach::kNone) return false;
-  return select_kernel(query_of(operation, communicator_.size()), teams_[index_of(reach)].layout) != Kernel::kNone;
+  const PeerAccess access = access_for(operation);
+  if (access == PeerAccess::kNone) return false;
+  return select_kernel(query_of(operation, communicator_.size()), teams_[index_of(access)].layout) != Kernel::kNone;
 }
 
-DeviceTeam DeviceGroup::team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept {
-  DeviceTeam team = teams_[index_of(reach)];
+DeviceTeam DeviceGroup::team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept {
+  DeviceTeam team = teams_[index_of(access)];
   const std::chrono::nanoseconds longest = timeout.count() > 0 ? timeout : timeout_;
   team.timeout_ns = static_cast<uint64_t>(longest.count());
   return team;
@@ -191,9 +191,9 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside
     return launch_batch(messages, stream);
   }
   const std::lock_guard lock(mutex_);
-  const Reach reach = reach_for(operation);
-  if (reach == Reach::kNone) return refused(operation);
-  const DeviceTeam team = team_for(reach, operation.timeout);
+  const PeerAccess access = access_for(operation);
+  if (access == PeerAccess::kNone) return refused(operation);
+  const DeviceTeam team = team_for(access, operation.timeout);
   const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
   if (kernel == Kernel::kNone) return refused(operation);
   const LaunchContext context{
@@ -205,9 +205,9 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside
 
 Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
   const std::lock_guard lock(mutex_);
-  const Reach reach = reach_of_all_.value_or(Reach::kNone);
-  if (reach == Reach::kNone) return {ErrorCode::kInternal, "meet: not all ranks reach each other"};
-  const DeviceTeam team = team_for(reach, meeting.timeout);
+  const PeerAccess access = access_of_all_.value_or(PeerAccess::kNone);
+  if (access == PeerAccess::kNone) return {ErrorCode::kInternal, "meet: not all ranks reach each other"};
+  const DeviceTeam team = team_for(access, meeting.timeout);
   return launch_in_order(stream, [&] {
     return ll128_exchange(
         team, {.operation = meeting.operation, .dtype = meeting.dtype, .announced = meeting.announcement.bits()},
@@ -250,18 +250,18 @@ Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_poin
   const std::lock_guard lock(mutex_);
   std::array<std::vector<const Operation*>, kNumTeams> batches;
   for (const Operation* message : point_to_points) {
-    const Reach reach = reach_for(*message);
-    if (reach == Reach::kNone) return refused(*message);
+    const PeerAccess access = access_for(*message);
+    if (access == PeerAccess::kNone) return refused(*message);
     AXON_TRY(check_addressee(*message));
-    batches[index_of(reach)].push_back(message);
+    batches[index_of(access)].push_back(message);
   }
   const DeviceGuard guard(device_);
   const LaunchLedger::Launching launching = arena_->launches().launching();
   AXON_TRY(order_.note(stream));
-  for (const Reach reach : {Reach::kLarge, Reach::kSmall}) {
-    const std::vector<const Operation*>& messages = batches[index_of(reach)];
+  for (const PeerAccess access : {PeerAccess::kLarge, PeerAccess::kSmall}) {
+    const std::vector<const Operation*>& messages = batches[index_of(access)];
     if (messages.empty()) continue;
-    const DeviceTeam team = team_for(reach, messages.front()->timeout);
+    const DeviceTeam team = team_for(access, messages.front()->timeout);
     AXON_TRY(launch_messages({.team = team, .registrations = arena_->registrations(), .stream = stream}, messages));
     for (const Operation* message : messages) communicator_.note_launch(*message, "messages");
   }
@@ -293,7 +293,7 @@ void DeviceGroup::abort(Status reason) noexcept {
     reason_ = std::move(reason);
     for (const auto& arrivals : watched_) arrivals->give_up();
   }
-  for (const Reach team : kTeams) {
+  for (const PeerAccess team : kTeams) {
     TeamControl& control = arena_->controls(slice_)[index_of(team)];
     std::atomic_ref(control.abort).store(1, std::memory_order_relaxed);  // publishes nothing else
   }
@@ -326,11 +326,11 @@ bool DeviceGroup::tell_who_is_gone() noexcept {
   for (size_t rank = 0; rank < losses_.size(); ++rank) {
     const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
     if (losses_[rank].ok() || !is_connected) continue;
-    const bool is_gone = edges_->peer_slice(static_cast<int>(rank)).arena->is_gone();
+    const bool is_gone = links_->peer_slice(static_cast<int>(rank)).arena->is_gone();
     gone |= is_gone ? 1u << rank : 0;
     are_all &= is_gone;
   }
-  for (const Reach team : kTeams) {
+  for (const PeerAccess team : kTeams) {
     TeamControl& control = arena_->controls(slice_)[index_of(team)];
     std::atomic_ref(control.gone).store(gone, std::memory_order_relaxed);  // publishes nothing else
   }
@@ -346,7 +346,7 @@ Status DeviceGroup::fault() noexcept {
     if (!is_known && Clock::now() > lost_at_ + kLastWords) lost = loss_.clone();
   }
   if (!lost.ok()) abort(std::move(lost));
-  for (const Reach team : kTeams) {
+  for (const PeerAccess team : kTeams) {
     const TeamControl& control = arena_->controls(slice_)[index_of(team)];
     Status found = fault_in(control, communicator_.rank());
     if (found.ok()) continue;

@@ -2,7 +2,7 @@
 // graphs, over slices of the ranks' device arenas.
 //
 //   Result<…> formed = DeviceGroup::form(communicator, device, timeout);   // at this rank's first CUDA tensor
-//   Result<bool> direct = group->has_all_edges();                          // once; point to point: has_edge(peer)
+//   Result<bool> direct = group->has_all_links();                          // once; point to point: has_link(peer)
 //   if (direct.value() && group->serves(operation)) group->launch(operation, stream);   // else: through the host
 //
 // One a communicator, for the one device that this rank uses in it; destroyed before the communicator. Whether an
@@ -65,16 +65,16 @@ class DeviceGroup final : public Companion {
 
   // Whether this rank and `peer` reach each other's arenas; both get the same answer. The first call waits until the
   // peer has formed its side ("Timed out … rank 2 has not used a GPU in this group yet"), later ones cost nothing.
-  Result<bool> has_edge(int peer);
+  Result<bool> has_link(int peer);
 
   // The same for all pairs of the group. The first call is a collective: all ranks make it at the same place in the
   // order of their collectives.
-  Result<bool> has_all_edges();
+  Result<bool> has_all_links();
 
-  // Why this rank's kernels do not reach `peer`, as far as this rank can tell; ok where they do. Ask after has_edge().
+  // Why this rank's kernels do not reach `peer`, as far as this rank can tell; ok where they do. Ask after has_link().
   Status obstacle_to(int peer) const;
 
-  // Whether a kernel does it; ask after has_edge(), has_all_edges(). False: take the way through the host.
+  // Whether a kernel does it; ask after has_link(), has_all_links(). False: take the way through the host.
   bool serves(const Operation& operation) const noexcept;
 
   // Enqueues an operation that is served, its buffers in device memory, and returns. The arguments may go at once. Each
@@ -84,7 +84,7 @@ class DeviceGroup final : public Companion {
   // several to (or from) one peer, the next one runs after the kernel with the first.
   Status launch_batch(std::span<const Operation* const> point_to_points, StreamView stream);
 
-  // Enqueues a barrier of all ranks' streams, where has_all_edges(): behind it a stream sees what the others held
+  // Enqueues a barrier of all ranks' streams, where has_all_links(): behind it a stream sees what the others held
   // before it, and they do not use any more what they used there.
   Status meet(const Meeting& meeting, StreamView stream);
   // Their waits end once the group has failed.
@@ -119,14 +119,14 @@ class DeviceGroup final : public Companion {
 
   Status take_slice();
   Result<uint64_t> total(uint32_t TeamState::* counter) const;
-  void build_team(Reach reach, const TeamLayout& layout);
-  void connect(int rank, Reach reach);
+  void build_team(PeerAccess access, const TeamLayout& layout);
+  void connect(int rank, PeerAccess access);
   void heed_loss(int rank) noexcept;
   bool tell_who_is_gone() noexcept;
   const Status& loss_of(int rank) const noexcept;
   Status check_addressee(const Operation& message);
-  Reach reach_for(const Operation& operation) const noexcept;
-  DeviceTeam team_for(Reach reach, std::chrono::milliseconds timeout) const noexcept;
+  PeerAccess access_for(const Operation& operation) const noexcept;
+  DeviceTeam team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept;
   void abort(Status reason) noexcept;
   template <typename Launch>
   Status launch_in_order(StreamView stream, Launch launch);
@@ -134,10 +134,10 @@ class DeviceGroup final : public Companion {
   Communicator& communicator_;
   const int device_;
   const std::chrono::milliseconds timeout_;
-  Arena* arena_ = nullptr;        // none: this rank reaches nobody
-  ArenaSlice slice_;              // none without an arena
-  Status without_slice_;          // why there is none
-  std::shared_ptr<Edges> edges_;  // beside the engine, which has its letters under way
+  Arena* arena_ = nullptr;            // none: this rank reaches nobody
+  ArenaSlice slice_;                  // none without an arena
+  Status without_slice_;              // why there is none
+  std::shared_ptr<PeerLinks> links_;  // beside the engine, which has its letters under way
 
   // A slice holds two teams: one for which all slices have room, and one for which the large ones have. Which one a
   // pair, or the whole group, uses follows from the smallest slice in it, so nobody's layout depends on what others
@@ -146,9 +146,9 @@ class DeviceGroup final : public Companion {
 
   mutable std::mutex mutex_;  // guards these, and the order of launches
   StreamOrder order_;
-  std::array<DeviceTeam, kNumTeams> teams_{};                // by Reach, from kSmall
-  std::array<std::optional<Reach>, kMaxTeamRanks> reaches_;  // agreed with each rank
-  std::optional<Reach> reach_of_all_;
+  std::array<DeviceTeam, kNumTeams> teams_{};                         // by PeerAccess, from kSmall
+  std::array<std::optional<PeerAccess>, kMaxTeamRanks> peer_access_;  // agreed with each rank
+  std::optional<PeerAccess> access_of_all_;
   // A bit a rank that kernels may wait for. Relaxed: set before the first of them is launched, read once it is lost.
   std::atomic<uint32_t> connected_{0};
 

@@ -215,19 +215,19 @@ Status launch_ll_all_gather(const LaunchContext& context, const CollectiveArgume
   return Status();
 }
 
-// Messages of one launch: the first of each edge.
+// Messages of one launch: the first of each link.
 class MessageBatch {
  public:
   explicit MessageBatch(const LaunchContext& context) : context_(context) {}
 
-  // False: there is one of its edge already.
+  // False: there is one of its link already.
   bool take(const Operation& message) {
     const bool sends = message.direction == Direction::kSend;
     const auto peer = static_cast<size_t>(message.peer);
     const uint32_t bit = 1u << peer;
-    uint32_t& edges = sends ? call_.sends_to : call_.receives_from;
-    if ((edges & bit) != 0) return false;
-    edges |= bit;
+    uint32_t& links = sends ? call_.sends_to : call_.receives_from;
+    if ((links & bit) != 0) return false;
+    links |= bit;
     const bool is_zero_copy =
         select_kernel(query_of(message, context_.team.num_ranks), context_.team.layout) == Kernel::kZeroCopy;
     if (sends) {

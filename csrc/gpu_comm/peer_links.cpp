@@ -14,24 +14,24 @@ namespace axon {
 // answer().
 static constexpr std::chrono::seconds kLongestAnswer{20};
 
-static Reach reach_of(const ArenaSlice& slice) noexcept {
-  if (slice.num_bytes >= SliceAllocator::kLargeSlice) return Reach::kLarge;
-  return slice.num_bytes >= SliceAllocator::kSmallSlice ? Reach::kSmall : Reach::kNone;
+static PeerAccess access_of(const ArenaSlice& slice) noexcept {
+  if (slice.num_bytes >= SliceAllocator::kLargeSlice) return PeerAccess::kLarge;
+  return slice.num_bytes >= SliceAllocator::kSmallSlice ? PeerAccess::kSmall : PeerAccess::kNone;
 }
 
-std::shared_ptr<Edges> Edges::open(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round) {
-  std::shared_ptr<Edges> edges(new Edges(communicator, arena, slice, round));
-  edges->send_addresses();
-  return edges;
+std::shared_ptr<PeerLinks> PeerLinks::open(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round) {
+  std::shared_ptr<PeerLinks> links(new PeerLinks(communicator, arena, slice, round));
+  links->send_addresses();
+  return links;
 }
 
-Edges::Edges(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round)
+PeerLinks::PeerLinks(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round)
     : communicator_(communicator), arena_(arena), slice_(slice), round_(round) {
   if (communicator.size() > kMaxTeamRanks) return;
   for (int rank = 0; rank < communicator.size(); ++rank) peers_.push_back(std::make_unique<Peer>());
 }
 
-void Edges::send_addresses() {
+void PeerLinks::send_addresses() {
   const DeviceAddress address = arena_ != nullptr ? arena_->address_of(slice_) : DeviceAddress{};
   const auto encoded = address.encode();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
@@ -39,71 +39,71 @@ void Edges::send_addresses() {
     const int number = static_cast<int>(rank);
     if (is_own(rank)) {
       if (arena_ == nullptr) continue;
-      if (const Result<std::shared_ptr<const ArenaView>> view = arena_->reach(address); view.ok()) {
+      if (const Result<std::shared_ptr<const ArenaView>> view = arena_->view_of(address); view.ok()) {
         peer.peer_slice = {number, view.value(), slice_};
       }
       continue;
     }
     peer.address_in.expect_from(number, tag_of(Subject::kAddress, round_), encoded.size(), *this);
-    peer.reach_in.expect_from(number, tag_of(Subject::kReach, round_), sizeof(Reach), *this);
+    peer.access_in.expect_from(number, tag_of(Subject::kAccess, round_), sizeof(PeerAccess), *this);
     peer.address_out.address_to(number, tag_of(Subject::kAddress, round_), encoded);
-    for (Letter* letter : {&peer.reach_in, &peer.address_in, &peer.address_out}) start(*letter);
+    for (Letter* letter : {&peer.access_in, &peer.address_in, &peer.address_out}) start(*letter);
   }
 }
 
-void Edges::start(HeldOperation& operation) {
+void PeerLinks::start(HeldOperation& operation) {
   operation.keep_alive(shared_from_this());
   communicator_.start(operation);
 }
 
-void Edges::on_letter(Letter& letter) noexcept {
+void PeerLinks::on_letter(Letter& letter) noexcept {
   if (letter.subject() != Subject::kAddress || !letter.status().ok() || !enter()) return;
   answer(letter.peer, letter);
   leave();
 }
 
 // Maps the peer's arena and tells it what came of that.
-void Edges::answer(int peer, const Letter& address) {
-  Result<Reach> met = meet(peer, address);
+void PeerLinks::answer(int peer, const Letter& address) {
+  Result<PeerAccess> met = meet(peer, address);
   if (!met.ok()) {
     log::info("group '" + communicator_.name() + "': rank " + std::to_string(communicator_.rank()) +
               "'s GPU cannot reach that of rank " + std::to_string(peer) + ": " + met.status().message());
     const std::lock_guard lock(mutex_);
     peers_[static_cast<size_t>(peer)]->obstacle = met.status().clone();
   }
-  const Reach reach = met.ok() ? met.value() : Reach::kNone;
-  Letter& letter = peers_[static_cast<size_t>(peer)]->reach_out;
-  letter.address_to(peer, tag_of(Subject::kReach, round_), std::as_bytes(std::span(&reach, 1)));
+  const PeerAccess access = met.ok() ? met.value() : PeerAccess::kNone;
+  Letter& letter = peers_[static_cast<size_t>(peer)]->access_out;
+  letter.address_to(peer, tag_of(Subject::kAccess, round_), std::as_bytes(std::span(&access, 1)));
   start(letter);
 }
 
 // An address's pid means something only on this host, which the engine has had proven; the address only claims it.
-Result<Reach> Edges::meet(int peer, const Letter& letter) {
+Result<PeerAccess> PeerLinks::meet(int peer, const Letter& letter) {
   Result<DeviceAddress> address = DeviceAddress::decode(letter.content());
   if (!address.ok()) return std::move(address.status());
   if (!communicator_.shares_host(peer)) {
     return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
   }
-  const Reach reach = std::min(reach_of(slice_), reach_of(address.value().slice));
-  if (reach == Reach::kNone) {
+  const PeerAccess access = std::min(access_of(slice_), access_of(address.value().slice));
+  if (access == PeerAccess::kNone) {
     return Status(ErrorCode::kResourceExhausted, "one of the two has no slice of an arena for this group");
   }
-  Result<std::shared_ptr<const ArenaView>> view = arena_->reach(address.value());
+  Result<std::shared_ptr<const ArenaView>> view = arena_->view_of(address.value());
   if (!view.ok()) return std::move(view.status());
   const std::lock_guard lock(mutex_);
   Peer& met = *peers_[static_cast<size_t>(peer)];
   met.peer_slice = {peer, view.value(), address.value().slice};
-  met.reach = reach;
-  return reach;
+  met.access = access;
+  return access;
 }
 
-bool Edges::enter() noexcept {
+bool PeerLinks::enter() noexcept {
   const std::lock_guard lock(mutex_);
   if (!closed_) ++num_inside_;
   return !closed_;
 }
 
-void Edges::leave() noexcept {
+void PeerLinks::leave() noexcept {
   {
     const std::lock_guard lock(mutex_);
     --num_inside_;
@@ -111,62 +111,62 @@ void Edges::leave() noexcept {
   left_.notify_all();
 }
 
-void Edges::close() noexcept {
+void PeerLinks::close() noexcept {
   std::unique_lock lock(mutex_);
   closed_ = true;
   left_.wait_for(lock, kLongestAnswer, [this] { return num_inside_ == 0; });
 }
 
-Status Edges::await(Letter& letter, const Patience& patience) {
+Status PeerLinks::await(Letter& letter, const Deadline& deadline) {
   const std::string rank = "rank " + std::to_string(letter.peer);
-  if (!wait_attentively(communicator_, letter, patience.deadline)) {
+  if (!wait_attentively(communicator_, letter, deadline.time)) {
     if (interrupts::are_pending()) return interrupts::interrupted();
     const bool address = letter.subject() == Subject::kAddress;
     return {ErrorCode::kTimeout,
             communicator_.signed_text(
-                "Timed out after " + std::to_string(patience.timeout.count()) + " ms: " + rank +
+                "Timed out after " + std::to_string(deadline.timeout.count()) + " ms: " + rank +
                 (address ? " has not used a GPU in this group yet" : " has not mapped this GPU yet"))};
   }
   if (letter.status().ok()) return Status();
   return {letter.status().code(), "meeting the GPU of " + rank + ": " + letter.status().message()};
 }
 
-Result<Reach> Edges::agree(int peer, std::chrono::milliseconds timeout) {
+Result<PeerAccess> PeerLinks::agree(int peer, std::chrono::milliseconds timeout) {
   const auto index = static_cast<size_t>(peer);
-  if (is_own(index) || index >= peers_.size()) return Reach::kNone;
-  const Patience patience{Clock::now() + timeout, timeout};
+  if (is_own(index) || index >= peers_.size()) return PeerAccess::kNone;
+  const Deadline deadline{Clock::now() + timeout, timeout};
   Peer& other = *peers_[index];
-  if (Status met = await(other.address_in, patience); !met.ok()) {
+  if (Status met = await(other.address_in, deadline); !met.ok()) {
     if (met.code() != ErrorCode::kTimeout) return met;
     return Status(met.code(), met.message() + "." + kMeetingUnderTags);
   }
-  AXON_TRY(await(other.reach_in, patience));
-  return std::min(reach_to(peer), static_cast<Reach>(other.reach_in.content().front()));
+  AXON_TRY(await(other.access_in, deadline));
+  return std::min(access_to(peer), static_cast<PeerAccess>(other.access_in.content().front()));
 }
 
-Status Edges::obstacle_to(int peer) const {
+Status PeerLinks::obstacle_to(int peer) const {
   const std::lock_guard lock(mutex_);
   return peers_[static_cast<size_t>(peer)]->obstacle.clone();
 }
 
-Reach Edges::reach_to(int peer) const {
+PeerAccess PeerLinks::access_to(int peer) const {
   const std::lock_guard lock(mutex_);
-  return peers_[static_cast<size_t>(peer)]->reach;
+  return peers_[static_cast<size_t>(peer)]->access;
 }
 
-Result<Reach> Edges::agree_all(std::chrono::milliseconds timeout) {
-  if (peers_.size() < 2) return Reach::kNone;
-  const Patience patience{Clock::now() + timeout, timeout};
-  const Result<InterruptibleMutex::Held> voting = voting_.lock_until(patience.deadline);
+Result<PeerAccess> PeerLinks::agree_all(std::chrono::milliseconds timeout) {
+  if (peers_.size() < 2) return PeerAccess::kNone;
+  const Deadline deadline{Clock::now() + timeout, timeout};
+  const Result<InterruptibleMutex::Held> voting = voting_.lock_until(deadline.time);
   if (!voting.ok()) return voting.status().clone();
   if (!voted_) {
-    Reach mine = reach_of(slice_);
+    PeerAccess mine = access_of(slice_);
     for (size_t rank = 0; rank < peers_.size(); ++rank) {
-      if (is_own(rank) || mine == Reach::kNone) continue;
-      AXON_TRY(await(peers_[rank]->address_in, patience));
-      mine = std::min(mine, reach_to(static_cast<int>(rank)));
+      if (is_own(rank) || mine == PeerAccess::kNone) continue;
+      AXON_TRY(await(peers_[rank]->address_in, deadline));
+      mine = std::min(mine, access_to(static_cast<int>(rank)));
     }
-    Result<Reach> voted = vote(mine, timeout);
+    Result<PeerAccess> voted = vote(mine, timeout);
     if (!voted.ok() && voted.status().code() == ErrorCode::kCancelled) return voted;
     voted_.emplace(std::move(voted));
   }
@@ -175,7 +175,7 @@ Result<Reach> Edges::agree_all(std::chrono::milliseconds timeout) {
 }
 
 // A vote that was interrupted goes on in the engine: the next call waits for the same one.
-Result<Reach> Edges::vote(Reach mine, std::chrono::milliseconds timeout) {
+Result<PeerAccess> PeerLinks::vote(PeerAccess mine, std::chrono::milliseconds timeout) {
   if (!std::exchange(has_cast_, true)) {
     vote_.cast(static_cast<uint8_t>(mine), timeout);
     start(vote_);
@@ -184,15 +184,15 @@ Result<Reach> Edges::vote(Reach mine, std::chrono::milliseconds timeout) {
     return interrupts::are_pending() ? interrupts::interrupted() : communicator_.explain(vote_);
   }
   if (!vote_.status().ok()) return vote_.status().clone();
-  return static_cast<Reach>(vote_.outcome());
+  return static_cast<PeerAccess>(vote_.outcome());
 }
 
-PeerSlice Edges::peer_slice(int rank) const {
+PeerSlice PeerLinks::peer_slice(int rank) const {
   const std::lock_guard lock(mutex_);
   return peers_[static_cast<size_t>(rank)]->peer_slice;
 }
 
-std::vector<PeerSlice> Edges::slice_owners() const {
+std::vector<PeerSlice> PeerLinks::slice_owners() const {
   const std::lock_guard lock(mutex_);
   std::vector<PeerSlice> slice_owners;
   for (const auto& peer : peers_) {
@@ -202,12 +202,12 @@ std::vector<PeerSlice> Edges::slice_owners() const {
 }
 
 // Those whom this rank has mapped and so told that they may; but not those who have told that they cannot.
-std::vector<PeerSlice> Edges::slice_users() const {
+std::vector<PeerSlice> PeerLinks::slice_users() const {
   std::vector<PeerSlice> slice_users = slice_owners();
   std::erase_if(slice_users, [this](const PeerSlice& peer_slice) {
-    const Letter& answer = peers_[static_cast<size_t>(peer_slice.rank)]->reach_in;
+    const Letter& answer = peers_[static_cast<size_t>(peer_slice.rank)]->access_in;
     return answer.finished() && answer.status().ok() &&
-           answer.content().front() == static_cast<std::byte>(Reach::kNone);
+           answer.content().front() == static_cast<std::byte>(PeerAccess::kNone);
   });
   return slice_users;
 }

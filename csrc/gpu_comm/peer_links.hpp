@@ -1,14 +1,14 @@
 // Which other ranks of a group this rank's GPU reaches, as both ends agree.
 //
-//   auto edges = Edges::open(communicator, arena, slice);     // sends this rank's address to all; waits for nobody
-//   Result<Reach> reach = edges->agree(peer, timeout);
+//   auto links = PeerLinks::open(communicator, arena, slice);     // sends this rank's address to all; waits for nobody
+//   Result<PeerAccess> access = links->agree(peer, timeout);
 //
 //   address     what a rank's slice is, sent once it forms its side of the group
-//   reach    sent back once an address has come and its arena is mapped: how much of the pair's two slices this rank
+//   access   sent back once an address has come and its arena is mapped: how much of the pair's two slices this rank
 //   can use
 //
 // Both are sent and answered by whichever thread drives the engine, whatever the rank's own threads do: an agreement
-// needs the peer to have formed its side, nothing else of it. So no order in which ranks ask for their edges can make
+// needs the peer to have formed its side, nothing else of it. So no order in which ranks ask for their links can make
 // them wait for each other.
 //
 // Shared by the group that opens it and the engine, which has letters under way. Any thread.
@@ -29,19 +29,20 @@
 namespace axon {
 
 // What two ranks can use of each other's slices; on the wire. Of two that differ, the lesser holds.
-enum class Reach : uint8_t { kNone, kSmall, kLarge };
+enum class PeerAccess : uint8_t { kNone, kSmall, kLarge };
 
-class Edges final : public std::enable_shared_from_this<Edges>, private Letter::Reader {
+class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private Letter::Reader {
  public:
-  // Without an arena (null) this rank reaches nobody, and tells them. `round`: how often the group has given its edges
+  // Without an arena (null) this rank reaches nobody, and tells them. `round`: how often the group has given its links
   // up before, the same on all ranks.
-  static std::shared_ptr<Edges> open(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round = 0);
+  static std::shared_ptr<PeerLinks> open(Communicator& communicator, Arena* arena, ArenaSlice slice,
+                                         uint32_t round = 0);
 
   // The first call for a peer waits until it has formed its side. The own rank: kNone. These two fail with kCancelled
   // once interrupts are pending, and may be called again.
-  Result<Reach> agree(int peer, std::chrono::milliseconds timeout);
+  Result<PeerAccess> agree(int peer, std::chrono::milliseconds timeout);
   // The least of all pairs of the group. The first call is a collective, once all have formed their sides.
-  Result<Reach> agree_all(std::chrono::milliseconds timeout);
+  Result<PeerAccess> agree_all(std::chrono::milliseconds timeout);
 
   // Why this rank's GPU cannot use that of the peer, whose address has come; ok where it can.
   Status obstacle_to(int peer) const;
@@ -58,30 +59,30 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
 
  private:
   struct Peer {
-    Letter address_out, address_in, reach_out, reach_in;
-    PeerSlice peer_slice;        // guarded by mutex_
-    Reach reach = Reach::kNone;  // as far as this rank is concerned; guarded by mutex_
-    Status obstacle;             // why that is kNone; guarded by mutex_
+    Letter address_out, address_in, access_out, access_in;
+    PeerSlice peer_slice;                   // guarded by mutex_
+    PeerAccess access = PeerAccess::kNone;  // as far as this rank is concerned; guarded by mutex_
+    Status obstacle;                        // why that is kNone; guarded by mutex_
   };
-  struct Patience {
-    Clock::time_point deadline;
+  struct Deadline {
+    Clock::time_point time;
     std::chrono::milliseconds timeout;  // what it is called in messages
   };
 
-  Edges(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round);
+  PeerLinks(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round);
   bool is_own(size_t rank) const noexcept { return static_cast<int>(rank) == communicator_.rank(); }
   void send_addresses();
   void start(HeldOperation& operation);
 
   void on_letter(Letter& letter) noexcept override;
   void answer(int peer, const Letter& address);
-  Result<Reach> meet(int peer, const Letter& letter);
+  Result<PeerAccess> meet(int peer, const Letter& letter);
   bool enter() noexcept;
   void leave() noexcept;
 
-  Status await(Letter& letter, const Patience& patience);
-  Result<Reach> vote(Reach mine, std::chrono::milliseconds timeout);
-  Reach reach_to(int peer) const;
+  Status await(Letter& letter, const Deadline& deadline);
+  Result<PeerAccess> vote(PeerAccess mine, std::chrono::milliseconds timeout);
+  PeerAccess access_to(int peer) const;
 
   Communicator& communicator_;
   Arena* const arena_;
@@ -91,8 +92,8 @@ class Edges final : public std::enable_shared_from_this<Edges>, private Letter::
 
   InterruptibleMutex voting_;  // held while the ranks vote, once
   Vote vote_;
-  bool has_cast_ = false;               // guarded by voting_
-  std::optional<Result<Reach>> voted_;  // guarded by voting_
+  bool has_cast_ = false;                    // guarded by voting_
+  std::optional<Result<PeerAccess>> voted_;  // guarded by voting_
 
   mutable std::mutex mutex_;
   std::condition_variable left_;

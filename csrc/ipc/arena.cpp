@@ -280,7 +280,7 @@ DeviceAddress Arena::address_of(ArenaSlice slice) const {
           .slice = slice};
 }
 
-Result<std::shared_ptr<const ArenaView>> Arena::reach(const DeviceAddress& address) {
+Result<std::shared_ptr<const ArenaView>> Arena::view_of(const DeviceAddress& address) {
   const std::lock_guard lock(mutex_);
   const auto [found, is_new] = views_.try_emplace(address.incarnation);
   if (is_new) found->second = std::make_shared<ArenaView>();

@@ -4,7 +4,7 @@
 //   Result<Arena*> arena = Arena::of(device);
 //   Result<ArenaSlice> slice = arena.value()->take();      // one a group, all zeros; the first makes AXON_ARENA_MB
 //   DeviceAddress address = arena.value()->address_of(slice.value());  // to the peers; theirs:
-//   Result<std::shared_ptr<const ArenaView>> view = arena.value()->reach(their_address);   // mapped once, for all
+//   Result<std::shared_ptr<const ArenaView>> view = arena.value()->view_of(their_address);   // mapped once, for all
 //   groups
 //
 // A slice comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
@@ -72,7 +72,7 @@ class Arena {
 
   DeviceAddress address_of(ArenaSlice slice) const;
   // The arena of a peer, of this process or another, as kernels of this device see it: to be kept as long as they may.
-  Result<std::shared_ptr<const ArenaView>> reach(const DeviceAddress& address);
+  Result<std::shared_ptr<const ArenaView>> view_of(const DeviceAddress& address);
 
   // Random, for the life of the process.
   uint64_t incarnation() const noexcept { return incarnation_; }

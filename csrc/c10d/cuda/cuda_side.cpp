@@ -233,12 +233,12 @@ c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives) {
 }
 
 c10::Stream CudaSide::stream_of(const Part& message, Way way) {
-  const Edge edge{message.peer, message.direction, way};
-  const auto known = edge_streams_.find(edge);
-  if (known != edge_streams_.end()) return known->second;
+  const Link link{message.peer, message.direction, way};
+  const auto known = link_streams_.find(link);
+  if (known != link_streams_.end()) return known->second;
   const c10::Stream stream = torch_cuda().getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
   note_use(stream);
-  return edge_streams_.emplace(edge, stream).first->second;
+  return link_streams_.emplace(link, stream).first->second;
 }
 
 void CudaSide::note_use(c10::Stream stream) {
@@ -275,7 +275,7 @@ bool CudaSide::is_alone(const Part& part) const {
 // Kernels match the messages between two ranks in order, the host engine by their tags.
 bool CudaSide::has_kernel(const Part& part, std::unique_lock<std::mutex>& lock) {
   if (part.direction == Direction::kCollective) {
-    return without(lock, [&] { return group_->has_all_edges(); }) && group_->serves(part);
+    return without(lock, [&] { return group_->has_all_links(); }) && group_->serves(part);
   }
   if (part.tag != 0 || part.peer == communicator_->rank()) return false;
   if (part.peer == kAnyRank) {
@@ -283,7 +283,7 @@ bool CudaSide::has_kernel(const Part& part, std::unique_lock<std::mutex>& lock) 
         "recv: argument 'src' is None, for any rank; allowed with CUDA tensors: a rank of the group, or any with a tag "
         "other than 0");
   }
-  return without(lock, [&] { return group_->has_edge(part.peer); }) && group_->serves(part);
+  return without(lock, [&] { return group_->has_link(part.peer); }) && group_->serves(part);
 }
 
 // Everything is started before anything is waited for.
@@ -301,7 +301,7 @@ void CudaSide::launch(const PartList& parts, const AxonWork::Place& place) {
   const c10::Stream stream = place.stream;
   const Beside beside = stream == own_stream_ ? Beside::kComputation : Beside::kNothing;
   c10::SmallVector<const Operation*, 4> messages;
-  c10::SmallVector<c10::Stream, 4> others;  // of the other edges, whose earlier messages come first
+  c10::SmallVector<c10::Stream, 4> others;  // of the other links, whose earlier messages come first
   for (const Part* part : parts) {
     if (part->direction == Direction::kCollective) {
       check(group_->launch(*part, view_of(stream), beside));
@@ -331,7 +331,7 @@ void CudaSide::stage(Part& part, c10::Stream stream) {
   part.start(*communicator_);
 }
 
-// The gates of the sends to one peer open in the order of the calls: on the stream of that edge.
+// The gates of the sends to one peer open in the order of the calls: on the stream of that link.
 void CudaSide::open_gate(Part& part, c10::Stream stream) {
   const c10::Stream copying = part.direction == Direction::kSend ? stream_of(part, Way::kHost) : stream;
   if (copying != stream) put_in_order(stream, copying);
@@ -342,7 +342,7 @@ void CudaSide::open_gate(Part& part, c10::Stream stream) {
 
 GpuPath CudaSide::path_to(int peer) {
   const c10::DeviceGuard on_device(device_);
-  if (!value_of(group_->has_edge(peer))) {
+  if (!value_of(group_->has_link(peer))) {
     const Status obstacle = group_->obstacle_to(peer);
     return {.by_kernels = false, .obstacle = obstacle.ok() ? "" : obstacle.message()};
   }
@@ -354,7 +354,7 @@ const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds
   const auto making = value_of(making_.lock_until(Clock::now() + timeout));
   std::unique_lock lock(mutex_);
   check_health();
-  if (num_bytes > most_workspace_bytes_ || !without(lock, [&] { return group_->has_all_edges(); })) return nullptr;
+  if (num_bytes > most_workspace_bytes_ || !without(lock, [&] { return group_->has_all_links(); })) return nullptr;
   if (!workspaces_.empty() && workspaces_.back()->num_bytes() >= num_bytes) return workspaces_.back().get();
   const Workspace::Wish wish{.device = device_.index(),
                              .num_bytes = std::min(std::bit_ceil(num_bytes), most_workspace_bytes_),

@@ -63,7 +63,7 @@ inline void finish(Party& party, StreamView stream) {
 }
 
 inline void meet_all(Party& party) {
-  if (!require(party.group->has_all_edges()))
+  if (!require(party.group->has_all_links()))
     throw std::runtime_error("some GPUs do not reach each other (AXON_LOG=info)");
 }
 

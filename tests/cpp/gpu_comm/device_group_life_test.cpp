@@ -89,8 +89,8 @@ TEST_P(DeviceGroupLifeTest, a_full_arena_is_no_error) {
     }
     {
       Party late = self.form("late");
-      EXPECT_FALSE(require(late.group->has_all_edges()));
-      EXPECT_FALSE(require(late.group->has_edge((self.rank() + 1) % self.size())));
+      EXPECT_FALSE(require(late.group->has_all_links()));
+      EXPECT_FALSE(require(late.group->has_link((self.rank() + 1) % self.size())));
     }
     for (Party& party : parties) all_reduce(self, party, 10);
     parties.clear();

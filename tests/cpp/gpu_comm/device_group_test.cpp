@@ -142,9 +142,9 @@ TEST_P(DeviceGroupTest, messages_go_around_the_ring) {
     Party party = self.form("ring");
     const int next = (self.rank() + 1) % self.size();
     const int previous = (self.rank() + self.size() - 1) % self.size();
-    EXPECT_TRUE(require(party.group->has_edge(next)));
-    EXPECT_TRUE(require(party.group->has_edge(previous)));
-    EXPECT_FALSE(require(party.group->has_edge(self.rank())));
+    EXPECT_TRUE(require(party.group->has_link(next)));
+    EXPECT_TRUE(require(party.group->has_link(previous)));
+    EXPECT_FALSE(require(party.group->has_link(self.rank())));
     for (const size_t length : {size_t{0}, size_t{9}, size_t{2'000'000}, size_t{3'000'000}}) {
       std::vector<Tensor> sent;
       std::vector<Tensor> received;

@@ -2,7 +2,7 @@
 //
 //   on_devices({Placement::kGpuEach, 2}, [](DeviceProcess& self) {
 //     Party party = self.form("name");
-//     EXPECT_OK(party.group->has_all_edges()) …
+//     EXPECT_OK(party.group->has_all_links()) …
 //   });
 //
 // Processes are forked, and CUDA does not survive a fork: nothing in the parent may call it.

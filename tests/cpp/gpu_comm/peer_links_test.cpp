@@ -12,97 +12,99 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class EdgesTest : public testing::Test {
+class PeerLinksTest : public testing::Test {
  protected:
   static constexpr size_t kNumRanks = 3;
 
-  void open(size_t rank, uint32_t round = 0) { edges[rank] = Edges::open(*communicators[rank], nullptr, {}, round); }
+  void open(size_t rank, uint32_t round = 0) {
+    links[rank] = PeerLinks::open(*communicators[rank], nullptr, {}, round);
+  }
   void open_all() {
     for (size_t rank = 0; rank < kNumRanks; ++rank) open(rank);
   }
   void TearDown() override {
-    for (const auto& opened : edges) {
+    for (const auto& opened : links) {
       if (opened != nullptr) opened->close();
     }
   }
 
   LoopbackFabric fabric;
   Engines engines{loopback_transports(fabric, kNumRanks)};
-  std::vector<std::unique_ptr<Communicator>> communicators = engines.form("edges");
-  std::array<std::shared_ptr<Edges>, kNumRanks> edges;
+  std::vector<std::unique_ptr<Communicator>> communicators = engines.form("peer_links");
+  std::array<std::shared_ptr<PeerLinks>, kNumRanks> links;
 };
 
-TEST_F(EdgesTest, nobody_reaches_a_rank_without_an_arena) {
+TEST_F(PeerLinksTest, nobody_reaches_a_rank_without_an_arena) {
   open_all();
   on_all_ranks(kNumRanks, [&](int rank) {
     for (int peer = 0; peer < static_cast<int>(kNumRanks); ++peer) {
-      Result<Reach> reach = edges[static_cast<size_t>(rank)]->agree(peer, 30s);
-      ASSERT_TRUE(reach.ok()) << reach.status().message();
-      EXPECT_EQ(reach.value(), Reach::kNone);
+      Result<PeerAccess> access = links[static_cast<size_t>(rank)]->agree(peer, 30s);
+      ASSERT_TRUE(access.ok()) << access.status().message();
+      EXPECT_EQ(access.value(), PeerAccess::kNone);
     }
   });
 }
 
-TEST_F(EdgesTest, all_ranks_decide_alike) {
+TEST_F(PeerLinksTest, all_ranks_decide_alike) {
   open_all();
   on_all_ranks(kNumRanks, [&](int rank) {
     for (int again = 0; again < 3; ++again) {
-      Result<Reach> reach = edges[static_cast<size_t>(rank)]->agree_all(30s);
-      ASSERT_TRUE(reach.ok()) << reach.status().message();
-      EXPECT_EQ(reach.value(), Reach::kNone);
+      Result<PeerAccess> access = links[static_cast<size_t>(rank)]->agree_all(30s);
+      ASSERT_TRUE(access.ok()) << access.status().message();
+      EXPECT_EQ(access.value(), PeerAccess::kNone);
     }
   });
   for (const auto& communicator : communicators) EXPECT_EQ(communicator->num_started(), 1u);  // one vote
 }
 
 // Each waits for the next one, and nobody for the one before: an answer needs no thread of its rank.
-TEST_F(EdgesTest, ranks_may_ask_in_a_circle) {
+TEST_F(PeerLinksTest, ranks_may_ask_in_a_circle) {
   open_all();
   on_all_ranks(kNumRanks, [&](int rank) {
-    Result<Reach> reach = edges[static_cast<size_t>(rank)]->agree((rank + 1) % static_cast<int>(kNumRanks), 30s);
-    EXPECT_TRUE(reach.ok()) << reach.status().message();
+    Result<PeerAccess> access = links[static_cast<size_t>(rank)]->agree((rank + 1) % static_cast<int>(kNumRanks), 30s);
+    EXPECT_TRUE(access.ok()) << access.status().message();
   });
 }
 
-TEST_F(EdgesTest, a_rank_that_uses_no_gpu_is_named) {
+TEST_F(PeerLinksTest, a_rank_that_uses_no_gpu_is_named) {
   open(0);
-  Result<Reach> reach = edges[0]->agree(2, 50ms);
-  ASSERT_FALSE(reach.ok());
-  EXPECT_EQ(reach.status().code(), ErrorCode::kTimeout);
-  for (const char* part : {"Timed out", "rank 2 has not used a GPU in this group yet", "'edges'",
+  Result<PeerAccess> access = links[0]->agree(2, 50ms);
+  ASSERT_FALSE(access.ok());
+  EXPECT_EQ(access.status().code(), ErrorCode::kTimeout);
+  for (const char* part : {"Timed out", "rank 2 has not used a GPU in this group yet", "'peer_links'",
                            "CPU and CUDA tensors meet under tags other than 0"}) {
-    EXPECT_NE(reach.status().message().find(part), std::string::npos) << reach.status().message();
+    EXPECT_NE(access.status().message().find(part), std::string::npos) << access.status().message();
   }
 }
 
 // And once it does, the one that gave up finds it.
-TEST_F(EdgesTest, a_late_rank_is_met) {
+TEST_F(PeerLinksTest, a_late_rank_is_met) {
   open(0);
-  EXPECT_FALSE(edges[0]->agree(1, 1ms).ok());
+  EXPECT_FALSE(links[0]->agree(1, 1ms).ok());
   open(1);
-  Result<Reach> reach = edges[0]->agree(1, 30s);
-  EXPECT_TRUE(reach.ok()) << reach.status().message();
+  Result<PeerAccess> access = links[0]->agree(1, 30s);
+  EXPECT_TRUE(access.ok()) << access.status().message();
 }
 
 // Rank 1 did not use its GPU in the first round: what it was told then holds no more.
-TEST_F(EdgesTest, a_round_reads_no_letters_of_an_earlier_one) {
+TEST_F(PeerLinksTest, a_round_reads_no_letters_of_an_earlier_one) {
   open(0);
-  edges[0]->close();
+  links[0]->close();
   open(1, 1);
-  EXPECT_FALSE(edges[1]->agree(0, 50ms).ok());
+  EXPECT_FALSE(links[1]->agree(0, 50ms).ok());
   open(0, 1);
   for (const int rank : {0, 1}) {
-    Result<Reach> reach = edges[static_cast<size_t>(rank)]->agree(1 - rank, 30s);
-    EXPECT_TRUE(reach.ok()) << reach.status().message();
+    Result<PeerAccess> access = links[static_cast<size_t>(rank)]->agree(1 - rank, 30s);
+    EXPECT_TRUE(access.ok()) << access.status().message();
   }
 }
 
-TEST_F(EdgesTest, the_end_of_the_group_ends_the_wait) {
+TEST_F(PeerLinksTest, the_end_of_the_group_ends_the_wait) {
   open(0);
   std::thread asker([&] {
-    Result<Reach> reach = edges[0]->agree(1, 60s);
-    ASSERT_FALSE(reach.ok());
-    EXPECT_EQ(reach.status().code(), ErrorCode::kAborted) << reach.status().message();
+    Result<PeerAccess> access = links[0]->agree(1, 60s);
+    ASSERT_FALSE(access.ok());
+    EXPECT_EQ(access.status().code(), ErrorCode::kAborted) << access.status().message();
   });
   communicators[0]->abort("enough");
   asker.join();
@@ -117,55 +119,55 @@ class Interrupted {
   ~Interrupted() { interrupts::set_check(nullptr); }
 };
 
-TEST_F(EdgesTest, an_interrupt_ends_the_wait_for_a_peer) {
+TEST_F(PeerLinksTest, an_interrupt_ends_the_wait_for_a_peer) {
   open(0);
   const auto began = Clock::now();
   {
     const Interrupted handler;
     for (const bool of_all : {false, true}) {
-      const Result<Reach> reach = of_all ? edges[0]->agree_all(30s) : edges[0]->agree(1, 30s);
-      ASSERT_FALSE(reach.ok()) << of_all;
-      EXPECT_EQ(reach.status().code(), ErrorCode::kCancelled) << reach.status().message();
+      const Result<PeerAccess> access = of_all ? links[0]->agree_all(30s) : links[0]->agree(1, 30s);
+      ASSERT_FALSE(access.ok()) << of_all;
+      EXPECT_EQ(access.status().code(), ErrorCode::kCancelled) << access.status().message();
     }
   }
   EXPECT_LT(Clock::now() - began, 5s);
   open(1);
-  EXPECT_TRUE(edges[0]->agree(1, 30s).ok());
+  EXPECT_TRUE(links[0]->agree(1, 30s).ok());
 }
 
 // The vote goes on: the next call takes part in the same one, and all ranks decide alike.
-TEST_F(EdgesTest, an_interrupted_vote_can_be_awaited_again) {
+TEST_F(PeerLinksTest, an_interrupted_vote_can_be_awaited_again) {
   open_all();
   {
     const Interrupted handler;
-    Result<Reach> reach = edges[0]->agree_all(30s);
-    ASSERT_FALSE(reach.ok());
-    EXPECT_EQ(reach.status().code(), ErrorCode::kCancelled) << reach.status().message();
+    Result<PeerAccess> access = links[0]->agree_all(30s);
+    ASSERT_FALSE(access.ok());
+    EXPECT_EQ(access.status().code(), ErrorCode::kCancelled) << access.status().message();
   }
   on_all_ranks(kNumRanks, [&](int rank) {
-    Result<Reach> reach = edges[static_cast<size_t>(rank)]->agree_all(30s);
-    EXPECT_TRUE(reach.ok()) << reach.status().message();
+    Result<PeerAccess> access = links[static_cast<size_t>(rank)]->agree_all(30s);
+    EXPECT_TRUE(access.ok()) << access.status().message();
   });
   for (const auto& communicator : communicators) EXPECT_EQ(communicator->num_started(), 1u);
 }
 
 // One thread votes, and another one waits for it: an interrupt ends both waits.
-TEST_F(EdgesTest, an_interrupt_ends_the_wait_for_another_thread) {
+TEST_F(PeerLinksTest, an_interrupt_ends_the_wait_for_another_thread) {
   open(0);
   const auto began = Clock::now();
-  std::thread voter([&] { EXPECT_FALSE(edges[0]->agree_all(30s).ok()); });
+  std::thread voter([&] { EXPECT_FALSE(links[0]->agree_all(30s).ok()); });
   const Interrupted handler;
-  EXPECT_FALSE(edges[0]->agree_all(30s).ok());
+  EXPECT_FALSE(links[0]->agree_all(30s).ok());
   voter.join();
   EXPECT_LT(Clock::now() - began, 5s);
 }
 
 // What is under way keeps what it needs; the group's memory is freed with its last letter.
-TEST_F(EdgesTest, may_go_before_its_letters) {
+TEST_F(PeerLinksTest, may_go_before_its_letters) {
   open_all();
-  std::weak_ptr<Edges> gone = edges[0];
-  edges[0]->close();
-  edges[0].reset();
+  std::weak_ptr<PeerLinks> gone = links[0];
+  links[0]->close();
+  links[0].reset();
   communicators[0].reset();
   const Clock::time_point deadline = Clock::now() + 10s;
   while (!gone.expired() && Clock::now() < deadline) std::this_thread::yield();

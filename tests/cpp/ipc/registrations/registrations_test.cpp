@@ -43,7 +43,7 @@ class Side {
     arena_ = require(Arena::of(device));
     notes_[rank].address = arena_->address_of(require(arena_->take())).encode();
     meet();
-    table_ = require(arena_->reach(require(DeviceAddress::decode(notes_[1 - rank].address))))->registrations();
+    table_ = require(arena_->view_of(require(DeviceAddress::decode(notes_[1 - rank].address))))->registrations();
   }
 
   int rank() const { return rank_; }
