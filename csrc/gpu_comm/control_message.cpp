@@ -5,7 +5,8 @@
 
 namespace axon {
 
-// A peer may use its GPU in the group at any time, or never: only the group's end ends the wait for its letters.
+// A peer may use its GPU in the group at any time, or never: only the group's end ends the wait for its control
+// messages.
 static constexpr std::chrono::hours kForever{24 * 365};
 
 // The holder owns this operation: nothing of it may be touched after this.
@@ -13,7 +14,7 @@ void HeldOperation::on_released() noexcept {
   const std::shared_ptr<void> last_touch = std::move(holder_);
 }
 
-void Vote::cast(uint8_t value, std::chrono::milliseconds longest) {
+void MinimumVote::cast(uint8_t value, std::chrono::milliseconds longest) {
   value_ = value;
   buffer_ = {.data = reinterpret_cast<std::byte*>(&value_), .num_bytes = 1};
   arguments.kind = OperationKind::kAllReduce;
@@ -26,19 +27,19 @@ void Vote::cast(uint8_t value, std::chrono::milliseconds longest) {
   timeout = longest;
 }
 
-void Letter::describe(int rank, uint32_t letter_tag, size_t num_bytes) {
+void ControlMessage::describe(int rank, uint32_t message_tag, size_t num_bytes) {
   num_bytes_ = num_bytes;
   arguments.kind = OperationKind::kPointToPoint;
   arguments.dtype = DataType::kByte;
   peer = rank;
-  tag = letter_tag;
+  tag = message_tag;
   num_elements = num_bytes;
   shape.sizes[0] = static_cast<int64_t>(num_bytes);
   shape.num_dimensions = 1;
   timeout = kForever;
 }
 
-void Letter::address_to(int rank, uint32_t tag, std::span<const std::byte> content) {
+void ControlMessage::prepare_send(int rank, uint32_t tag, std::span<const std::byte> content) {
   describe(rank, tag, content.size());
   std::ranges::copy(content, content_.begin());
   direction = Direction::kSend;
@@ -46,7 +47,7 @@ void Letter::address_to(int rank, uint32_t tag, std::span<const std::byte> conte
   arguments.inputs = {&input_, 1};
 }
 
-void Letter::expect_from(int rank, uint32_t tag, size_t num_bytes, Reader& reader) {
+void ControlMessage::prepare_receive(int rank, uint32_t tag, size_t num_bytes, Reader& reader) {
   describe(rank, tag, num_bytes);
   reader_ = &reader;
   direction = Direction::kReceive;
@@ -54,8 +55,8 @@ void Letter::expect_from(int rank, uint32_t tag, size_t num_bytes, Reader& reade
   arguments.outputs = {&output_, 1};
 }
 
-void Letter::on_finished() noexcept {
-  if (reader_ != nullptr) reader_->on_letter(*this);
+void ControlMessage::on_finished() noexcept {
+  if (reader_ != nullptr) reader_->on_control_message(*this);
 }
 
 }  // namespace axon

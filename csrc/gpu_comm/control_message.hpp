@@ -28,9 +28,9 @@ class HeldOperation : public Operation {
 };
 
 // The least of all ranks' values, a collective.
-class Vote final : public HeldOperation {
+class MinimumVote final : public HeldOperation {
  public:
-  ~Vote() override = default;
+  ~MinimumVote() override = default;
   void cast(uint8_t value, std::chrono::milliseconds longest);
   uint8_t outcome() const noexcept { return value_; }
 
@@ -41,33 +41,33 @@ class Vote final : public HeldOperation {
 
 enum class Subject : uint32_t { kAddress = 0, kAccess = 1 };
 
-// The tag is one that no user's reaches. In each round in which a group forms its GPU side it is another one: a letter
-// that nobody has read in its round is never read.
+// The tag is one that no user's reaches. In each round in which a group forms its GPU side it is another one: a control
+// message that nobody has read in its round is never read.
 constexpr uint32_t tag_of(Subject subject, uint32_t round) noexcept {
   return 0x8000'0000 | round << 1 | static_cast<uint32_t>(subject);
 }
 
 // A point-to-point message, of at most an address's length.
-class Letter final : public HeldOperation {
+class ControlMessage final : public HeldOperation {
  public:
   class Reader {
    public:
-    // The letter has come, or never will (its status). On whichever thread drives; may start other operations.
-    virtual void on_letter(Letter& letter) noexcept = 0;
+    // The control message has come, or never will (its status). On whichever thread drives; may start other operations.
+    virtual void on_control_message(ControlMessage& message) noexcept = 0;
 
    protected:
     ~Reader() = default;
   };
 
-  ~Letter() override = default;
-  void address_to(int rank, uint32_t tag, std::span<const std::byte> content);
-  void expect_from(int rank, uint32_t tag, size_t num_bytes, Reader& reader);
+  ~ControlMessage() override = default;
+  void prepare_send(int rank, uint32_t tag, std::span<const std::byte> content);
+  void prepare_receive(int rank, uint32_t tag, size_t num_bytes, Reader& reader);
 
   Subject subject() const noexcept { return static_cast<Subject>(tag & 1); }
   std::span<const std::byte> content() const noexcept { return {content_.data(), num_bytes_}; }
 
  private:
-  void describe(int rank, uint32_t letter_tag, size_t num_bytes);
+  void describe(int rank, uint32_t message_tag, size_t num_bytes);
   void on_finished() noexcept override;
 
   std::array<std::byte, DeviceAddress::kNumBytes> content_{};

@@ -137,7 +137,7 @@ class DeviceGroup final : public Companion {
   Arena* arena_ = nullptr;            // none: this rank reaches nobody
   ArenaSlice slice_;                  // none without an arena
   Status without_slice_;              // why there is none
-  std::shared_ptr<PeerLinks> links_;  // beside the engine, which has its letters under way
+  std::shared_ptr<PeerLinks> links_;  // beside the engine, which has its control messages under way
 
   // A slice holds two teams: one for which all slices have room, and one for which the large ones have. Which one a
   // pair, or the whole group, uses follows from the smallest slice in it, so nobody's layout depends on what others

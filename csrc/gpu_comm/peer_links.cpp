@@ -44,10 +44,10 @@ void PeerLinks::send_addresses() {
       }
       continue;
     }
-    peer.address_in.expect_from(number, tag_of(Subject::kAddress, round_), encoded.size(), *this);
-    peer.access_in.expect_from(number, tag_of(Subject::kAccess, round_), sizeof(PeerAccess), *this);
-    peer.address_out.address_to(number, tag_of(Subject::kAddress, round_), encoded);
-    for (Letter* letter : {&peer.access_in, &peer.address_in, &peer.address_out}) start(*letter);
+    peer.address_in.prepare_receive(number, tag_of(Subject::kAddress, round_), encoded.size(), *this);
+    peer.access_in.prepare_receive(number, tag_of(Subject::kAccess, round_), sizeof(PeerAccess), *this);
+    peer.address_out.prepare_send(number, tag_of(Subject::kAddress, round_), encoded);
+    for (ControlMessage* message : {&peer.access_in, &peer.address_in, &peer.address_out}) start(*message);
   }
 }
 
@@ -56,14 +56,14 @@ void PeerLinks::start(HeldOperation& operation) {
   communicator_.start(operation);
 }
 
-void PeerLinks::on_letter(Letter& letter) noexcept {
-  if (letter.subject() != Subject::kAddress || !letter.status().ok() || !enter()) return;
-  answer(letter.peer, letter);
+void PeerLinks::on_control_message(ControlMessage& message) noexcept {
+  if (message.subject() != Subject::kAddress || !message.status().ok() || !enter()) return;
+  answer(message.peer, message);
   leave();
 }
 
 // Maps the peer's arena and tells it what came of that.
-void PeerLinks::answer(int peer, const Letter& address) {
+void PeerLinks::answer(int peer, const ControlMessage& address) {
   Result<PeerAccess> met = meet(peer, address);
   if (!met.ok()) {
     log::info("group '" + communicator_.name() + "': rank " + std::to_string(communicator_.rank()) +
@@ -72,14 +72,14 @@ void PeerLinks::answer(int peer, const Letter& address) {
     peers_[static_cast<size_t>(peer)]->obstacle = met.status().clone();
   }
   const PeerAccess access = met.ok() ? met.value() : PeerAccess::kNone;
-  Letter& letter = peers_[static_cast<size_t>(peer)]->access_out;
-  letter.address_to(peer, tag_of(Subject::kAccess, round_), std::as_bytes(std::span(&access, 1)));
-  start(letter);
+  ControlMessage& message = peers_[static_cast<size_t>(peer)]->access_out;
+  message.prepare_send(peer, tag_of(Subject::kAccess, round_), std::as_bytes(std::span(&access, 1)));
+  start(message);
 }
 
 // An address's pid means something only on this host, which the engine has had proven; the address only claims it.
-Result<PeerAccess> PeerLinks::meet(int peer, const Letter& letter) {
-  Result<DeviceAddress> address = DeviceAddress::decode(letter.content());
+Result<PeerAccess> PeerLinks::meet(int peer, const ControlMessage& message) {
+  Result<DeviceAddress> address = DeviceAddress::decode(message.content());
   if (!address.ok()) return std::move(address.status());
   if (!communicator_.shares_host(peer)) {
     return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
@@ -117,18 +117,18 @@ void PeerLinks::close() noexcept {
   left_.wait_for(lock, kLongestAnswer, [this] { return num_inside_ == 0; });
 }
 
-Status PeerLinks::await(Letter& letter, const Deadline& deadline) {
-  const std::string rank = "rank " + std::to_string(letter.peer);
-  if (!wait_attentively(communicator_, letter, deadline.time)) {
+Status PeerLinks::await(ControlMessage& message, const Deadline& deadline) {
+  const std::string rank = "rank " + std::to_string(message.peer);
+  if (!wait_attentively(communicator_, message, deadline.time)) {
     if (interrupts::are_pending()) return interrupts::interrupted();
-    const bool address = letter.subject() == Subject::kAddress;
+    const bool address = message.subject() == Subject::kAddress;
     return {ErrorCode::kTimeout,
             communicator_.signed_text(
                 "Timed out after " + std::to_string(deadline.timeout.count()) + " ms: " + rank +
                 (address ? " has not used a GPU in this group yet" : " has not mapped this GPU yet"))};
   }
-  if (letter.status().ok()) return Status();
-  return {letter.status().code(), "meeting the GPU of " + rank + ": " + letter.status().message()};
+  if (message.status().ok()) return Status();
+  return {message.status().code(), "meeting the GPU of " + rank + ": " + message.status().message()};
 }
 
 Result<PeerAccess> PeerLinks::agree(int peer, std::chrono::milliseconds timeout) {
@@ -205,7 +205,7 @@ std::vector<PeerSlice> PeerLinks::slice_owners() const {
 std::vector<PeerSlice> PeerLinks::slice_users() const {
   std::vector<PeerSlice> slice_users = slice_owners();
   std::erase_if(slice_users, [this](const PeerSlice& peer_slice) {
-    const Letter& answer = peers_[static_cast<size_t>(peer_slice.rank)]->access_in;
+    const ControlMessage& answer = peers_[static_cast<size_t>(peer_slice.rank)]->access_in;
     return answer.finished() && answer.status().ok() &&
            answer.content().front() == static_cast<std::byte>(PeerAccess::kNone);
   });

@@ -11,7 +11,7 @@
 // needs the peer to have formed its side, nothing else of it. So no order in which ranks ask for their links can make
 // them wait for each other.
 //
-// Shared by the group that opens it and the engine, which has letters under way. Any thread.
+// Shared by the group that opens it and the engine, which has control messages under way. Any thread.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ namespace axon {
 // What two ranks can use of each other's slices; on the wire. Of two that differ, the lesser holds.
 enum class PeerAccess : uint8_t { kNone, kSmall, kLarge };
 
-class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private Letter::Reader {
+class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private ControlMessage::Reader {
  public:
   // Without an arena (null) this rank reaches nobody, and tells them. `round`: how often the group has given its links
   // up before, the same on all ranks.
@@ -59,7 +59,7 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
 
  private:
   struct Peer {
-    Letter address_out, address_in, access_out, access_in;
+    ControlMessage address_out, address_in, access_out, access_in;
     PeerSlice peer_slice;                   // guarded by mutex_
     PeerAccess access = PeerAccess::kNone;  // as far as this rank is concerned; guarded by mutex_
     Status obstacle;                        // why that is kNone; guarded by mutex_
@@ -74,13 +74,13 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
   void send_addresses();
   void start(HeldOperation& operation);
 
-  void on_letter(Letter& letter) noexcept override;
-  void answer(int peer, const Letter& address);
-  Result<PeerAccess> meet(int peer, const Letter& letter);
+  void on_control_message(ControlMessage& message) noexcept override;
+  void answer(int peer, const ControlMessage& address);
+  Result<PeerAccess> meet(int peer, const ControlMessage& message);
   bool enter() noexcept;
   void leave() noexcept;
 
-  Status await(Letter& letter, const Deadline& deadline);
+  Status await(ControlMessage& message, const Deadline& deadline);
   Result<PeerAccess> vote(PeerAccess mine, std::chrono::milliseconds timeout);
   PeerAccess access_to(int peer) const;
 
@@ -91,14 +91,14 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none where a team cannot be so large
 
   InterruptibleMutex voting_;  // held while the ranks vote, once
-  Vote vote_;
+  MinimumVote vote_;
   bool has_cast_ = false;                    // guarded by voting_
   std::optional<Result<PeerAccess>> voted_;  // guarded by voting_
 
   mutable std::mutex mutex_;
   std::condition_variable left_;
   bool closed_ = false;  // guarded by mutex_
-  int num_inside_ = 0;   // threads that answer a letter; guarded by mutex_
+  int num_inside_ = 0;   // threads that answer a control message; guarded by mutex_
 };
 
 }  // namespace axon

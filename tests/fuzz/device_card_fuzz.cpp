@@ -1,5 +1,5 @@
-// Cards of GPUs, as letters bring them: one that is taken says exactly what its bytes say, and its slice is in its
-// arena.
+// Cards of GPUs, as control messages bring them: one that is taken says exactly what its bytes say, and its slice is in
+// its arena.
 #include "ipc/device_address.hpp"
 
 #include <algorithm>

@@ -142,7 +142,7 @@ Result<std::unique_ptr<Workspace>> Workspace::make(Communicator& communicator, c
     log::info("group '" + communicator.name() + "' has no workspace of " + std::to_string(wish.num_bytes >> 20) +
               " MiB: " + state.message());
   }
-  const auto vote = std::make_shared<Vote>();
+  const auto vote = std::make_shared<MinimumVote>();
   vote->cast(state.ok() ? 1 : 0, wish.timeout);
   AXON_TRY(complete(communicator, vote));
   workspace->shared_ = FileDescriptor();

@@ -87,7 +87,7 @@ TEST_F(PeerLinksTest, a_late_rank_is_met) {
 }
 
 // Rank 1 did not use its GPU in the first round: what it was told then holds no more.
-TEST_F(PeerLinksTest, a_round_reads_no_letters_of_an_earlier_one) {
+TEST_F(PeerLinksTest, a_round_reads_no_messages_of_an_earlier_one) {
   open(0);
   links[0]->close();
   open(1, 1);
@@ -162,8 +162,8 @@ TEST_F(PeerLinksTest, an_interrupt_ends_the_wait_for_another_thread) {
   EXPECT_LT(Clock::now() - began, 5s);
 }
 
-// What is under way keeps what it needs; the group's memory is freed with its last letter.
-TEST_F(PeerLinksTest, may_go_before_its_letters) {
+// What is under way keeps what it needs; the group's memory is freed with its last control message.
+TEST_F(PeerLinksTest, may_go_before_its_messages) {
   open_all();
   std::weak_ptr<PeerLinks> gone = links[0];
   links[0]->close();
