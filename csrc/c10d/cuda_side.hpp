@@ -34,7 +34,7 @@ namespace axon {
 class DeviceGroup;
 class Event;
 class Workspace;
-struct Meeting;
+struct StreamBarrier;
 
 struct GpuPath {
   bool by_kernels = false;     // else through host memory
@@ -84,7 +84,7 @@ class CudaSide {
   // Work of `later` from here on waits for all that `earlier` has now.
   void order(c10::Stream earlier, c10::Stream later);
   // A barrier of all ranks' streams. Throws if the group is broken.
-  void meet(const Meeting& meeting, c10::Stream stream);
+  void enqueue_barrier(const StreamBarrier& barrier, c10::Stream stream);
   // On the side stream and on the awaiting one, behind a barrier: Arrivals::tell(), await().
   void tell(const Workspace& workspace, int peer, int piece);
   void await(const Workspace& workspace, int piece);

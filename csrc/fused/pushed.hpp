@@ -7,7 +7,7 @@
 //   pushing stream         │ push to each peer, tell it │ copy for the caller
 //   awaiting stream        │ await ························· ┘ copy for the caller
 //
-// Behind the meeting, a kernel, nobody uses the workspaces any more. That data has come is told by words which streams
+// Behind the barrier, a kernel, nobody uses the workspaces any more. That data has come is told by words which streams
 // write and wait for: a kernel would find no room beside a product.
 #pragma once
 

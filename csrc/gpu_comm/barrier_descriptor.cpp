@@ -10,17 +10,17 @@ static uint64_t mix(uint64_t hash, uint64_t value) noexcept {
   return hash ^ (hash >> 32);
 }
 
-Announcement Announcement::of(uint64_t num_bytes, std::span<const int64_t> shared) noexcept {
+BarrierDescriptor BarrierDescriptor::of(uint64_t num_bytes, std::span<const int64_t> shared) noexcept {
   uint64_t hash = mix(shared.size(), num_bytes);
   for (const int64_t value : shared) hash = mix(hash, static_cast<uint64_t>(value));
   return {.num_mib = num_bytes >> 20, .digest = hash & kDigestMask};
 }
 
-Announcement Announcement::from_bits(uint64_t bits) noexcept {
+BarrierDescriptor BarrierDescriptor::from_bits(uint64_t bits) noexcept {
   return {.num_mib = bits >> kDigestBits, .digest = bits & kDigestMask};
 }
 
-uint64_t Announcement::bits() const noexcept {
+uint64_t BarrierDescriptor::bits() const noexcept {
   return uint64_t{num_mib} << kDigestBits | digest;
 }
 

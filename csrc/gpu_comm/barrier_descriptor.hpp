@@ -8,12 +8,12 @@
 
 namespace axon {
 
-struct Announcement {
+struct BarrierDescriptor {
   uint64_t num_mib : 21;  // for the reader of an error; the digest knows the bytes
   uint64_t digest : 24;
 
-  static Announcement of(uint64_t num_bytes, std::span<const int64_t> shared) noexcept;
-  static Announcement from_bits(uint64_t bits) noexcept;
+  static BarrierDescriptor of(uint64_t num_bytes, std::span<const int64_t> shared) noexcept;
+  static BarrierDescriptor from_bits(uint64_t bits) noexcept;
   uint64_t bits() const noexcept;
 };
 

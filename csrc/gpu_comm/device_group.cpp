@@ -203,14 +203,14 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside
   return Status();
 }
 
-Status DeviceGroup::meet(const Meeting& meeting, StreamView stream) {
+Status DeviceGroup::enqueue_barrier(const StreamBarrier& barrier, StreamView stream) {
   const std::lock_guard lock(mutex_);
   const PeerAccess access = access_of_all_.value_or(PeerAccess::kNone);
-  if (access == PeerAccess::kNone) return {ErrorCode::kInternal, "meet: not all ranks reach each other"};
-  const DeviceTeam team = team_for(access, meeting.timeout);
+  if (access == PeerAccess::kNone) return {ErrorCode::kInternal, "barrier: not all ranks reach each other"};
+  const DeviceTeam team = team_for(access, barrier.timeout);
   return launch_in_order(stream, [&] {
     return ll128_exchange(
-        team, {.operation = meeting.operation, .dtype = meeting.dtype, .announced = meeting.announcement.bits()},
+        team, {.operation = barrier.operation, .dtype = barrier.dtype, .barrier_bits = barrier.descriptor.bits()},
         stream);
   });
 }

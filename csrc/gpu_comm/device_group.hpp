@@ -45,10 +45,10 @@
 namespace axon {
 
 // What ranks are about to do that meet around data which they move themselves: all the same.
-struct Meeting {
+struct StreamBarrier {
   DeviceOperation operation{};
   DataType dtype{};
-  Announcement announcement{};
+  BarrierDescriptor descriptor{};
   std::chrono::milliseconds timeout{0};
 };
 
@@ -86,7 +86,7 @@ class DeviceGroup final : public Companion {
 
   // Enqueues a barrier of all ranks' streams, where has_all_links(): behind it a stream sees what the others held
   // before it, and they do not use any more what they used there.
-  Status meet(const Meeting& meeting, StreamView stream);
+  Status enqueue_barrier(const StreamBarrier& barrier, StreamView stream);
   // Their waits end once the group has failed.
   void watch(std::shared_ptr<Arrivals> arrivals);
   // Behind a meeting, on any stream that follows it: waits until all peers have told of the piece. The next meeting

@@ -23,8 +23,8 @@ static const char* name_of(DeviceOperation operation) noexcept {
 static std::string amount_of(const DeviceDescriptor& call) {
   const auto operation = static_cast<DeviceOperation>(call.operation);
   if (operation == DeviceOperation::kAllGatherMatmul || operation == DeviceOperation::kMatmulReduceScatter) {
-    const Announcement announced = Announcement::from_bits(call.num_bytes);
-    return std::to_string(announced.num_mib) + " MiB in all, digest of sizes " + std::to_string(announced.digest);
+    const BarrierDescriptor descriptor = BarrierDescriptor::from_bits(call.num_bytes);
+    return std::to_string(descriptor.num_mib) + " MiB in all, digest of sizes " + std::to_string(descriptor.digest);
   }
   return std::to_string(call.num_bytes / size_of(static_cast<DataType>(call.dtype))) + " elements";
 }

@@ -376,11 +376,11 @@ CudaSide::Memory CudaSide::memory() {
   return memory;
 }
 
-void CudaSide::meet(const Meeting& meeting, c10::Stream stream) {
+void CudaSide::enqueue_barrier(const StreamBarrier& barrier, c10::Stream stream) {
   const std::lock_guard lock(mutex_);
   check_health();
   note_use(stream);
-  check(group_->meet(meeting, view_of(stream)));
+  check(group_->enqueue_barrier(barrier, view_of(stream)));
   num_launched_.fetch_add(1, std::memory_order_relaxed);
 }
 

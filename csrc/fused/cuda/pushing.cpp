@@ -20,17 +20,17 @@ std::optional<Pushing> Pushing::open(AxonBackend& backend, at::Device device, co
   CudaSide& side = backend.cuda_side(device);
   const Workspace* workspace = side.workspace(plan.workspace_bytes, backend.timeout());
   if (workspace == nullptr) return std::nullopt;
-  const Meeting meeting{.operation = plan.operation,
-                        .dtype = to_data_type(plan.dtype),
-                        .announcement = Announcement::of(plan.num_bytes, plan.shared),
-                        .timeout = backend.timeout()};
-  return Pushing(side, workspace, meeting, backend.getRank());
+  const StreamBarrier barrier{.operation = plan.operation,
+                              .dtype = to_data_type(plan.dtype),
+                              .descriptor = BarrierDescriptor::of(plan.num_bytes, plan.shared),
+                              .timeout = backend.timeout()};
+  return Pushing(side, workspace, barrier, backend.getRank());
 }
 
-Pushing::Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank)
+Pushing::Pushing(CudaSide& side, const Workspace* workspace, const StreamBarrier& barrier, int rank)
     : side_(side),
       workspace_(workspace),
-      meeting_(meeting),
+      barrier_(barrier),
       rank_(rank),
       current_(side.current_stream()),
       pushing_(side.side_stream()),
@@ -47,7 +47,7 @@ Pushing::~Pushing() {
 }
 
 void Pushing::begin() {
-  side_.meet(meeting_, current_);
+  side_.enqueue_barrier(barrier_, current_);
   is_open_ = true;
   follow_current();
   side_.order(current_, awaiting_);

@@ -60,12 +60,12 @@ class Pushing {
   at::Tensor tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const;
 
  private:
-  Pushing(CudaSide& side, const Workspace* workspace, const Meeting& meeting, int rank);
+  Pushing(CudaSide& side, const Workspace* workspace, const StreamBarrier& barrier, int rank);
   static void copy(void* target, const at::Tensor& source, c10::Stream stream);
 
   CudaSide& side_;
   const Workspace* workspace_;
-  Meeting meeting_;
+  StreamBarrier barrier_;
   int rank_;
   c10::Stream current_;
   c10::Stream pushing_;

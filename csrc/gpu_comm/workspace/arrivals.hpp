@@ -1,7 +1,7 @@
 // That pieces of data which ranks push to each other by copies have come: told from stream to stream without a kernel,
 // which might find no room beside others.
 //
-//   AXON_TRY(group->meet(…));                                        // the words of the last round have been read
+//   AXON_TRY(group->enqueue_barrier(…));  // the words of the last round have been read
 //   copy_async(…); AXON_TRY(arrivals->tell(peer, piece, stream));    // to every peer
 //   AXON_TRY(arrivals->await(piece, stream));                        // behind it the pieces of all peers are here
 //

@@ -52,7 +52,7 @@ struct ExchangeCall {
   uint32_t sends_to = 0;                                // kPointToPoint: bit r: a message (maybe empty) goes to rank r
   uint32_t receives_from = 0;                           // kPointToPoint: bit r: a message comes from rank r
   // Of a barrier around data that moves in another way: in place of bytes, 45 bits which all ranks must agree on.
-  uint64_t announced = 0;
+  uint64_t barrier_bits = 0;
   Ll128Shape shape{};
   When when = When::kAlways;
 };

@@ -10,30 +10,30 @@
 namespace axon {
 namespace {
 
-TEST(Announcement, fits_a_descriptor) {
-  const Announcement announced = Announcement::of(uint64_t{1} << 40, std::array<int64_t, 2>{1, 2});
+TEST(BarrierDescriptor, fits_a_descriptor) {
+  const BarrierDescriptor announced = BarrierDescriptor::of(uint64_t{1} << 40, std::array<int64_t, 2>{1, 2});
   DeviceDescriptor descriptor{};
   descriptor.num_bytes = announced.bits();
-  const Announcement read = Announcement::from_bits(descriptor.num_bytes);
+  const BarrierDescriptor read = BarrierDescriptor::from_bits(descriptor.num_bytes);
   EXPECT_EQ(read.num_mib, uint64_t{1} << 20);
   EXPECT_EQ(read.digest, announced.digest);
 }
 
-TEST(Announcement, ranks_that_share_all_announce_the_same) {
+TEST(BarrierDescriptor, ranks_that_share_all_have_the_same_descriptor) {
   const std::array<int64_t, 3> shared{0, 8192, 16384};
-  EXPECT_EQ(Announcement::of(1 << 24, shared).bits(), Announcement::of(1 << 24, shared).bits());
+  EXPECT_EQ(BarrierDescriptor::of(1 << 24, shared).bits(), BarrierDescriptor::of(1 << 24, shared).bits());
 }
 
-TEST(Announcement, another_division_of_the_same_whole_differs) {
+TEST(BarrierDescriptor, another_division_of_the_same_whole_differs) {
   std::set<uint64_t> announced;
   for (int64_t first = 0; first < 64; ++first) {
-    announced.insert(Announcement::of(1 << 24, std::array<int64_t, 3>{0, first, 8192}).bits());
+    announced.insert(BarrierDescriptor::of(1 << 24, std::array<int64_t, 3>{0, first, 8192}).bits());
   }
   EXPECT_EQ(announced.size(), 64U);
 }
 
-TEST(Announcement, bytes_of_less_than_a_mebibyte_differ) {
-  EXPECT_NE(Announcement::of(1 << 24, {}).bits(), Announcement::of((1 << 24) + 2, {}).bits());
+TEST(BarrierDescriptor, bytes_of_less_than_a_mebibyte_differ) {
+  EXPECT_NE(BarrierDescriptor::of(1 << 24, {}).bits(), BarrierDescriptor::of((1 << 24) + 2, {}).bits());
 }
 
 }  // namespace

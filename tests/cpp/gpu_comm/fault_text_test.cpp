@@ -68,9 +68,9 @@ TEST(FaultText, a_mismatch_names_both_sides) {
 
 TEST(FaultText, products_are_told_apart_by_what_they_move_and_share) {
   const auto announced = [](uint64_t num_bytes, int64_t rows) {
-    return Announcement::of(num_bytes, std::array<int64_t, 2>{rows, 100}).bits();
+    return BarrierDescriptor::of(num_bytes, std::array<int64_t, 2>{rows, 100}).bits();
   };
-  const auto digest = [](uint64_t bits) { return std::to_string(Announcement::from_bits(bits).digest); };
+  const auto digest = [](uint64_t bits) { return std::to_string(BarrierDescriptor::from_bits(bits).digest); };
   const uint64_t mine = announced(uint64_t{32} << 20, 40), others = announced(uint64_t{32} << 20, 60);
   TeamControl control{};
   control.report.code = FaultCode::kMismatch;

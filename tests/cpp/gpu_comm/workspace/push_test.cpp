@@ -17,10 +17,10 @@ constexpr size_t kLength = 1 << 20;
 constexpr size_t kNumBytes = 4 * kLength;
 constexpr int kNumPieces = 4;
 
-Meeting meeting_of(size_t num_bytes) {
+StreamBarrier barrier_of(size_t num_bytes) {
   return {.operation = DeviceOperation::kAllGatherMatmul,
           .dtype = DataType::kInt32,
-          .announcement = Announcement::of(num_bytes, {})};
+          .descriptor = BarrierDescriptor::of(num_bytes, {})};
 }
 
 std::unique_ptr<Workspace> make_workspace(DeviceProcess& self, Party& party) {
@@ -57,7 +57,7 @@ TEST_P(DeviceGroupPushTest, what_all_ranks_have_told_of_is_there) {
     for (int round = 0; round < 20; ++round) {
       const Tensor own(contribution(self.rank(), kLength, round));
       const Tensor read(kLength * self.size());
-      require(party.group->meet(meeting_of(kNumBytes), self.stream()));
+      require(party.group->enqueue_barrier(barrier_of(kNumBytes), self.stream()));
       require(self.stream().record(begun));
       require(side.view().wait(begun));
       push(self, *workspace, own, side);
@@ -82,7 +82,7 @@ TEST_P(DeviceGroupPushTest, a_group_that_ends_lets_its_streams_go_on) {
     Party party = self.form("ending");
     meet_all(party);
     const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
-    require(party.group->meet(meeting_of(kNumBytes), self.stream()));
+    require(party.group->enqueue_barrier(barrier_of(kNumBytes), self.stream()));
     for (int again = 0; again < 3; ++again) {
       for (int piece = 0; piece < kNumPieces; ++piece)
         require(party.group->await(*workspace->arrivals(), piece, self.stream()));
@@ -102,7 +102,7 @@ TEST_P(DeviceGroupPushTest, ranks_that_meet_for_other_sizes_are_told_and_wait_fo
     Party party = self.form("unlike");
     meet_all(party);
     const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
-    require(party.group->meet(meeting_of(self.rank() == 0 ? 1 << 20 : 2 << 20), self.stream()));
+    require(party.group->enqueue_barrier(barrier_of(self.rank() == 0 ? 1 << 20 : 2 << 20), self.stream()));
     for (int piece = 0; piece < kNumPieces; ++piece)
       require(party.group->await(*workspace->arrivals(), piece, self.stream()));
     require(self.stream().synchronize());
