@@ -13,7 +13,7 @@ RowPartition::RowPartition(at::IntArrayRef sizes, int rank)
   std::partial_sum(sizes.begin(), sizes.end(), begins_.begin() + 1);
 }
 
-bool RowPartition::is_even() const noexcept {
+bool RowPartition::has_equal_rows() const noexcept {
   return most_rows() * static_cast<int64_t>(num_ranks()) == all().num_rows;
 }
 

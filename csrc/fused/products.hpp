@@ -30,7 +30,7 @@ class RowPartition {
   // Before the own rows, and behind them.
   std::array<RowRange, 2> others() const noexcept { return {between(0, rank_), between(rank_ + 1, num_ranks())}; }
   RowRange all() const noexcept { return between(0, num_ranks()); }
-  bool is_even() const noexcept;
+  bool has_equal_rows() const noexcept;
   int64_t most_rows() const noexcept;
   // Of each rank, then the end.
   const std::vector<int64_t>& begins() const noexcept { return begins_; }

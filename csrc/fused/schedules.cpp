@@ -23,7 +23,7 @@ TensorList split(const at::Tensor& tensor, const RowPartition& rows) {
 AxonBackend::WorkPtr gather(const AllGatherMatmul& call, at::Tensor own, at::Tensor all) {
   c10d::AllgatherOptions options;
   options.asyncOp = own.is_cpu();
-  if (call.rows.is_even()) return call.backend._allgather_base(all, own, options);
+  if (call.rows.has_equal_rows()) return call.backend._allgather_base(all, own, options);
   std::vector<TensorList> outputs{split(all, call.rows)};
   TensorList inputs{std::move(own)};
   return call.backend.allgather(outputs, inputs, options);
@@ -39,7 +39,7 @@ void reduce_scatter(const MatmulReduceScatter& call, at::Tensor& partial, at::Te
   c10d::ReduceScatterOptions options;
   options.reduceOp = call.reduction;
   options.asyncOp = false;
-  if (call.rows.is_even()) {
+  if (call.rows.has_equal_rows()) {
     call.backend._reduce_scatter_base(output, partial, options);
     return;
   }

@@ -23,7 +23,7 @@ static size_t bytes_of(const Buffers& buffers) noexcept {
 KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
   const CollectiveArguments& arguments = operation.arguments;
   const std::span<const Buffer> outputs = arguments.outputs;
-  const bool is_even =
+  const bool has_equal_counts =
       std::ranges::all_of(outputs, [&](const Buffer& output) { return output.num_bytes == outputs.front().num_bytes; });
   return {.kind = arguments.kind,
           .dtype = arguments.dtype,
@@ -32,7 +32,7 @@ KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
           .num_bytes = arguments.kind == OperationKind::kAllToAll
                            ? std::max(bytes_of(arguments.inputs), bytes_of(outputs))
                            : operation.num_elements * size_of(arguments.dtype),
-          .is_even = is_even};
+          .has_equal_counts = has_equal_counts};
 }
 
 namespace {

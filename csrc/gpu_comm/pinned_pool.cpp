@@ -16,32 +16,32 @@ PinnedPool& PinnedPool::current() {
   return (*pools)[current_device()];
 }
 
-std::optional<PinnedPool::Block> PinnedPool::find(size_t num_bytes) {
+std::optional<PinnedPool::Allocation> PinnedPool::find(size_t num_bytes) {
   const std::lock_guard lock(mutex_);
   const auto [first, last] = resting_.equal_range(num_bytes);
   const auto found =
       std::find_if(first, last, [](const auto& entry) { return entry.second.last_use.view().has_passed(); });
   if (found == last) return std::nullopt;
-  Block block = std::move(found->second);
+  Allocation allocation = std::move(found->second);
   resting_.erase(found);
-  return block;
+  return allocation;
 }
 
-Result<PinnedPool::Block> PinnedPool::take(size_t num_bytes) {
+Result<PinnedPool::Allocation> PinnedPool::take(size_t num_bytes) {
   const RelaxedCapture beside_captures;
-  const size_t rounded = std::bit_ceil(std::max(num_bytes, kSmallestBlock));
-  if (std::optional<Block> block = find(rounded)) return *std::move(block);
+  const size_t rounded = std::bit_ceil(std::max(num_bytes, kSmallestAllocation));
+  if (std::optional<Allocation> allocation = find(rounded)) return *std::move(allocation);
   Result<PinnedMemory> memory = PinnedMemory::allocate(rounded);
   if (!memory.ok()) return std::move(memory.status());
   Result<Event> event = Event::create_untimed();
   if (!event.ok()) return std::move(event.status());
-  return Block{std::move(memory).value(), rounded, std::move(event).value()};
+  return Allocation{std::move(memory).value(), rounded, std::move(event).value()};
 }
 
-void PinnedPool::give_back(Block block) {
+void PinnedPool::give_back(Allocation allocation) {
   const std::lock_guard lock(mutex_);
-  const size_t num_bytes = block.num_bytes;
-  resting_.emplace(num_bytes, std::move(block));
+  const size_t num_bytes = allocation.num_bytes;
+  resting_.emplace(num_bytes, std::move(allocation));
 }
 
 }  // namespace axon

@@ -13,28 +13,28 @@ namespace axon {
 
 class PinnedPool {
  public:
-  struct Block {
+  struct Allocation {
     PinnedMemory memory;
     size_t num_bytes;  // a power of two
-    Event last_use;    // to be recorded behind the last copy from or to the block
+    Event last_use;    // to be recorded behind the last copy from or to the allocation
   };
 
-  // The current device's, whose streams and events the blocks are used with.
+  // The current device's, whose streams and events the allocations are used with.
   static PinnedPool& current();
 
   // Any thread, like give_back(). Never waits: a host that is far ahead of its device pins more.
-  Result<Block> take(size_t num_bytes);
+  Result<Allocation> take(size_t num_bytes);
   // May be handed out again once `last_use` has passed.
-  void give_back(Block block);
+  void give_back(Allocation allocation);
 
  private:
-  static constexpr size_t kSmallestBlock = 4096;
+  static constexpr size_t kSmallestAllocation = 4096;
 
   // One of that size whose last use has passed.
-  std::optional<Block> find(size_t num_bytes);
+  std::optional<Allocation> find(size_t num_bytes);
 
   std::mutex mutex_;
-  std::multimap<size_t, Block> resting_;  // by size, those of one size by age; guarded by mutex_
+  std::multimap<size_t, Allocation> resting_;  // by size, those of one size by age; guarded by mutex_
 };
 
 }  // namespace axon

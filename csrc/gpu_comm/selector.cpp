@@ -75,7 +75,7 @@ bool is_able(Kernel kernel, const KernelQuery& query, const TeamLayout& layout) 
       return has_data && ll_two_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
     case Kernel::kLl: {
       const size_t input_bytes = query.num_bytes / static_cast<size_t>(query.num_ranks);
-      return has_data && query.is_even &&
+      return has_data && query.has_equal_counts &&
              ll_one_shot_region_packets(query.num_ranks, input_bytes) <= layout.region_packets;
     }
     default:

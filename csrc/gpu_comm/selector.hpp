@@ -36,7 +36,7 @@ struct KernelQuery {
   // all_to_all this rank's alone: some may choose LL128 while others try zero-copy, and fall back.
   size_t num_bytes = 0;
   // All_gather: every rank has as much. Others do not look at it.
-  bool is_even = true;
+  bool has_equal_counts = true;
 };
 
 // `layout` of the block that all ranks use.

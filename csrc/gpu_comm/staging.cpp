@@ -18,32 +18,32 @@ static Status copy(ConstBuffer source, std::byte* target, StreamView stream) {
   return copy_async(target, source.data, source.num_bytes, stream);
 }
 
-Result<Staging> Staging::open(const DeviceBlocks& blocks) {
+Result<Staging> Staging::open(const DeviceBuffers& buffers) {
   size_t num_bytes = kAlignment;
-  for (const ConstBuffer& input : blocks.inputs) num_bytes += aligned(input.num_bytes);
-  for (const Buffer& output : blocks.outputs) num_bytes += aligned(output.num_bytes);
+  for (const ConstBuffer& input : buffers.inputs) num_bytes += aligned(input.num_bytes);
+  for (const Buffer& output : buffers.outputs) num_bytes += aligned(output.num_bytes);
   PinnedPool& pool = PinnedPool::current();
-  Result<PinnedPool::Block> block = pool.take(num_bytes);
-  if (!block.ok()) return std::move(block.status());
-  return Staging(pool, std::move(block).value(), blocks);
+  Result<PinnedPool::Allocation> allocation = pool.take(num_bytes);
+  if (!allocation.ok()) return std::move(allocation.status());
+  return Staging(pool, std::move(allocation).value(), buffers);
 }
 
-Staging::Staging(PinnedPool& pool, PinnedPool::Block block, const DeviceBlocks& blocks)
-    : pool_(pool), block_(std::move(block)), device_(blocks) {
+Staging::Staging(PinnedPool& pool, PinnedPool::Allocation allocation, const DeviceBuffers& buffers)
+    : pool_(pool), allocation_(std::move(allocation)), device_(buffers) {
   static_assert(sizeof(Words) <= kAlignment);
-  new (block_.memory.data()) Words{};
-  std::byte* next = block_.memory.data() + kAlignment;
+  new (allocation_.memory.data()) Words{};
+  std::byte* next = allocation_.memory.data() + kAlignment;
   const auto place = [&next](size_t num_bytes) {
     std::byte* const data = next;
     next += aligned(num_bytes);
     return Buffer{.data = data, .num_bytes = num_bytes};
   };
-  for (const ConstBuffer& input : blocks.inputs) host_inputs_.push_back(place(input.num_bytes));
-  for (const Buffer& output : blocks.outputs) host_outputs_.push_back(place(output.num_bytes));
+  for (const ConstBuffer& input : buffers.inputs) host_inputs_.push_back(place(input.num_bytes));
+  for (const Buffer& output : buffers.outputs) host_outputs_.push_back(place(output.num_bytes));
 }
 
 Staging::~Staging() {
-  if (block_.memory.data() != nullptr) pool_.give_back(std::move(block_));
+  if (allocation_.memory.data() != nullptr) pool_.give_back(std::move(allocation_));
 }
 
 Status Staging::copy_in(StreamView stream) {
@@ -56,7 +56,7 @@ Status Staging::copy_in(StreamView stream) {
     }
   }
   AXON_TRY(write_word(stream, &words().gate, 1));
-  return stream.record(block_.last_use);  // copy_out() may never be called
+  return stream.record(allocation_.last_use);  // copy_out() may never be called
 }
 
 Status Staging::copy_out(StreamView stream) {
@@ -66,7 +66,7 @@ Status Staging::copy_out(StreamView stream) {
       AXON_TRY(copy(host_outputs_[i], device_.outputs[i].data, stream));
     }
   }
-  return stream.record(block_.last_use);
+  return stream.record(allocation_.last_use);
 }
 
 }  // namespace axon

@@ -1,4 +1,4 @@
-// CUDA blocks on their way through the host engine: for pairs of ranks, types and operations that no kernel serves.
+// CUDA buffers on their way through the host engine: for pairs of ranks, types and operations that no kernel serves.
 //
 //   AXON_TRY(staging.copy_in(stream));       // what is read, to pinned memory; then the gate opens
 //   operation.gate = &staging.gate();        // the host engine starts when the stream has come that far …
@@ -28,8 +28,8 @@ struct OutputAccess {
   bool written = true;
 };
 
-// The device blocks of an operation; borrowed until the Staging is gone.
-struct DeviceBlocks {
+// The device buffers of an operation; borrowed until the Staging is gone.
+struct DeviceBuffers {
   std::span<const ConstBuffer> inputs;
   std::span<const Buffer> outputs;
   OutputAccess access;
@@ -37,8 +37,8 @@ struct DeviceBlocks {
 
 class Staging {
  public:
-  // Takes pinned memory for copies of all blocks, which are on the current device.
-  static Result<Staging> open(const DeviceBlocks& blocks);
+  // Takes pinned memory for copies of all buffers, which are on the current device.
+  static Result<Staging> open(const DeviceBuffers& buffers);
   // Gives the memory back. By then the engine must have let go of it (Operation::on_released).
   ~Staging();
   Staging(Staging&&) noexcept = default;
@@ -59,12 +59,12 @@ class Staging {
     std::atomic<uint32_t> done;  // by the engine, for the stream
   };
 
-  Staging(PinnedPool& pool, PinnedPool::Block block, const DeviceBlocks& blocks);
-  Words& words() const noexcept { return *reinterpret_cast<Words*>(block_.memory.data()); }
+  Staging(PinnedPool& pool, PinnedPool::Allocation allocation, const DeviceBuffers& buffers);
+  Words& words() const noexcept { return *reinterpret_cast<Words*>(allocation_.memory.data()); }
 
   PinnedPool& pool_;
-  PinnedPool::Block block_;  // no memory after a move
-  DeviceBlocks device_;
+  PinnedPool::Allocation allocation_;  // no memory after a move
+  DeviceBuffers device_;
   std::vector<ConstBuffer> host_inputs_;
   std::vector<Buffer> host_outputs_;
 };

@@ -64,7 +64,7 @@ TEST(KernelSelector, only_equal_counts_are_gathered_by_ll) {
   const TeamLayout layout = layout_of(2, 15 * kMiB);
   KernelQuery query = all_gather(2, 64 * kKiB);
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl);
-  query.is_even = false;
+  query.has_equal_counts = false;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
 }
 
