@@ -86,8 +86,8 @@ class CudaSide {
   // A barrier of all ranks' streams. Throws if the group is broken.
   void enqueue_barrier(const StreamBarrier& barrier, c10::Stream stream);
   // On the side stream and on the awaiting one, behind a barrier: Arrivals::tell(), await().
-  void tell(const Workspace& workspace, int peer, int piece);
-  void await(const Workspace& workspace, int piece);
+  void tell(const Workspace& workspace, int peer, int tile);
+  void await(const Workspace& workspace, int tile);
   // A schedule has failed with its communication half done.
   void give_up() noexcept;
 

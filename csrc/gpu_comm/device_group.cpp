@@ -221,12 +221,12 @@ void DeviceGroup::watch(std::shared_ptr<Arrivals> arrivals) {
   watched_.push_back(std::move(arrivals));
 }
 
-Status DeviceGroup::await(const Arrivals& arrivals, int piece, StreamView stream) {
+Status DeviceGroup::await(const Arrivals& arrivals, int tile, StreamView stream) {
   const std::lock_guard lock(mutex_);
   const DeviceGuard guard(device_);
   const LaunchLedger::Launching launching = arena_->launches().launching();
   AXON_TRY(order_.note(stream));
-  AXON_TRY(arrivals.await(piece, stream));
+  AXON_TRY(arrivals.await(tile, stream));
   return arena_->launches().note(order_, stream);
 }
 

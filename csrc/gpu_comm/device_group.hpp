@@ -89,9 +89,9 @@ class DeviceGroup final : public Companion {
   Status enqueue_barrier(const StreamBarrier& barrier, StreamView stream);
   // Their waits end once the group has failed.
   void watch(std::shared_ptr<Arrivals> arrivals);
-  // Behind a meeting, on any stream that follows it: waits until all peers have told of the piece. The next meeting
+  // Behind a meeting, on any stream that follows it: waits until all peers have told of the tile. The next meeting
   // comes behind all these waits.
-  Status await(const Arrivals& arrivals, int piece, StreamView stream);
+  Status await(const Arrivals& arrivals, int tile, StreamView stream);
 
   // Whether CUDA graphs hold kernels of the group: they share it with the group, or with what it leaves behind.
   std::weak_ptr<void> graphs() const;

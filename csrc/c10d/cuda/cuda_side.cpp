@@ -404,13 +404,13 @@ void CudaSide::put_in_order(c10::Stream earlier, c10::Stream later) {
   check(view_of(later).wait(*passed_));
 }
 
-void CudaSide::tell(const Workspace& workspace, int peer, int piece) {
-  check(workspace.arrivals()->tell(peer, piece, view_of(own_stream_)));
+void CudaSide::tell(const Workspace& workspace, int peer, int tile) {
+  check(workspace.arrivals()->tell(peer, tile, view_of(own_stream_)));
 }
 
-void CudaSide::await(const Workspace& workspace, int piece) {
+void CudaSide::await(const Workspace& workspace, int tile) {
   const std::lock_guard lock(mutex_);
-  check(group_->await(*workspace.arrivals(), piece, view_of(*awaiting_stream_)));
+  check(group_->await(*workspace.arrivals(), tile, view_of(*awaiting_stream_)));
 }
 
 void CudaSide::give_up() noexcept {

@@ -22,11 +22,11 @@ size_t row_bytes(const at::Tensor& rows) {
   return static_cast<size_t>(rows.size(1)) * rows.element_size();
 }
 
-using Pieces = c10::SmallVector<RowRange, 2>;
+using RowTiles = c10::SmallVector<RowRange, 2>;
 
-// What a rank sends in pieces its peer awaits in the same ones. In a group of two there is one peer: a half is on its
-// way while the other is multiplied, unless halves would not fill the device. More pieces are slower products.
-Pieces cut(int64_t num_rows, size_t num_ranks) {
+// What a rank sends in tiles its peer awaits in the same ones. In a group of two there is one peer: a half is on its
+// way while the other is multiplied, unless halves would not fill the device. More tiles are slower products.
+RowTiles cut(int64_t num_rows, size_t num_ranks) {
   static constexpr int64_t kFewestRows = 1024, kRowsOfTile = 256;
   if (num_ranks > 2 || num_rows < kFewestRows) return {{.begin = 0, .num_rows = num_rows}};
   const int64_t half = num_rows / 2 / kRowsOfTile * kRowsOfTile;
@@ -94,11 +94,11 @@ void Scattering::push_partials() {
     partial = {.begin = partial.begin + partial.num_rows, .num_rows = block.num_rows};
     const size_t slot = rows_.rank() * slot_bytes(block);
     int number = 0;
-    for (const RowRange piece : cut(block.num_rows, rows_.num_ranks())) {
-      const at::Tensor part = slice_rows(partials_, piece.behind(partial.begin));
-      multiplier_.multiply(call_.x.slice(piece.behind(block.begin)), call_.weight, part);
+    for (const RowRange tile : cut(block.num_rows, rows_.num_ranks())) {
+      const at::Tensor part = slice_rows(partials_, tile.behind(partial.begin));
+      multiplier_.multiply(call_.x.slice(tile.behind(block.begin)), call_.weight, part);
       distance == 1 && number == 0 ? pushing_.begin() : pushing_.follow_current();
-      pushing_.push(peer, slot + static_cast<size_t>(piece.begin) * row_bytes(output_), part);
+      pushing_.push(peer, slot + static_cast<size_t>(tile.begin) * row_bytes(output_), part);
       pushing_.tell(peer, number++);
     }
   }
@@ -109,17 +109,17 @@ void Scattering::add_own() {
   const at::Tensor theirs = own_slot_of(1 - rows_.rank());
   const double factor = call_.reduction == c10d::ReduceOp::AVG ? 0.5 : 1;
   int number = 0;
-  for (const RowRange piece : cut(own.num_rows, rows_.num_ranks())) {
+  for (const RowRange tile : cut(own.num_rows, rows_.num_ranks())) {
     pushing_.await(number++);
-    multiplier_.multiply_and_add(call_.x.slice(piece.behind(own.begin)), call_.weight, slice_rows(theirs, piece),
-                                 factor, slice_rows(output_, piece));
+    multiplier_.multiply_and_add(call_.x.slice(tile.behind(own.begin)), call_.weight, slice_rows(theirs, tile), factor,
+                                 slice_rows(output_, tile));
   }
 }
 
 void Scattering::sum_all() {
   multiplier_.multiply(call_.x.slice(rows_.own()), call_.weight, own_slot_of(rows_.rank()));
-  const auto num_pieces = static_cast<int>(cut(rows_.own().num_rows, rows_.num_ranks()).size());
-  for (int piece = 0; piece < num_pieces; ++piece) pushing_.await(piece);
+  const auto num_tiles = static_cast<int>(cut(rows_.own().num_rows, rows_.num_ranks()).size());
+  for (int tile = 0; tile < num_tiles; ++tile) pushing_.await(tile);
   pushing_.reduce(slot_bytes(rows_.own()), to_reduction(call_.reduction, "matmul_reduce_scatter").reduction, output_);
 }
 

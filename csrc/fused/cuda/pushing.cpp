@@ -54,8 +54,8 @@ void Pushing::begin() {
   awaiting_is_ahead_ = true;
 }
 
-void Pushing::await(int piece) {
-  side_.await(*workspace_, piece);
+void Pushing::await(int tile) {
+  side_.await(*workspace_, tile);
   side_.order(awaiting_, current_);
   awaiting_is_ahead_ = false;
 }

@@ -40,11 +40,11 @@ class Pushing {
   void push(size_t peer, size_t offset, const at::Tensor& rows) {
     copy(workspace_->at(static_cast<int>(peer)) + offset, rows, pushing_);
   }
-  // Tells the peer that it has this piece of what it gets: each once.
-  void tell(size_t peer, int piece) { side_.tell(*workspace_, static_cast<int>(peer), piece); }
-  // The current stream goes on once this piece of all peers is in the workspace. On the host this comes behind the last
+  // Tells the peer that it has this tile of what it gets: each once.
+  void tell(size_t peer, int tile) { side_.tell(*workspace_, static_cast<int>(peer), tile); }
+  // The current stream goes on once this tile of all peers is in the workspace. On the host this comes behind the last
   // tell(), and behind what is to run meanwhile: with CUDA_DEVICE_MAX_CONNECTIONS=1 all streams may wait.
-  void await(int piece);
+  void await(int tile);
   // Beside the current stream: of what has been pushed, behind that, and of what has been awaited.
   void copy_pushed(const at::Tensor& rows, const at::Tensor& target) { copy(target.data_ptr(), rows, pushing_); }
   void copy_awaited(const at::Tensor& rows, const at::Tensor& target) {
@@ -69,7 +69,7 @@ class Pushing {
   int rank_;
   c10::Stream current_;
   c10::Stream pushing_;
-  c10::Stream awaiting_;            // of its own: pieces come while others are pushed
+  c10::Stream awaiting_;            // of its own: tiles come while others are pushed
   bool awaiting_is_ahead_ = false;  // has what the current stream does not wait for yet
   bool is_open_ = false;            // between begin() and join()
 };

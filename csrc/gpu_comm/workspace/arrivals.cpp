@@ -37,7 +37,7 @@ struct Arrivals::Retired {
 };
 
 Result<std::unique_ptr<Arrivals>> Arrivals::create(const Team& team) {
-  static_assert(kMaxTeamRanks * kMaxPieces * sizeof(uint32_t) <= SharedPage::kNumBytes);
+  static_assert(kMaxTeamRanks * kMaxTiles * sizeof(uint32_t) <= SharedPage::kNumBytes);
   AXON_TRY(WaitEnder::prepare());
   std::unique_ptr<Arrivals> arrivals(new Arrivals(team));
   AXON_TRY(arrivals->adopt(team.rank, SharedPage::create()));
@@ -70,20 +70,20 @@ Status Arrivals::adopt(int rank, Result<SharedPage> page) {
   return Status();
 }
 
-uint32_t* Arrivals::word(int receiver, int sender, int piece) const noexcept {
-  return reinterpret_cast<uint32_t*>(words_[index_of(receiver)]->on_device.data()) + index_of(sender, piece);
+uint32_t* Arrivals::word(int receiver, int sender, int tile) const noexcept {
+  return reinterpret_cast<uint32_t*>(words_[index_of(receiver)]->on_device.data()) + index_of(sender, tile);
 }
 
-Status Arrivals::tell(int peer, int piece, StreamView stream) const {
+Status Arrivals::tell(int peer, int tile, StreamView stream) const {
   const DeviceGuard guard(team_.device);
-  return set_word(stream, word(peer, team_.rank, piece));
+  return set_word(stream, word(peer, team_.rank, tile));
 }
 
-Status Arrivals::await(int piece, StreamView stream) const {
+Status Arrivals::await(int tile, StreamView stream) const {
   const DeviceGuard guard(team_.device);
   std::vector<uint32_t*> words;
   for (int peer = 0; peer < team_.num_ranks; ++peer) {
-    if (peer != team_.rank) words.push_back(word(team_.rank, peer, piece));
+    if (peer != team_.rank) words.push_back(word(team_.rank, peer, tile));
   }
   return take_words(stream, words);
 }

@@ -1,11 +1,11 @@
-// That pieces of data which ranks push to each other by copies have come: told from stream to stream without a kernel,
+// That tiles of data which ranks push to each other by copies have come: told from stream to stream without a kernel,
 // which might find no room beside others.
 //
 //   AXON_TRY(group->enqueue_barrier(…));  // the words of the last round have been read
-//   copy_async(…); AXON_TRY(arrivals->tell(peer, piece, stream));    // to every peer
-//   AXON_TRY(arrivals->await(piece, stream));                        // behind it the pieces of all peers are here
+//   copy_async(…); AXON_TRY(arrivals->tell(peer, tile, stream));    // to every peer
+//   AXON_TRY(arrivals->await(tile, stream));                        // behind it the tiles of all peers are here
 //
-// Between two meetings a rank tells every peer of each piece once, and awaits it once. The words are not counts but 0
+// Between two meetings a rank tells every peer of each tile once, and awaits it once. The words are not counts but 0
 // or positive, so graphs replay. Each rank has a page of them in the host's memory, which its peers map: so they can be
 // set without CUDA, too. Only that ends a wait for a peer that does not tell: give_up(), once the group has failed.
 #pragma once
@@ -23,7 +23,7 @@
 
 namespace axon {
 
-inline constexpr int kMaxPieces = 8;  // of what a stream pushes to a peer in one operation
+inline constexpr int kMaxTiles = 8;  // of what a stream pushes to a peer in one operation
 
 class Arrivals {
  public:
@@ -43,15 +43,15 @@ class Arrivals {
   int descriptor() const noexcept { return words_[index_of(team_.rank)]->page.descriptor().get(); }
   Status map(int peer, const FileDescriptor& words);
 
-  // Behind all that the stream holds. `piece` < kMaxPieces.
-  Status tell(int peer, int piece, StreamView stream) const;
-  Status await(int piece, StreamView stream) const;
+  // Behind all that the stream holds. `tile` < kMaxTiles.
+  Status tell(int peer, int tile, StreamView stream) const;
+  Status await(int tile, StreamView stream) const;
 
   // Ends all waits, and those that come later, within 10 ms each. Never blocks. Idempotent.
   void give_up() noexcept { ender_->begin(); }
 
  private:
-  // A rank's, by sender and piece: positive once the piece has been pushed to it, until its stream has seen that.
+  // A rank's, by sender and tile: positive once the tile has been pushed to it, until its stream has seen that.
   struct Words {
     SharedPage page;
     RegisteredMemory on_device;
@@ -60,8 +60,8 @@ class Arrivals {
 
   explicit Arrivals(const Team& team) : team_(team), words_(index_of(team.num_ranks)) {}
   static size_t index_of(int rank) noexcept { return static_cast<size_t>(rank); }
-  static size_t index_of(int sender, int piece) noexcept { return index_of(sender * kMaxPieces + piece); }
-  uint32_t* word(int receiver, int sender, int piece) const noexcept;
+  static size_t index_of(int sender, int tile) noexcept { return index_of(sender * kMaxTiles + tile); }
+  uint32_t* word(int receiver, int sender, int tile) const noexcept;
   Status adopt(int rank, Result<SharedPage> page);
 
   const Team team_;

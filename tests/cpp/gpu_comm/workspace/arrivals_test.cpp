@@ -29,7 +29,7 @@ class ArrivalsTest : public ::testing::Test {
     return require(Arrivals::create({.device = 0, .rank = rank, .num_ranks = 2}));
   }
 
-  void await(const Arrivals& arrivals, int piece) { require(arrivals.await(piece, *stream_)); }
+  void await(const Arrivals& arrivals, int tile) { require(arrivals.await(tile, *stream_)); }
 
   bool has_passed() {
     require(stream_->view().record(*passed_));
@@ -41,7 +41,7 @@ class ArrivalsTest : public ::testing::Test {
 };
 
 // The peer's words are registered while a stream waits: that must not wait for the device.
-TEST_F(ArrivalsTest, a_stream_waits_until_the_peer_has_told_of_the_piece) {
+TEST_F(ArrivalsTest, a_stream_waits_until_the_peer_has_told_of_the_tile) {
   const std::unique_ptr<Arrivals> mine = create(0);
   await(*mine, 2);
   const std::unique_ptr<Arrivals> theirs = create(1);
@@ -63,7 +63,7 @@ TEST_F(ArrivalsTest, a_stream_waits_until_the_peer_has_told_of_the_piece) {
 TEST_F(ArrivalsTest, giving_up_ends_the_waits_that_are_queued_and_those_that_come) {
   const std::unique_ptr<Arrivals> arrivals = create(1);
   for (int again = 0; again < 3; ++again) {
-    for (int piece = 0; piece < kMaxPieces; ++piece) await(*arrivals, piece);
+    for (int tile = 0; tile < kMaxTiles; ++tile) await(*arrivals, tile);
   }
   EXPECT_FALSE(has_passed());
   arrivals->give_up();

@@ -15,7 +15,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupPushTest,
 
 constexpr size_t kLength = 1 << 20;
 constexpr size_t kNumBytes = 4 * kLength;
-constexpr int kNumPieces = 4;
+constexpr int kNumTiles = 4;
 
 StreamBarrier barrier_of(size_t num_bytes) {
   return {.operation = DeviceOperation::kAllGatherMatmul,
@@ -32,15 +32,15 @@ std::unique_ptr<Workspace> make_workspace(DeviceProcess& self, Party& party) {
   return made;
 }
 
-// Pushes `data` to the own place in every workspace, piece by piece.
+// Pushes `data` to the own place in every workspace, tile by tile.
 void push(DeviceProcess& self, const Workspace& workspace, const Tensor& data, StreamView stream) {
-  constexpr size_t kPieceBytes = kNumBytes / kNumPieces;
+  constexpr size_t kPieceBytes = kNumBytes / kNumTiles;
   const size_t own_place = kNumBytes * static_cast<size_t>(self.rank());
-  for (int piece = 0; piece < kNumPieces; ++piece) {
-    const size_t begin = kPieceBytes * static_cast<size_t>(piece);
+  for (int tile = 0; tile < kNumTiles; ++tile) {
+    const size_t begin = kPieceBytes * static_cast<size_t>(tile);
     for (int peer = 0; peer < self.size(); ++peer) {
       require(copy_async(workspace.at(peer) + own_place + begin, data.data() + begin, kPieceBytes, stream));
-      if (peer != self.rank()) require(workspace.arrivals()->tell(peer, piece, stream));
+      if (peer != self.rank()) require(workspace.arrivals()->tell(peer, tile, stream));
     }
   }
 }
@@ -61,7 +61,7 @@ TEST_P(DeviceGroupPushTest, what_all_ranks_have_told_of_is_there) {
       require(self.stream().record(begun));
       require(side.view().wait(begun));
       push(self, *workspace, own, side);
-      for (int piece = 0; piece < kNumPieces; ++piece) require(party.group->await(*workspace->arrivals(), piece, side));
+      for (int tile = 0; tile < kNumTiles; ++tile) require(party.group->await(*workspace->arrivals(), tile, side));
       require(side.view().record(ended));
       require(self.stream().wait(ended));
       require(copy_async(read.data(), workspace->at(self.rank()), read.num_bytes(), self.stream()));
@@ -84,8 +84,8 @@ TEST_P(DeviceGroupPushTest, a_group_that_ends_lets_its_streams_go_on) {
     const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
     require(party.group->enqueue_barrier(barrier_of(kNumBytes), self.stream()));
     for (int again = 0; again < 3; ++again) {
-      for (int piece = 0; piece < kNumPieces; ++piece)
-        require(party.group->await(*workspace->arrivals(), piece, self.stream()));
+      for (int tile = 0; tile < kNumTiles; ++tile)
+        require(party.group->await(*workspace->arrivals(), tile, self.stream()));
     }
     const Event passed = require(Event::create_untimed());
     require(self.stream().record(passed));
@@ -103,8 +103,8 @@ TEST_P(DeviceGroupPushTest, ranks_that_meet_for_other_sizes_are_told_and_wait_fo
     meet_all(party);
     const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
     require(party.group->enqueue_barrier(barrier_of(self.rank() == 0 ? 1 << 20 : 2 << 20), self.stream()));
-    for (int piece = 0; piece < kNumPieces; ++piece)
-      require(party.group->await(*workspace->arrivals(), piece, self.stream()));
+    for (int tile = 0; tile < kNumTiles; ++tile)
+      require(party.group->await(*workspace->arrivals(), tile, self.stream()));
     require(self.stream().synchronize());
     const Status fault = party.group->fault();
     ASSERT_FALSE(fault.ok());
