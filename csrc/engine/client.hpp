@@ -1,11 +1,11 @@
 // What opens on the engine beside process groups: it gets a turn in each round, and hears what happens to peers.
 //
-//   engine.enter(door);                              // from here on it is asked and told
+//   engine.enter(client);                            // from here on it is asked and told
 //   engine.submit(item);                             // any thread: item.begin() by the holder, soon
 //   engine.post(item);                               // holder: item.deliver() once the token is released
 //   engine.watch(item, word);                        // holder: item.on_opened() once a device has written the word
 //   engine.exclusively([&] { … });                   // any thread: as holder of the token
-//   and once it is through, its tick() says so: a door leaves by itself.
+//   and once it is through, its tick() says so: a client leaves by itself.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace axon {
 
-// One of a door's things on its way to the holder of the token, or back. In one of both queues at a time.
+// One of a client's things on its way to the holder of the token, or back. In one of both queues at a time.
 class Submission : public Deliverable {
  public:
   // By the holder of the token.
@@ -47,9 +47,9 @@ class Gated : public ListNode<Gated> {
 };
 
 // Everything here is called by the holder of the token.
-class Door {
+class Client {
  public:
-  // Looks after deadlines; every few milliseconds at the most. False: the door leaves, and may be gone by then.
+  // Looks after deadlines; every few milliseconds at the most. False: the client leaves, and may be gone by then.
   virtual bool tick(Clock::time_point now) noexcept = 0;
   // Whether it waits for anything from the network.
   virtual bool has_running() const noexcept = 0;
@@ -58,11 +58,11 @@ class Door {
   virtual void on_peer_lost(PeerId peer, const std::string& reason) noexcept = 0;
   // Nothing can be sent or received any more; what moves still moves until the transport is gone.
   virtual void on_shut_down() noexcept = 0;
-  // And nothing moves: the door has left, and may be gone by its return.
+  // And nothing moves: the client has left, and may be gone by its return.
   virtual void on_transport_gone() noexcept = 0;
 
  protected:
-  ~Door() = default;
+  ~Client() = default;
 };
 
 }  // namespace axon

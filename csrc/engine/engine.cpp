@@ -150,11 +150,11 @@ Result<PeerId> Engine::meet_unchecked(const PeerCard& card) {
   return peer;
 }
 
-Status Engine::enter(Door& door) {
+Status Engine::enter(Client& client) {
   return progress_->exclusively([&]() -> Status {
     if (shut_down_) return {ErrorCode::kAborted, "torch_axon has been shut down in this process"};
     if (!deafness_.ok()) return deafness_.clone();
-    doors_.push_back(&door);
+    clients_.push_back(&client);
     return Status();
   });
 }
@@ -339,7 +339,7 @@ void Engine::deliver(Deliverable* chain) noexcept {
 
 bool Engine::has_running() const noexcept {
   const auto is_asking = [](const Communicator* communicator) { return communicator->is_asking(); };
-  return num_running_ != 0 || std::ranges::any_of(doors_, &Door::has_running) ||
+  return num_running_ != 0 || std::ranges::any_of(clients_, &Client::has_running) ||
          std::ranges::any_of(communicators_, is_asking);
 }
 
@@ -347,7 +347,7 @@ void Engine::tick(Clock::time_point now) noexcept {
   if (now < next_tick_ || shut_down_) return;
   next_tick_ = now + kTickInterval;
   for (Communicator* communicator : communicators_) communicator->tick(now);
-  std::erase_if(doors_, [now](Door* door) { return !door->tick(now); });
+  std::erase_if(clients_, [now](Client* client) { return !client->tick(now); });
   messenger_.run_ready();
   finish_over();
   release_rested();
@@ -414,7 +414,7 @@ void Engine::lose(PeerId peer, std::string reason) noexcept {
   peers_[peer].loss = std::move(reason);
   if (is_neighbour(peer) && --num_neighbours_ < num_cores()) progress_->thin_out();
   for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
-  for (Door* door : doors_) door->on_peer_lost(peer, peers_[peer].loss);
+  for (Client* client : clients_) client->on_peer_lost(peer, peers_[peer].loss);
 }
 
 Status Engine::forked() {
@@ -429,7 +429,7 @@ void Engine::shut_down() noexcept {
   const bool first = progress_->exclusively([&] {
     if (shut_down_) return false;
     for (Communicator* communicator : communicators_) communicator->abort_quietly("the process shuts torch_axon down");
-    for (Door* door : doors_) door->on_shut_down();
+    for (Client* client : clients_) client->on_shut_down();
     settle();
     shut_down_ = true;
     return true;
@@ -451,7 +451,7 @@ void Engine::shut_down() noexcept {
       operation->released_ = true;
       post(*operation);
     }
-    for (Door* door : std::exchange(doors_, {})) door->on_transport_gone();
+    for (Client* client : std::exchange(clients_, {})) client->on_transport_gone();
   });
   doorbell_.close();
   has_ended_.store(true, std::memory_order_release);
@@ -462,7 +462,7 @@ bool Engine::is_used() noexcept {
   return progress_->exclusively([this] {
     settle();
     const auto is_over = [](const Communicator* communicator) { return communicator->is_over(); };
-    return !std::ranges::all_of(communicators_, is_over) || !std::ranges::all_of(doors_, &Door::is_closed);
+    return !std::ranges::all_of(communicators_, is_over) || !std::ranges::all_of(clients_, &Client::is_closed);
   });
 }
 

@@ -1,4 +1,4 @@
-// The one engine of a process: transport, peers and progress, shared by all groups and all doors.
+// The one engine of a process: transport, peers and progress, shared by all groups and all clients.
 //
 //   Engine& engine = Engine::instance();       // starts it; throws std::runtime_error when the transport cannot start
 //   const OwnCard own = engine.make_card();    // exchange own.card() through a store …
@@ -48,11 +48,11 @@ class Engine final : private ControlHandler, private Driver {
   Engine& operator=(const Engine&) = delete;
 
   static Engine& instance();
-  // The same, for a caller that is going to form a group or to open a door.
+  // The same, for a caller that is going to form a group or to open a client.
   static EngineHold hold_instance();
   // Ends the process's engine, if it has one. For exit.
   static void shut_down_instance() noexcept;
-  // Ends it if no group and no door uses it. For the moment before a fork: the child can start an engine then, which
+  // Ends it if no group and no client uses it. For the moment before a fork: the child can start an engine then, which
   // UCX does not allow as long as the parent's lives. Does nothing in a callback of the engine's. Without Python's
   // lock.
   static void end_unused_instance() noexcept;
@@ -66,8 +66,8 @@ class Engine final : private ControlHandler, private Driver {
   // Whether a group of this size may be formed: see check_room(). Before its card is made, which lets others connect.
   Status check_room_for_group(size_t num_ranks);
 
-  // For doors beside process groups, see engine/client.hpp. Fails once the engine is shut down.
-  Status enter(Door& door);
+  // For clients beside process groups, see engine/client.hpp. Fails once the engine is shut down.
+  Status enter(Client& client);
   void submit(Submission& item) noexcept;
   // The same, but from within a deliver() the item is left to whoever delivers: what is submitted in answer to what has
   // come does not nest, however much comes meanwhile.
@@ -192,7 +192,7 @@ class Engine final : private ControlHandler, private Driver {
   std::vector<Peer> peers_;  // by PeerId
   std::map<ProcessId, PeerId> peer_of_;
   std::vector<Communicator*> communicators_;
-  std::vector<Door*> doors_;
+  std::vector<Client*> clients_;
 
   Submissions submitted_;              // by any thread, taken by the holder
   std::vector<Operation*> gated_;      // begun, in order, waiting for their inputs

@@ -1,6 +1,6 @@
 // One call of a user: a collective, a send or a receive, from its start until nothing of it moves any more.
 //
-// A door derives from it, fills in the public fields, and hands it to Communicator::start. From then on the engine
+// A client derives from it, fills in the public fields, and hands it to Communicator::start. From then on the engine
 // reads the fields and refers to the object until on_released(), which is the engine's last touch. Memory that the
 // arguments point to lives as long.
 //
@@ -31,7 +31,7 @@ class Communicator;
 
 class Operation : public ListNode<Operation>, private Submission {
  public:
-  // Filled in by the door. The spans in `arguments` and the strings are borrowed until on_released().
+  // Filled in by the client. The spans in `arguments` and the strings are borrowed until on_released().
   CollectiveArguments arguments;  // point to point: kind = kPointToPoint, inputs[0] (send) or outputs[0] (receive)
   Direction direction = Direction::kCollective;
   int peer = -1;     // point to point: the other rank; −1 receives from anyone

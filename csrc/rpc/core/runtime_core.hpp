@@ -1,4 +1,4 @@
-// What a runtime consists of beside its sockets: functions, connections, and the invocations under way. A door of the
+// What a runtime consists of beside its sockets: functions, connections, and the invocations under way. A client of the
 // engine, for as long as anything of it moves; everything private belongs to the holder of the progress token.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Function {
   Handler ask;
 };
 
-class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, public Door {
+class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, public Client {
  public:
   RuntimeCore(Engine& engine, RuntimeOptions options);
   ~RuntimeCore();
@@ -66,7 +66,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   friend class Connection;
   friend class Invocation;
 
-  // Door
+  // Client
   bool tick(Clock::time_point now) noexcept override;
   bool has_running() const noexcept override;
   bool is_closed() const noexcept override { return closed_; }
@@ -78,7 +78,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   Invocation& take_invocation() noexcept;
   void recycle(Invocation& invocation) noexcept;
   void hold(Invocation& invocation) noexcept;
-  // Once it is no door any more and nobody holds an invocation, what has kept it.
+  // Once it is no client any more and nobody holds an invocation, what has kept it.
   std::shared_ptr<RuntimeCore> keeper_if_through() noexcept;
   // Null: there is none of this name.
   const Function* find(std::string_view name) noexcept;
@@ -104,9 +104,9 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   const RuntimeOptions options_;
   size_t num_early_bytes_ = 0;
   const Inbound::Limits limits_;
-  std::shared_ptr<RuntimeCore> self_;               // while it is a door of the engine's, or users hold invocations
+  std::shared_ptr<RuntimeCore> self_;               // while it is a client of the engine's, or users hold invocations
   size_t num_held_ = 0;                             // such invocations
-  bool has_left_ = false;                           // it is no door any more
+  bool has_left_ = false;                           // it is no client any more
   Functions functions_;                             // none is taken out
   Functions::value_type* latest_called_ = nullptr;  // of these: the next call is often of the same
   Function fallback_;

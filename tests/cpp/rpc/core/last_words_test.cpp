@@ -38,7 +38,7 @@ struct LastWords {
 
   // As the client's engine does, at another time.
   void tick(Clock::time_point now) {
-    pair.client_engine().exclusively([&] { EXPECT_TRUE(static_cast<Door&>(*pair.client).tick(now)); });
+    pair.client_engine().exclusively([&] { EXPECT_TRUE(static_cast<Client&>(*pair.client).tick(now)); });
   }
 
   std::atomic<Invocation*> held{nullptr};
