@@ -48,11 +48,11 @@ static void require_path(Communicator& communicator, RingUse use) {
 
 static void run(RingUse use, int num_calls) {
   const std::array engines{make_engine(use), make_engine(use)};
-  const std::array own{engines[0]->make_card(), engines[1]->make_card()};
-  const std::vector<PeerCard> cards{own[0].card(), own[1].card()};
+  const std::array own{engines[0]->make_address(), engines[1]->make_address()};
+  const std::vector<PeerAddress> addresses{own[0].address(), own[1].address()};
   std::array<std::unique_ptr<Communicator>, 2> ranks;
   for (int rank = 0; rank < 2; ++rank) {
-    ranks[rank] = std::move(engines[rank]->form({.name = "path", .rank = rank, .cards = cards})).value();
+    ranks[rank] = std::move(engines[rank]->form({.name = "path", .rank = rank, .addresses = addresses})).value();
   }
   for (int call = 0; call < num_calls; ++call) {
     AllReduce here;

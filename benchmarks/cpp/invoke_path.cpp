@@ -21,21 +21,21 @@ constexpr int kNumWarm = 20;  // not counted by calls; connections are made mean
 struct End {
   explicit End(const char* name)
       : engine(make_engine(RingUse::kAlways)),
-        card(engine->make_card()),
+        own_address(engine->make_address()),
         core(std::make_shared<RuntimeCore>(*engine, RuntimeOptions{.name = name})) {
     require(core->open().ok(), "the runtime cannot be opened");
   }
   void meet(const End& other) {
     Identity identity{.name = "other",
                       .incarnation = 1,
-                      .card = other.card.card(),
-                      .peer_key = other.card.card().key,
-                      .own_key = card.card().key};
+                      .address = other.own_address.address(),
+                      .peer_key = other.own_address.address().key,
+                      .own_key = own_address.address().key};
     connection = core->admit(std::move(identity)).value();
   }
 
   std::unique_ptr<Engine> engine;
-  OwnCard card;
+  OwnAddress own_address;
   std::shared_ptr<RuntimeCore> core;
   std::shared_ptr<Connection> connection;
 };

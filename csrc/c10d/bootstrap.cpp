@@ -19,7 +19,7 @@ std::shared_ptr<Communicator> join(c10d::Store& store, const Membership& members
   }
   Rendezvous rendezvous(store, membership, engine);
   Result<std::unique_ptr<Communicator>> formed =
-      engine.form({.name = membership.group, .rank = membership.rank, .cards = rendezvous.meet()});
+      engine.form({.name = membership.group, .rank = membership.rank, .addresses = rendezvous.meet()});
   if (!formed.ok()) throw_failure(formed.status());
   return std::move(formed).value();
 }

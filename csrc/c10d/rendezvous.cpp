@@ -34,13 +34,13 @@ Rendezvous::Rendezvous(c10d::Store& store, const Membership& membership, Engine&
       deadline_(std::chrono::steady_clock::now() +
                 std::min<std::chrono::milliseconds>(membership.timeout, kLongestTimeout)) {}
 
-std::vector<PeerCard> Rendezvous::meet() {
+std::vector<PeerAddress> Rendezvous::meet() {
   const c10d::StoreTimeoutGuard timeout(store_, membership_.timeout);
   try {
     return membership_.rank == 0 ? lead() : follow();
   } catch (const std::exception&) {
     const std::string absent = time_left() > 10ms ? "" : absentees();
-    if (round_ != 0 && membership_.rank != 0) forget(card_key(round_, membership_.rank));
+    if (round_ != 0 && membership_.rank != 0) forget(address_key(round_, membership_.rank));
     if (absent.empty()) throw;
     throw_failure(Status(ErrorCode::kTimeout, "[rank " + std::to_string(membership_.rank) + " of group '" +
                                                   membership_.group + "'] init_process_group: Timed out after " +
@@ -49,41 +49,41 @@ std::vector<PeerCard> Rendezvous::meet() {
   }
 }
 
-std::vector<PeerCard> Rendezvous::lead() {
-  own_.reset(new OwnCard(engine_.make_card()));
-  if (membership_.size == 1) return {own_->card()};
+std::vector<PeerAddress> Rendezvous::lead() {
+  own_.reset(new OwnAddress(engine_.make_address()));
+  if (membership_.size == 1) return {own_->address()};
   open_next_round();
   end_unfinished_rounds();
   if (latest_group_ > 0) store_.set(next_key(latest_group_), std::to_string(round_));
-  std::vector<Blob> cards;
+  std::vector<Blob> addresses;
   for (std::chrono::milliseconds limit = kShortRound;; limit *= 2) {
-    cards = read_cards();
+    addresses = read_addresses();
     const bool was_short = std::chrono::steady_clock::now() - opened_at_ <= limit;
     if (was_short || time_left() < limit) break;
     const int64_t long_round = round_;
     open_next_round();
     move_all_from(long_round);
   }
-  const Blob end = encode_group(cards);
+  const Blob end = encode_group(addresses);
   store_.set(end_key(round_), end);
   if (latest_group_ > 0) forget(next_key(latest_group_));
   for (int64_t round = std::max<int64_t>(latest_group_, 1); round < round_; ++round) forget(end_key(round));
-  return decode(end).cards;
+  return decode(end).addresses;
 }
 
-std::vector<PeerCard> Rendezvous::follow() {
+std::vector<PeerAddress> Rendezvous::follow() {
   round_ = get_number(prefix_ + "round");
   while (true) {
-    own_.reset(new OwnCard(engine_.make_card()));
-    store_.set(card_key(round_, membership_.rank), own_->card().encode());
+    own_.reset(new OwnAddress(engine_.make_address()));
+    store_.set(address_key(round_, membership_.rank), own_->address().encode());
     End end = decode(get(end_key(round_)));
     if (end.next_round != 0) {
       round_ = end.next_round;
     } else if (is_member(end)) {
       sweep(end.latest_group + 1);
-      return std::move(end.cards);
+      return std::move(end.addresses);
     } else {  // it had ended before this rank came
-      forget(card_key(round_, membership_.rank));
+      forget(address_key(round_, membership_.rank));
       const int64_t ended = std::exchange(round_, 0);  // it takes part in none until rank 0 opens another one
       round_ = get_number(next_key(ended));
     }
@@ -112,27 +112,28 @@ void Rendezvous::move_all_from(int64_t first_round) {
   for (int64_t round = first_round; round < round_; ++round) store_.set(end_key(round), encode_move());
 }
 
-std::vector<Rendezvous::Blob> Rendezvous::read_cards() {
+std::vector<Rendezvous::Blob> Rendezvous::read_addresses() {
   std::vector<std::string> keys;
-  for (int rank = 1; rank < membership_.size; ++rank) keys.push_back(card_key(round_, rank));
-  std::vector<Blob> cards;
+  for (int rank = 1; rank < membership_.size; ++rank) keys.push_back(address_key(round_, rank));
+  std::vector<Blob> addresses;
   if (store_.hasExtendedApi()) {
     store_.setTimeout(time_left());
-    cards = store_.multiGet(keys);
+    addresses = store_.multiGet(keys);
   } else {
     for (const std::string& each : keys) get(each);  // until all are there: some may be replaced meanwhile
-    for (const std::string& each : keys) cards.push_back(get(each));
+    for (const std::string& each : keys) addresses.push_back(get(each));
   }
-  cards.insert(cards.begin(), own_->card().encode());
-  return cards;
+  addresses.insert(addresses.begin(), own_->address().encode());
+  return addresses;
 }
 
 bool Rendezvous::is_member(const End& end) const {
   const auto rank = static_cast<size_t>(membership_.rank);
-  return end.cards.size() == static_cast<size_t>(membership_.size) && end.cards[rank].key == own_->card().key;
+  return end.addresses.size() == static_cast<size_t>(membership_.size) &&
+         end.addresses[rank].key == own_->address().key;
 }
 
-// Numbers of eight bytes in the order of this machine, as in the cards.
+// Numbers of eight bytes in the order of this machine, as in the addresses.
 static void append(std::vector<uint8_t>& blob, uint64_t number) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(&number);
   blob.insert(blob.end(), bytes, bytes + sizeof number);
@@ -153,15 +154,15 @@ Rendezvous::Blob Rendezvous::encode_move() const {
   return blob;
 }
 
-Rendezvous::Blob Rendezvous::encode_group(const std::vector<Blob>& cards) const {
+Rendezvous::Blob Rendezvous::encode_group(const std::vector<Blob>& addresses) const {
   Blob blob{kGroup};
   append(blob, static_cast<uint64_t>(latest_group_));
-  for (const Blob& card : cards) {
-    append(blob, card.size());
-    blob.insert(blob.end(), card.begin(), card.end());
+  for (const Blob& peer_address : addresses) {
+    append(blob, peer_address.size());
+    blob.insert(blob.end(), peer_address.begin(), peer_address.end());
   }
   if (blob.size() >= kLargestValue) {
-    throw_failure(Status(ErrorCode::kResourceExhausted, "the addresses of " + std::to_string(cards.size()) +
+    throw_failure(Status(ErrorCode::kResourceExhausted, "the addresses of " + std::to_string(addresses.size()) +
                                                             " ranks take " + std::to_string(blob.size()) +
                                                             " bytes; a value of the store holds at most " +
                                                             std::to_string(kLargestValue) + ": make smaller groups"));
@@ -169,11 +170,11 @@ Rendezvous::Blob Rendezvous::encode_group(const std::vector<Blob>& cards) const 
   return blob;
 }
 
-PeerCard Rendezvous::decode_card(size_t rank, const Blob& blob) {
-  Result<PeerCard> card = PeerCard::decode(blob);
-  if (card.ok()) return std::move(card).value();
-  throw_failure(Status(ErrorCode::kTransport,
-                       "the card of rank " + std::to_string(rank) + " cannot be read: " + card.status().message()));
+PeerAddress Rendezvous::decode_address(size_t rank, const Blob& blob) {
+  Result<PeerAddress> peer_address = PeerAddress::decode(blob);
+  if (peer_address.ok()) return std::move(peer_address).value();
+  throw_failure(Status(ErrorCode::kTransport, "the address of rank " + std::to_string(rank) +
+                                                  " cannot be read: " + peer_address.status().message()));
 }
 
 Rendezvous::End Rendezvous::decode(const Blob& blob) {
@@ -181,14 +182,14 @@ Rendezvous::End Rendezvous::decode(const Blob& blob) {
   if (rest.empty()) throw_failure(Status(ErrorCode::kTransport, "an empty entry in the store"));
   const bool is_move = rest.front() == kMove;
   rest = rest.subspan(1);
-  End end{.latest_group = static_cast<int64_t>(take_number(rest)), .next_round = 0, .cards = {}};
+  End end{.latest_group = static_cast<int64_t>(take_number(rest)), .next_round = 0, .addresses = {}};
   if (is_move) {
     end.next_round = static_cast<int64_t>(take_number(rest));
     return end;
   }
   while (!rest.empty()) {
     const size_t num_bytes = std::min<size_t>(take_number(rest), rest.size());
-    end.cards.push_back(decode_card(end.cards.size(), Blob(rest.begin(), rest.begin() + num_bytes)));
+    end.addresses.push_back(decode_address(end.addresses.size(), Blob(rest.begin(), rest.begin() + num_bytes)));
     rest = rest.subspan(num_bytes);
   }
   return end;
@@ -209,7 +210,7 @@ int64_t Rendezvous::get_number(const std::string& key) {
 }
 
 void Rendezvous::sweep(int64_t first_round) noexcept {
-  for (int64_t round = first_round; round <= round_; ++round) forget(card_key(round, membership_.rank));
+  for (int64_t round = first_round; round <= round_; ++round) forget(address_key(round, membership_.rank));
 }
 
 void Rendezvous::forget(const std::string& key) noexcept {
@@ -226,7 +227,7 @@ std::string Rendezvous::absentees() noexcept {
   try {
     std::string names;
     for (int rank = 1; rank < membership_.size; ++rank) {
-      if (!store_.check({card_key(round_, rank)}))
+      if (!store_.check({address_key(round_, rank)}))
         names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
     }
     return names.empty() && membership_.rank != 0 ? "rank 0" : names;

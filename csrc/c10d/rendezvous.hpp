@@ -1,21 +1,21 @@
 // How the ranks of a group find each other: by rounds in the group's store, which rank 0 opens and ends.
 //
 // Rank 0 takes a number for each round, which no other process has taken, so that all keys of a round are its own. The
-// others answer rank 0, so a card that was left by a dead rank belongs to a round that is over, and is never read:
+// others answer rank 0, so an address that was left by a dead rank belongs to a round that is over, and is never read:
 //
 //   axon/<size>/round            the number of the latest round
-//   axon/<size>/<round>/<rank>   the card of a rank for this round; a process that takes a rank's place overwrites it
-//   axon/<size>/<round>/end      how the round has ended: with all ranks' cards, or with the number of another round
+//   axon/<size>/<round>/<rank>   a rank's address for this round; a process that takes the rank's place overwrites it
+//   axon/<size>/<round>/end      how the round has ended: with all ranks' addresses, or with another round's number
 //   axon/<size>/<round>/next     the round that was opened after this one, which has ended with a group
 //
 // Store calls where a name is new in its store:
-//   rank 0       add(round, 1), multiGet(all cards), set(end); two get() a card where the store lacks multiGet
-//   other ranks  get(round), set(card), get(end), deleteKey(card)
+//   rank 0       add(round, 1), multiGet(all addresses), set(end); two get() an address where the store lacks multiGet
+//   other ranks  get(round), set(address), get(end), deleteKey(address)
 // In a store where a group of this name has been formed before, rank 0 makes four more, to see how the round before has
 // ended, to announce the next one, and to delete both entries. A rank that comes before rank 0 makes four more, too: it
 // finds a round that has ended without it, and waits for the next one.
 //
-// A rank that was killed after it had left its card would be taken for a member. So if rank 0 had to wait long for a
+// A rank that was killed after it had left its address would be taken for a member. So if rank 0 had to wait long for a
 // round, it opens another one, in which whoever is there answers within milliseconds. See
 // docs/adr/rank-0-opens-rounds-in-the-store.md.
 #pragma once
@@ -44,35 +44,35 @@ class Rendezvous {
  public:
   Rendezvous(c10d::Store& store, const Membership& membership, Engine& engine);
 
-  // The cards of all ranks, by rank. This rank's own is good for forming a group as long as this object lives.
+  // The addresses of all ranks, by rank. This rank's own is good for forming a group as long as this object lives.
   // Throws DistBackendError, which names the ranks that did not come, once the membership's timeout has passed.
-  std::vector<PeerCard> meet();
+  std::vector<PeerAddress> meet();
 
  private:
   using Blob = std::vector<uint8_t>;
 
   // How a round has ended.
   struct End {
-    int64_t latest_group = 0;     // the latest round before that has ended with a group; 0: none
-    int64_t next_round = 0;       // its ranks are to go there; 0: it has ended with a group
-    std::vector<PeerCard> cards;  // the group's, by rank
+    int64_t latest_group = 0;            // the latest round before that has ended with a group; 0: none
+    int64_t next_round = 0;              // its ranks are to go there; 0: it has ended with a group
+    std::vector<PeerAddress> addresses;  // the group's, by rank
   };
 
-  std::vector<PeerCard> lead();
-  std::vector<PeerCard> follow();
+  std::vector<PeerAddress> lead();
+  std::vector<PeerAddress> follow();
   void open_next_round();
   void end_unfinished_rounds();
   void move_all_from(int64_t first_round);
-  std::vector<Blob> read_cards();
+  std::vector<Blob> read_addresses();
   bool is_member(const End& end) const;
 
-  Blob encode_group(const std::vector<Blob>& cards) const;
+  Blob encode_group(const std::vector<Blob>& addresses) const;
   Blob encode_move() const;
   static End decode(const Blob& blob);
-  static PeerCard decode_card(size_t rank, const Blob& blob);
+  static PeerAddress decode_address(size_t rank, const Blob& blob);
 
   std::string key(int64_t round, const std::string& name) const;
-  std::string card_key(int64_t round, int rank) const { return key(round, std::to_string(rank)); }
+  std::string address_key(int64_t round, int rank) const { return key(round, std::to_string(rank)); }
   std::string end_key(int64_t round) const { return key(round, "end"); }
   std::string next_key(int64_t round) const { return key(round, "next"); }
 
@@ -91,7 +91,7 @@ class Rendezvous {
   int64_t round_ = 0;                                // that this rank takes part in; 0: none yet
   int64_t latest_group_ = 0;                         // rank 0 only; as in End
   std::chrono::steady_clock::time_point opened_at_;  // rank 0 only
-  std::unique_ptr<const OwnCard> own_;               // for this round: what comes for an earlier one matches nothing
+  std::unique_ptr<const OwnAddress> own_;            // for this round: what comes for an earlier one matches nothing
 };
 
 }  // namespace axon

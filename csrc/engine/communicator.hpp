@@ -1,6 +1,6 @@
 // A process group's view on the engine: a team, its inbox and its count of operations. Cheap: no connection, no thread.
 //
-//   Result<std::unique_ptr<Communicator>> formed = engine.form({.name = …, .rank = …, .cards = …});
+//   Result<std::unique_ptr<Communicator>> formed = engine.form({.name = …, .rank = …, .addresses = …});
 //   communicator->start(operation);              // any thread; returns at once
 //   communicator->wait(operation, deadline);     // drives the engine until it is finished
 //

@@ -51,12 +51,16 @@ static int num_cores() noexcept {
 
 Engine::Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOverrides overrides)
     : transport_(std::move(transport)),
-      card_{.key = 0, .process = {random_number(), random_number()}, .host = host, .pid = getpid(), .address = {}},
+      address_{.key = 0,
+               .process = {random_number(), random_number()},
+               .host = host,
+               .pid = getpid(),
+               .transport_address = {}},
       overrides_(std::move(overrides)),
       messenger_(*transport_, *this),
       doorbell_(transport_->event_fd()) {
   const std::span<const std::byte> address = transport_->address();
-  card_.address.assign(address.begin(), address.end());
+  address_.transport_address.assign(address.begin(), address.end());
   light_beacon();
   try {
     progress_.emplace(static_cast<Driver&>(*this), doorbell_);
@@ -70,7 +74,7 @@ Engine::~Engine() {
 }
 
 void Engine::light_beacon() {
-  Result<HostBeacon> beacon = HostBeacon::light(card_.process);
+  Result<HostBeacon> beacon = HostBeacon::light(address_.process);
   if (beacon.ok()) {
     beacon_.emplace(std::move(beacon).value());
   } else {
@@ -78,16 +82,16 @@ void Engine::light_beacon() {
   }
 }
 
-OwnCard Engine::make_card() {
-  PeerCard card = card_;
-  card.key = random_number();
-  progress_->exclusively([&] { messenger_.expect(card.key); });
-  return {*this, std::move(card)};
+OwnAddress Engine::make_address() {
+  PeerAddress peer_address = address_;
+  peer_address.key = random_number();
+  progress_->exclusively([&] { messenger_.expect(peer_address.key); });
+  return {*this, std::move(peer_address)};
 }
 
-OwnCard::~OwnCard() {
+OwnAddress::~OwnAddress() {
   if (engine_.is_forked()) return;
-  engine_.progress_->exclusively([this] { engine_.messenger_.retire(card_.key); });
+  engine_.progress_->exclusively([this] { engine_.messenger_.retire(address_.key); });
 }
 
 static Status unreachable(const GroupSpecification& group, size_t rank, const Status& why) {
@@ -99,22 +103,22 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
   return progress_->exclusively([&]() -> Result<std::unique_ptr<Communicator>> {
     if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
     if (!deafness_.ok()) return deafness_.clone();
-    if (!messenger_.expects(specification.cards[static_cast<size_t>(specification.rank)].key)) {
-      return Status(ErrorCode::kInvalidArgument, "the card of rank " + std::to_string(specification.rank) +
+    if (!messenger_.expects(specification.addresses[static_cast<size_t>(specification.rank)].key)) {
+      return Status(ErrorCode::kInvalidArgument, "the address of rank " + std::to_string(specification.rank) +
                                                      ", this process, is not one that it has made");
     }
     Team team{.rank = specification.rank, .peers = {}, .keys = {}};
-    if (Status room = check_room_for(specification.cards); !room.ok()) {
+    if (Status room = check_room_for(specification.addresses); !room.ok()) {
       return Status(room.code(), "[rank " + std::to_string(specification.rank) + " of group '" + specification.name +
                                      "'] other ranks cannot be reached: " + room.message());
     }
-    for (const PeerCard& card : specification.cards) {
-      Result<PeerId> peer = meet_unchecked(card);
+    for (const PeerAddress& peer_address : specification.addresses) {
+      Result<PeerId> peer = meet_unchecked(peer_address);
       if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
       team.peers.push_back(peer.value());
-      team.keys.push_back(card.key);
+      team.keys.push_back(peer_address.key);
       team.shares_host.push_back(shares_host(peer.value()));
-      team.on_one_host &= card.host == specification.cards.front().host;
+      team.on_one_host &= peer_address.host == specification.addresses.front().host;
     }
     auto communicator = std::make_unique<Communicator>(*this, std::move(specification.name), std::move(team));
     communicators_.push_back(communicator.get());
@@ -127,25 +131,25 @@ uint64_t Engine::num_refused() {
   return progress_->exclusively([this] { return messenger_.num_refused(); });
 }
 
-Result<PeerId> Engine::meet(const PeerCard& card) {
-  AXON_TRY(check_room_for({&card, 1}));
-  return meet_unchecked(card);
+Result<PeerId> Engine::meet(const PeerAddress& peer_address) {
+  AXON_TRY(check_room_for({&peer_address, 1}));
+  return meet_unchecked(peer_address);
 }
 
-Result<PeerId> Engine::meet_unchecked(const PeerCard& card) {
-  if (const auto known = peer_of_.find(card.process); known != peer_of_.end()) return known->second;
-  const bool same_host = is_here(card);
+Result<PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
+  if (const auto known = peer_of_.find(peer_address.process); known != peer_of_.end()) return known->second;
+  const bool same_host = is_here(peer_address);
   if (same_host && !deafness_.ok()) return deafness_.clone();
-  Result<PeerId> added = transport_->add_peer(card.address, same_host);
+  Result<PeerId> added = transport_->add_peer(peer_address.transport_address, same_host);
   if (!added.ok()) return added;
   const PeerId peer = added.value();
-  peer_of_.emplace(card.process, peer);
+  peer_of_.emplace(peer_address.process, peer);
   peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
-  peers_[peer].card = card;
+  peers_[peer].address = peer_address;
   peers_[peer].shares_host = same_host;
   if (is_neighbour(peer)) {
     if (++num_neighbours_ >= num_cores()) progress_->crowd();
-    if (Status watched = doorbell_.watch(card.pid, peer); !watched.ok()) lose(peer, watched.message());
+    if (Status watched = doorbell_.watch(peer_address.pid, peer); !watched.ok()) lose(peer, watched.message());
   }
   return peer;
 }
@@ -385,7 +389,7 @@ void Engine::on_process_ended(PeerId peer) noexcept {
   const Clock::time_point began = Clock::now();
   while (drive() != 0 && Clock::now() < began + (transport_->has_unread(peer) ? kUnreadWords : kLastWords)) {
   }
-  lose(peer, "its process (pid " + std::to_string(peers_[peer].card.pid) + ") has ended");
+  lose(peer, "its process (pid " + std::to_string(peers_[peer].address.pid) + ") has ended");
   messenger_.run_ready();
   finish_over();
   if (deafness_.ok() && !transport_->hears(kLongestToHear)) go_deaf(peer);
@@ -393,10 +397,10 @@ void Engine::on_process_ended(PeerId peer) noexcept {
 
 // Who is in a group with this process hears of it: what we send still gets there.
 void Engine::go_deaf(PeerId killed) noexcept {
-  deafness_ =
-      Status(ErrorCode::kPeerLost,
-             "this process hears nothing from its host any more: process " + std::to_string(peers_[killed].card.pid) +
-                 " was killed in the midst of writing to it (openucx/ucx#10370). New groups are not concerned");
+  deafness_ = Status(ErrorCode::kPeerLost,
+                     "this process hears nothing from its host any more: process " +
+                         std::to_string(peers_[killed].address.pid) +
+                         " was killed in the midst of writing to it (openucx/ucx#10370). New groups are not concerned");
   log::warn(deafness_.message());
   for (Communicator* communicator : communicators_) communicator->on_overflow(deafness_.clone());
   const Clock::time_point deadline = Clock::now() + kFarewell;

@@ -1,8 +1,8 @@
 // The one engine of a process: transport, peers and progress, shared by all groups and all clients.
 //
 //   Engine& engine = Engine::instance();       // starts it; throws std::runtime_error when the transport cannot start
-//   const OwnCard own = engine.make_card();    // exchange own.card() through a store …
-//   Result<…> formed = engine.form({.name = name, .rank = rank, .cards = all_ranks_cards});
+//   const OwnAddress own = engine.make_address();    // exchange own.address() through a store …
+//   Result<…> formed = engine.form({.name = name, .rank = rank, .addresses = all_ranks_addresses});
 //
 // Threads: docs/threading.md. Everything private belongs to the holder of the progress token.
 #pragma once
@@ -34,7 +34,7 @@ namespace axon {
 struct GroupSpecification {
   std::string name;
   int rank = 0;
-  std::vector<PeerCard> cards;  // by rank, this rank's own included
+  std::vector<PeerAddress> addresses;  // by rank, this rank's own included
 };
 
 class EngineHold;
@@ -57,13 +57,15 @@ class Engine final : private ControlHandler, private Driver {
   // lock.
   static void end_unused_instance() noexcept;
 
-  // A fresh card for each group to join. From here on messages for that group are kept until it is formed or given up.
-  OwnCard make_card();
+  // A fresh address for each group to join. From here on messages for that group are kept until it is formed or given
+  // up.
+  OwnAddress make_address();
 
-  // All ranks' cards are there: nobody is asked or waited for.
+  // All ranks' addresses are there: nobody is asked or waited for.
   Result<std::unique_ptr<Communicator>> form(GroupSpecification specification);
 
-  // Whether a group of this size may be formed: see check_room(). Before its card is made, which lets others connect.
+  // Whether a group of this size may be formed: see check_room(). Before its address is made, which lets others
+  // connect.
   Status check_room_for_group(size_t num_ranks);
 
   // For clients beside process groups, see engine/client.hpp. Fails once the engine is shut down.
@@ -95,12 +97,12 @@ class Engine final : private ControlHandler, private Driver {
   }
   // Holder of the token only, as all that follows.
   // The peer of this process, met now or in an earlier group.
-  Result<PeerId> meet(const PeerCard& card);
+  Result<PeerId> meet(const PeerAddress& peer_address);
   // Whether so many further peers, and all that have been met, find the file descriptors that they need. Whoever runs
   // out of them within UCX ends there: its listener closes for good at the first connection that it cannot accept
   // (UCX 1.22).
   Status check_room(size_t num_new_peers) const;
-  const PeerCard& card() const noexcept { return card_; }
+  const PeerAddress& address() const noexcept { return address_; }
   Messenger& messenger() noexcept { return messenger_; }
   void post(Submission& item) noexcept;
   // Once the word is not 0, which a device writes.
@@ -110,7 +112,9 @@ class Engine final : private ControlHandler, private Driver {
   // and shared memory, and its pid means something here.
   bool shares_host(PeerId peer) const noexcept { return peers_[peer].shares_host; }
   // Another process of this host.
-  bool is_neighbour(PeerId peer) const noexcept { return shares_host(peer) && peers_[peer].card.pid != card_.pid; }
+  bool is_neighbour(PeerId peer) const noexcept {
+    return shares_host(peer) && peers_[peer].address.pid != address_.pid;
+  }
   // Other processes of this host that have been met and are there.
   int num_neighbours() const noexcept { return num_neighbours_; }
 
@@ -135,12 +139,12 @@ class Engine final : private ControlHandler, private Driver {
  private:
   friend class Communicator;
   friend class EngineHold;
-  friend class OwnCard;
+  friend class OwnAddress;
 
   bool is_used() noexcept;
 
   struct Peer {
-    PeerCard card;
+    PeerAddress address;
     bool shares_host = false;
     std::string loss;  // why it is gone; empty while it is not
   };
@@ -152,10 +156,10 @@ class Engine final : private ControlHandler, private Driver {
   void lose(PeerId peer, std::string reason) noexcept;
   void go_deaf(PeerId killed) noexcept;
   void light_beacon();
-  bool is_here(const PeerCard& card) const;
+  bool is_here(const PeerAddress& peer_address) const;
   // As check_room(), for those of them that have not been met.
-  Status check_room_for(std::span<const PeerCard> cards) const;
-  Result<PeerId> meet_unchecked(const PeerCard& card);
+  Status check_room_for(std::span<const PeerAddress> addresses) const;
+  Result<PeerId> meet_unchecked(const PeerAddress& peer_address);
 
   // Driver
   unsigned drive() noexcept override;
@@ -182,7 +186,7 @@ class Engine final : private ControlHandler, private Driver {
   void release_rested() noexcept;
 
   std::unique_ptr<Transport> transport_;  // none once shut down
-  PeerCard card_;                         // this process's, but for the key
+  PeerAddress address_;                   // this process's, but for the key
   const AlgorithmOverrides overrides_;
   std::optional<HostBeacon> beacon_;  // none: nobody can tell that this process is on their host
   const uint32_t born_after_ = num_forks();

@@ -19,9 +19,9 @@ Status Engine::check_room(size_t num_new_peers) const {
 }
 
 // Once for all of them: what is to come is summed over all peers.
-Status Engine::check_room_for(std::span<const PeerCard> cards) const {
-  const auto is_new = [this](const PeerCard& card) { return !peer_of_.contains(card.process); };
-  const auto num_new = static_cast<size_t>(std::ranges::count_if(cards, is_new));
+Status Engine::check_room_for(std::span<const PeerAddress> addresses) const {
+  const auto is_new = [this](const PeerAddress& peer_address) { return !peer_of_.contains(peer_address.process); };
+  const auto num_new = static_cast<size_t>(std::ranges::count_if(addresses, is_new));
   return num_new == 0 ? Status() : check_room(num_new);
 }
 
@@ -32,16 +32,17 @@ Status Engine::check_room_for_group(size_t num_ranks) {
   });
 }
 
-// The card's word for it is not enough: hosts that were cloned from one snapshot have the same identity. What is not
+// The address's word for it is not enough: hosts that were cloned from one snapshot have the same identity. What is not
 // proven is of another host, and reached by the network, which tells by itself when it is gone.
-bool Engine::is_here(const PeerCard& card) const {
-  if (card.process == card_.process) return true;
-  if (card.host != card_.host || !beacon_) return false;
-  const Result<bool> seen = HostBeacon::look_for(card.process);
+bool Engine::is_here(const PeerAddress& peer_address) const {
+  if (peer_address.process == address_.process) return true;
+  if (peer_address.host != address_.host || !beacon_) return false;
+  const Result<bool> seen = HostBeacon::look_for(peer_address.process);
   if (!seen.ok()) {
-    log::warn("messages to process " + std::to_string(card.pid) + " take the network: " + seen.status().message());
+    log::warn("messages to process " + std::to_string(peer_address.pid) +
+              " take the network: " + seen.status().message());
   } else if (!seen.value()) {
-    log::info("process " + std::to_string(card.pid) + " claims to be of this host, but is not here");
+    log::info("process " + std::to_string(peer_address.pid) + " claims to be of this host, but is not here");
   }
   return seen.ok() && seen.value();
 }

@@ -4,7 +4,7 @@
 // same namespace numbers. So each engine binds a socket to a random name in the kernel's abstract namespace, and
 // another process looks whether it can address that name: it can exactly if it is there.
 //
-//   Result<HostBeacon> beacon = HostBeacon::light(card.process);     // lit for as long as it lives
+//   Result<HostBeacon> beacon = HostBeacon::light(peer_address.process);     // lit for as long as it lives
 //   … HostBeacon::look_for(theirs.process) …                         // true: they are here, and alive
 //
 // Nothing is ever sent or received by these sockets. docs/adr/peers-prove-that-they-share-a-host.md.
@@ -20,7 +20,7 @@ namespace axon {
 
 class HostBeacon {
  public:
-  using Name = std::array<uint64_t, 2>;  // PeerCard::process
+  using Name = std::array<uint64_t, 2>;  // PeerAddress::process
 
   static Result<HostBeacon> light(const Name& name);
 

@@ -1,9 +1,9 @@
-// This process's card for a group that it is going to form. What the other ranks send to the group before it is formed
-// here is kept for as long as this lives; if the group has not been formed by then, nobody ever takes it, and it is let
-// go.
+// This process's address for a group that it is going to form. What the other ranks send to the group before it is
+// formed here is kept for as long as this lives; if the group has not been formed by then, nobody ever takes it, and it
+// is let go.
 //
-//   const OwnCard own = engine.make_card();
-//   … put own.card() where the other ranks read it, read theirs, engine.form(…) …
+//   const OwnAddress own = engine.make_address();
+//   … put own.address() where the other ranks read it, read theirs, engine.form(…) …
 //
 // Goes before its engine does, on any thread.
 #pragma once
@@ -16,20 +16,20 @@ namespace axon {
 
 class Engine;
 
-class OwnCard {
+class OwnAddress {
  public:
-  ~OwnCard();
-  OwnCard(const OwnCard&) = delete;
-  OwnCard& operator=(const OwnCard&) = delete;
+  ~OwnAddress();
+  OwnAddress(const OwnAddress&) = delete;
+  OwnAddress& operator=(const OwnAddress&) = delete;
 
-  const PeerCard& card() const noexcept { return card_; }
+  const PeerAddress& address() const noexcept { return address_; }
 
  private:
   friend class Engine;
-  OwnCard(Engine& engine, PeerCard card) noexcept : engine_(engine), card_(std::move(card)) {}
+  OwnAddress(Engine& engine, PeerAddress peer_address) noexcept : engine_(engine), address_(std::move(peer_address)) {}
 
   Engine& engine_;
-  const PeerCard card_;
+  const PeerAddress address_;
 };
 
 }  // namespace axon

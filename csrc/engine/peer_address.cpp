@@ -23,22 +23,23 @@ static_assert(sizeof(Prefix) == 48);
 
 }  // namespace
 
-std::vector<uint8_t> PeerCard::encode() const {
+std::vector<uint8_t> PeerAddress::encode() const {
   Prefix prefix;
   prefix.key = key;
   prefix.process = process;
   prefix.host = host;
   prefix.pid = pid;
-  prefix.address_num_bytes = static_cast<uint32_t>(address.size());
-  std::vector<uint8_t> blob(sizeof prefix + address.size());
+  prefix.address_num_bytes = static_cast<uint32_t>(transport_address.size());
+  std::vector<uint8_t> blob(sizeof prefix + transport_address.size());
   std::memcpy(blob.data(), &prefix, sizeof prefix);
-  if (!address.empty()) std::memcpy(blob.data() + sizeof prefix, address.data(), address.size());
+  if (!transport_address.empty())
+    std::memcpy(blob.data() + sizeof prefix, transport_address.data(), transport_address.size());
   return blob;
 }
 
-Result<PeerCard> PeerCard::decode(std::span<const uint8_t> blob) {
+Result<PeerAddress> PeerAddress::decode(std::span<const uint8_t> blob) {
   const auto refuse = [&](const std::string& why) {
-    return Status(ErrorCode::kInvalidArgument, "peer card of " + std::to_string(blob.size()) + " bytes: " + why);
+    return Status(ErrorCode::kInvalidArgument, "peer address of " + std::to_string(blob.size()) + " bytes: " + why);
   };
   Prefix prefix;
   if (blob.size() < sizeof prefix) return refuse("truncated, at least " + std::to_string(sizeof prefix) + " expected");
@@ -48,18 +49,18 @@ Result<PeerCard> PeerCard::decode(std::span<const uint8_t> blob) {
     return refuse("the peer speaks wire version " + std::to_string(prefix.wire_version) + ", this process " +
                   std::to_string(kWireVersion) + ": install the same torch_axon on all ranks");
   }
-  const auto address = std::as_bytes(blob.subspan(sizeof prefix));
-  if (address.size() != prefix.address_num_bytes) {
-    return refuse("holds " + std::to_string(address.size()) + " bytes of address, announces " +
+  const auto transport_address = std::as_bytes(blob.subspan(sizeof prefix));
+  if (transport_address.size() != prefix.address_num_bytes) {
+    return refuse("holds " + std::to_string(transport_address.size()) + " bytes of address, announces " +
                   std::to_string(prefix.address_num_bytes));
   }
-  PeerCard card;
-  card.key = prefix.key;
-  card.process = prefix.process;
-  card.host = prefix.host;
-  card.pid = prefix.pid;
-  card.address.assign(address.begin(), address.end());
-  return card;
+  PeerAddress peer_address;
+  peer_address.key = prefix.key;
+  peer_address.process = prefix.process;
+  peer_address.host = prefix.host;
+  peer_address.pid = prefix.pid;
+  peer_address.transport_address.assign(transport_address.begin(), transport_address.end());
+  return peer_address;
 }
 
 }  // namespace axon

@@ -15,7 +15,7 @@ struct DeviceAddress {
   static constexpr size_t kNumBytes = 88;
 
   uint64_t incarnation = 0;               // random, of the arena: for the life of its process
-  uint64_t host = 0;                      // as in PeerCard
+  uint64_t host = 0;                      // as in PeerAddress
   int32_t pid = 0;                        // in that host's namespace
   int32_t descriptor = -1;                // the arena's, in that process
   std::array<uint8_t, 16> device_uuid{};  // of its GPU

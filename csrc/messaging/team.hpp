@@ -13,8 +13,8 @@ struct Team {
   std::vector<PeerId> peers;        // by rank; this rank's own entry leads back to this process
   std::vector<uint64_t> keys;       // by rank: what a message to it has to name
   std::vector<bool> shares_host{};  // by rank: whether it has proven to be on this rank's host
-  // Whether all cards name one host, for the choice of algorithms, in which all ranks must agree. Proofs may differ by
-  // rank, as when one of them has just ended.
+  // Whether all addresses name one host, for the choice of algorithms, in which all ranks must agree. Proofs may differ
+  // by rank, as when one of them has just ended.
   bool on_one_host = true;
 
   int size() const noexcept { return static_cast<int>(peers.size()); }

@@ -81,7 +81,7 @@ inline bool is_same_call(const Fingerprint& left, const Fingerprint& right) noex
 }
 
 struct MessageHeader {
-  uint64_t key = 0;          // the destination's in that group: from its peer card, which only members read
+  uint64_t key = 0;          // the destination's in that group: from its peer address, which only members read
   uint32_t source = 0;       // rank in that group
   uint32_t destination = 0;  // rank in that group
   uint32_t sequence = 0;  // collectives: the group's operation count; point to point: count from source to destination

@@ -19,7 +19,7 @@ const Secret& secret() {
 }
 
 Introduction named(const char* name, uint64_t key) {
-  return {.name = name, .incarnation = 1, .key = key, .card = {std::byte{1}}};
+  return {.name = name, .incarnation = 1, .key = key, .address = {std::byte{1}}};
 }
 
 class Wire {

@@ -1,4 +1,4 @@
-// Cards from the store: one that is taken says exactly what its bytes say.
+// Peer addresses from the store: one that is taken says exactly what its bytes say.
 #include "engine/peer_address.hpp"
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   using namespace axon;
   const std::span<const uint8_t> blob(data, num_bytes);
-  Result<PeerCard> card = PeerCard::decode(blob);
-  CHECK(card.ok() ? std::ranges::equal(card.value().encode(), blob) : !card.status().message().empty());
+  Result<PeerAddress> peer_address = PeerAddress::decode(blob);
+  CHECK(peer_address.ok() ? std::ranges::equal(peer_address.value().encode(), blob)
+                          : !peer_address.status().message().empty());
   return 0;
 }

@@ -113,9 +113,9 @@ def _await(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.001)
 
 
-def _await_card(store: dist.Store, rank: _Rank, round_number: int = 1) -> None:
+def _await_address(store: dist.Store, rank: _Rank, round_number: int = 1) -> None:
     key = f"axon/{rank.size}/{round_number}/{rank.rank}"
-    _await(lambda: store.check([key]), f"rank {rank.rank} has left no card")
+    _await(lambda: store.check([key]), f"rank {rank.rank} has left no address")
 
 
 def _check_group(ranks: Iterable[_Rank]) -> None:
@@ -164,7 +164,7 @@ def _restart_again_and_again() -> None:
 def _replace_a_rank_that_waits() -> None:
     store = dist.HashStore()
     first, waits = _Rank(store, 1, 3), _Rank(store, 0, 3)
-    _await_card(store, first)
+    _await_address(store, first)
     first.kill()
     replacement = _Rank(store, 1, 3)
     _await(lambda: replacement.store.num_made >= 3, "the replacement does not join")  # get, set, get
@@ -174,7 +174,7 @@ def _replace_a_rank_that_waits() -> None:
 def _replace_rank_0_while_others_wait() -> None:
     store = dist.HashStore()
     first, waits = _Rank(store, 0, 3), _Rank(store, 1, 3)
-    _await_card(store, waits)
+    _await_address(store, waits)
     first.kill()
     _check_group([_Rank(store, 0, 3), waits, _Rank(store, 2, 3)])
 
@@ -183,11 +183,11 @@ def _complete_a_round_with_a_dead_rank() -> None:
     """The last rank comes after another was killed, and before that one is replaced."""
     store = dist.HashStore()
     dead, waits = _Rank(store, 1, 3), _Rank(store, 0, 3)
-    _await_card(store, dead)
+    _await_address(store, dead)
     dead.kill()
     time.sleep(_LONG_ROUND_S)  # a replacement takes at least as long to start
     late = _Rank(store, 2, 3)
-    _await_card(store, late, 2)
+    _await_address(store, late, 2)
     _check_group([waits, _Rank(store, 1, 3), late])
 
 

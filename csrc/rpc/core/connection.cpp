@@ -24,7 +24,7 @@ Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, Pee
       is_neighbour_(engine.is_neighbour(peer)),
       places_(kWindow),
       peers_places_(kWindow) {
-  const bool is_remote = identity_.card.host != engine.card().host || !engine.shares_host(peer);
+  const bool is_remote = identity_.address.host != engine.address().host || !engine.shares_host(peer);
   watches_socket_ = socket_.valid() && is_remote;
   tells_deadlines_ = !engine.messenger().transport().can_withdraw(peer);
   free_places_.reserve(kWindow);

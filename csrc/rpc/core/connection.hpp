@@ -37,7 +37,7 @@ struct NameHash {
 struct Identity {
   std::string name;          // the other runtime's
   uint64_t incarnation = 0;  // of it: another one after a restart
-  PeerCard card;             // its process's
+  PeerAddress address;       // its process's
   uint64_t peer_key = 0;     // what messages to it name
   uint64_t own_key = 0;      // what messages from it name
   FileDescriptor socket{};   // of the meeting: hangs up when the other end's host has gone; none in tests

@@ -70,19 +70,19 @@ std::optional<Listener::Counts> Runtime::counts() {
   return listener_ ? std::optional(listener_->counts()) : std::nullopt;
 }
 
-Introduction Runtime::introduction(const PeerCard& own) const {
+Introduction Runtime::introduction(const PeerAddress& own) const {
   const std::vector<uint8_t> blob = own.encode();
   const auto bytes = std::as_bytes(std::span(blob));
-  return {.name = name(), .incarnation = incarnation_, .key = own.key, .card = {bytes.begin(), bytes.end()}};
+  return {.name = name(), .incarnation = incarnation_, .key = own.key, .address = {bytes.begin(), bytes.end()}};
 }
 
 Result<std::shared_ptr<Connection>> Runtime::admit(Meeting meeting, uint64_t own_key) {
-  const auto& blob = meeting.peer.card;
-  Result<PeerCard> card = PeerCard::decode({reinterpret_cast<const uint8_t*>(blob.data()), blob.size()});
-  if (!card.ok()) return std::move(card.status());
+  const auto& blob = meeting.peer.address;
+  Result<PeerAddress> peer_address = PeerAddress::decode({reinterpret_cast<const uint8_t*>(blob.data()), blob.size()});
+  if (!peer_address.ok()) return std::move(peer_address.status());
   return core_->admit({.name = meeting.peer.name,
                        .incarnation = meeting.peer.incarnation,
-                       .card = std::move(card).value(),
+                       .address = std::move(peer_address).value(),
                        .peer_key = meeting.peer.key,
                        .own_key = own_key,
                        .socket = std::move(meeting.socket)});
@@ -90,10 +90,10 @@ Result<std::shared_ptr<Connection>> Runtime::admit(Meeting meeting, uint64_t own
 
 // On the listener's thread.
 Result<Introduction> Runtime::welcome(Meeting meeting) {
-  const OwnCard own = core_->engine().make_card();
-  Result<std::shared_ptr<Connection>> admitted = admit(std::move(meeting), own.card().key);
+  const OwnAddress own = core_->engine().make_address();
+  Result<std::shared_ptr<Connection>> admitted = admit(std::move(meeting), own.address().key);
   if (!admitted.ok()) return std::move(admitted.status());
-  return introduction(own.card());
+  return introduction(own.address());
 }
 
 Result<std::shared_ptr<Connection>> Runtime::connect(std::span<const std::byte> address, Clock::time_point deadline) {
@@ -106,10 +106,10 @@ Result<std::shared_ptr<Connection>> Runtime::connect(std::span<const std::byte> 
 Result<std::shared_ptr<Connection>> Runtime::connect(const Place& place, const Secret& secret,
                                                      Clock::time_point deadline) {
   if (core_->engine().is_forked()) return Engine::forked();
-  const OwnCard own = core_->engine().make_card();
-  Result<Meeting> meeting = introduce(place, secret, introduction(own.card()), deadline);
+  const OwnAddress own = core_->engine().make_address();
+  Result<Meeting> meeting = introduce(place, secret, introduction(own.address()), deadline);
   if (!meeting.ok()) return std::move(meeting.status());
-  return admit(std::move(meeting).value(), own.card().key);
+  return admit(std::move(meeting).value(), own.address().key);
 }
 
 bool Runtime::serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience) {

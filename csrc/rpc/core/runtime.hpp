@@ -65,7 +65,7 @@ class Runtime {
   Result<std::unique_ptr<Listener>> open_listener(const Place& place, const Secret& secret);
   uint16_t install_held(const Place& place, std::unique_ptr<Listener> listener);
   Result<Introduction> welcome(Meeting meeting);
-  Introduction introduction(const PeerCard& own) const;
+  Introduction introduction(const PeerAddress& own) const;
   Result<std::shared_ptr<Connection>> admit(Meeting meeting, uint64_t own_key);
 
   const std::shared_ptr<RuntimeCore> core_;  // owned with the engine and invocations, see there

@@ -91,7 +91,7 @@ Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
                                                        " connections, as many as it may have");
     }
     AXON_TRY(engine_.check_room(0));
-    Result<PeerId> peer = engine_.meet(identity.card);
+    Result<PeerId> peer = engine_.meet(identity.address);
     if (!peer.ok()) return std::move(peer.status());
     if (engine_.messenger().is_lost(peer.value())) {
       return Status(ErrorCode::kPeerLost, "the process of '" + identity.name + "' is gone");

@@ -50,7 +50,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   // Told of connections that have come to an end.
   void set_on_lost(std::function<void(const std::shared_ptr<Connection>&)> on_lost);
 
-  // A runtime that has been met; its messages name the key of a card of this engine's.
+  // A runtime that has been met; its messages name the key of an address of this engine's.
   Result<std::shared_ptr<Connection>> admit(Identity identity);
   std::vector<std::shared_ptr<Connection>> connections();
   // That have not ended.

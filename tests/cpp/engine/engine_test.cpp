@@ -302,8 +302,8 @@ TEST_P(TwoRanks, shut_down_engine_refuses_politely) {
   EXPECT_TRUE(operation->finished());
   auto late = TestOperation::all_reduce({1}, 30s);
   EXPECT_EQ(run(*group_[0], *late).code(), ErrorCode::kAborted);
-  const OwnCard own = engines_[0].make_card();
-  EXPECT_FALSE(engines_[0].form({.name = "late", .rank = 0, .cards = {own.card()}}).ok());
+  const OwnAddress own = engines_[0].make_address();
+  EXPECT_FALSE(engines_[0].form({.name = "late", .rank = 0, .addresses = {own.address()}}).ok());
   const sync::atomic<bool> never{false};
   EXPECT_FALSE(engines_[0].wait(never, Clock::now() + 20ms));
 }

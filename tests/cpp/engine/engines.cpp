@@ -92,26 +92,27 @@ std::vector<std::unique_ptr<Transport>> loopback_transports(LoopbackFabric& fabr
   return transports;
 }
 
-std::vector<PeerCard> Engines::make_cards() {
-  std::vector<PeerCard> cards;
+std::vector<PeerAddress> Engines::make_addresses() {
+  std::vector<PeerAddress> addresses;
   for (const auto& engine : engines_) {
-    own_cards_.emplace_back(new OwnCard(engine->make_card()));
-    cards.push_back(own_cards_.back()->card());
+    own_addresses_.emplace_back(new OwnAddress(engine->make_address()));
+    addresses.push_back(own_addresses_.back()->address());
   }
-  return cards;
+  return addresses;
 }
 
-std::unique_ptr<Communicator> Engines::form(const std::string& name, int rank, const std::vector<PeerCard>& cards) {
-  auto formed = engines_[static_cast<size_t>(rank)]->form({.name = name, .rank = rank, .cards = cards});
+std::unique_ptr<Communicator> Engines::form(const std::string& name, int rank,
+                                            const std::vector<PeerAddress>& addresses) {
+  auto formed = engines_[static_cast<size_t>(rank)]->form({.name = name, .rank = rank, .addresses = addresses});
   EXPECT_TRUE(formed.ok());
   return std::move(formed).value();
 }
 
 std::vector<std::unique_ptr<Communicator>> Engines::form(const std::string& name) {
-  const std::vector<PeerCard> cards = make_cards();
+  const std::vector<PeerAddress> addresses = make_addresses();
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (size_t rank = 0; rank < engines_.size(); ++rank) {
-    communicators.push_back(form(name, static_cast<int>(rank), cards));
+    communicators.push_back(form(name, static_cast<int>(rank), addresses));
   }
   return communicators;
 }

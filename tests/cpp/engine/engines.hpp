@@ -51,15 +51,15 @@ class Engines {
 
   // A new group of all ranks.
   std::vector<std::unique_ptr<Communicator>> form(const std::string& name);
-  // The same rank by rank: all exchange cards, and each forms the group when it comes to it, or gives it up.
-  std::vector<PeerCard> make_cards();
-  void give_up_cards() { own_cards_.clear(); }
-  std::unique_ptr<Communicator> form(const std::string& name, int rank, const std::vector<PeerCard>& cards);
+  // The same rank by rank: all exchange addresses, and each forms the group when it comes to it, or gives it up.
+  std::vector<PeerAddress> make_addresses();
+  void give_up_addresses() { own_addresses_.clear(); }
+  std::unique_ptr<Communicator> form(const std::string& name, int rank, const std::vector<PeerAddress>& addresses);
   Engine& operator[](size_t rank) { return *engines_[rank]; }
 
  private:
   std::vector<std::unique_ptr<Engine>> engines_;
-  std::vector<std::unique_ptr<const OwnCard>> own_cards_;
+  std::vector<std::unique_ptr<const OwnAddress>> own_addresses_;
 };
 
 // Runs a function on every rank, each on a thread of its own, to the end.

@@ -190,14 +190,14 @@ TEST(HeedlessSenderTest, more_than_an_inbox_may_keep_ends_the_group) {
   static constexpr size_t kBlock = 1 << 20;
   LoopbackFabric fabric({.largest_eager_num_bytes = kBlock, .kills = {}});
   Engines engines(loopback_transports(fabric, 2));
-  const std::vector<PeerCard> cards = engines.make_cards();
-  const std::array group{engines.form("flooded", 0, cards), engines.form("flooded", 1, cards)};
+  const std::vector<PeerAddress> addresses = engines.make_addresses();
+  const std::array group{engines.form("flooded", 0, addresses), engines.form("flooded", 1, addresses)};
   Listener listener;
   group[1]->accompany(&listener);
   const std::vector<std::byte> block(kBlock);
   engines[0].exclusively([&] {
-    const PeerId peer = engines[0].meet(cards[1]).value();
-    MessageHeader header{.key = cards[1].key, .source = 0, .destination = 1, .fingerprint = {}};
+    const PeerId peer = engines[0].meet(addresses[1]).value();
+    MessageHeader header{.key = addresses[1].key, .source = 0, .destination = 1, .fingerprint = {}};
     header.fingerprint.operation = OperationKind::kPointToPoint;
     for (; header.sequence <= Inbox::kMostUnexpectedBytes / kBlock; ++header.sequence) {
       (void)engines[0].messenger().transport().send(peer, header, {block.data(), block.size()}, unattended);

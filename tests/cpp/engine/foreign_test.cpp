@@ -1,4 +1,5 @@
-// What comes from outside the group: by a process that has not read its cards, or in its members' name a second time.
+// What comes from outside the group: by a process that has not read its addresses, or in its members' name a second
+// time.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -17,8 +18,9 @@ class Stranger final : public Receiver {
  public:
   explicit Stranger(LoopbackFabric& fabric) : transport_(fabric.make_transport()) { transport_->set_receiver(*this); }
 
-  void send(const PeerCard& card, const MessageHeader& header) {
-    if (peer_ == nullptr) peer_ = std::make_unique<PeerId>(transport_->add_peer(card.address, true).value());
+  void send(const PeerAddress& peer_address, const MessageHeader& header) {
+    if (peer_ == nullptr)
+      peer_ = std::make_unique<PeerId>(transport_->add_peer(peer_address.transport_address, true).value());
     Completion completion{.done = [](Completion&, Status) noexcept {}};
     EXPECT_TRUE(transport_->send(*peer_, header, {}, completion).has_value());
   }
@@ -48,7 +50,7 @@ class ForeignTest : public testing::Test {
 
   LoopbackFabric fabric_{{.mailbox_capacity = 8192, .kills = {}}};
   Engines engines_{loopback_transports(fabric_, 2)};
-  std::vector<PeerCard> cards_ = engines_.make_cards();
+  std::vector<PeerAddress> addresses_ = engines_.make_addresses();
   std::vector<std::unique_ptr<Communicator>> group_;
   Stranger stranger_{fabric_};
 };
@@ -61,13 +63,13 @@ TEST_F(ForeignTest, strangers_bytes_are_refused_before_and_after_a_group_is_form
     for (int i = 0; i < kMany; ++i) {
       std::array<uint64_t, sizeof(MessageHeader) / 8> noise;
       for (uint64_t& word : noise) word = random();
-      stranger_.send(cards_[0], std::bit_cast<MessageHeader>(noise));
+      stranger_.send(addresses_[0], std::bit_cast<MessageHeader>(noise));
     }
   };
   flood();
   expect_refused(kMany);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("from no member of a group"), std::string::npos);
-  for (int rank = 0; rank < 2; ++rank) group_.push_back(engines_.form("group", rank, cards_));
+  for (int rank = 0; rank < 2; ++rank) group_.push_back(engines_.form("group", rank, addresses_));
   expect_group_works();
   flood();
   expect_refused(2 * kMany);
@@ -76,7 +78,7 @@ TEST_F(ForeignTest, strangers_bytes_are_refused_before_and_after_a_group_is_form
 }
 
 TEST_F(ForeignTest, repeated_messages_of_members_are_refused) {
-  for (int rank = 0; rank < 2; ++rank) group_.push_back(engines_.form("group", rank, cards_));
+  for (int rank = 0; rank < 2; ++rank) group_.push_back(engines_.form("group", rank, addresses_));
   expect_group_works();
   auto sent = TestOperation::send({7}, 0, 3);
   group_[1]->start(*sent);
@@ -84,23 +86,23 @@ TEST_F(ForeignTest, repeated_messages_of_members_are_refused) {
   EXPECT_TRUE(run(*group_[0], *received).ok());
   EXPECT_TRUE(group_[1]->wait(*sent, Clock::now() + 10s));
   await_release(*sent);
-  MessageHeader header{.key = cards_[0].key, .source = 1, .slot = 3, .fingerprint = received->fingerprint(0)};
-  stranger_.send(cards_[0], header);
+  MessageHeader header{.key = addresses_[0].key, .source = 1, .slot = 3, .fingerprint = received->fingerprint(0)};
+  stranger_.send(addresses_[0], header);
   auto again = TestOperation::all_reduce({1, 1}, 30s);
   header.sequence = 1;
   header.slot = 0;
   header.fingerprint = again->fingerprint(1);
-  stranger_.send(cards_[0], header);
+  stranger_.send(addresses_[0], header);
   again->released.store(true);  // it is never started
   expect_refused(2);
   expect_group_works();
 }
 
-TEST_F(ForeignTest, card_of_another_process_is_not_taken_for_the_own) {
-  std::swap(cards_[0], cards_[1]);
-  auto formed = engines_[0].form({.name = "group", .rank = 0, .cards = cards_});
+TEST_F(ForeignTest, address_of_another_process_is_not_taken_for_the_own) {
+  std::swap(addresses_[0], addresses_[1]);
+  auto formed = engines_[0].form({.name = "group", .rank = 0, .addresses = addresses_});
   ASSERT_FALSE(formed.ok());
-  EXPECT_NE(formed.status().message().find("the card of rank 0"), std::string::npos) << formed.status().message();
+  EXPECT_NE(formed.status().message().find("the address of rank 0"), std::string::npos) << formed.status().message();
 }
 
 }  // namespace

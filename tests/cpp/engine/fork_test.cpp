@@ -119,8 +119,8 @@ class ForkedInstanceTest : public testing::Test {
  protected:
   static std::unique_ptr<Communicator> form_alone() {
     const EngineHold hold = Engine::hold_instance();
-    const OwnCard own = hold.engine().make_card();
-    return hold.engine().form({.name = "alone", .rank = 0, .cards = {own.card()}}).value();
+    const OwnAddress own = hold.engine().make_address();
+    return hold.engine().form({.name = "alone", .rank = 0, .addresses = {own.address()}}).value();
   }
 
   static void expect_sum(Communicator& group, int32_t value, int32_t sum) {
@@ -132,16 +132,16 @@ class ForkedInstanceTest : public testing::Test {
   // Forms a group of two with the process at the other end of the socket.
   static void meet(int rank, int socket) {
     const EngineHold hold = Engine::hold_instance();
-    const OwnCard own = hold.engine().make_card();
-    const std::vector<uint8_t> sent = own.card().encode();
+    const OwnAddress own = hold.engine().make_address();
+    const std::vector<uint8_t> sent = own.address().encode();
     ASSERT_EQ(write(socket, sent.data(), sent.size()), static_cast<ssize_t>(sent.size()));
     std::vector<uint8_t> received(4096);
     const ssize_t num_bytes = read(socket, received.data(), received.size());
     ASSERT_GT(num_bytes, 0);
     received.resize(static_cast<size_t>(num_bytes));
-    std::vector<PeerCard> cards{own.card(), PeerCard::decode(received).value()};
-    if (rank == 1) std::swap(cards[0], cards[1]);
-    auto group = hold.engine().form({.name = "forked", .rank = rank, .cards = std::move(cards)});
+    std::vector<PeerAddress> addresses{own.address(), PeerAddress::decode(received).value()};
+    if (rank == 1) std::swap(addresses[0], addresses[1]);
+    auto group = hold.engine().form({.name = "forked", .rank = rank, .addresses = std::move(addresses)});
     ASSERT_TRUE(group.ok()) << group.status().message();
     expect_sum(*group.value(), rank + 1, 3);
   }

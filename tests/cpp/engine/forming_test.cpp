@@ -39,7 +39,7 @@ class FormingTest : public testing::TestWithParam<NetworkKind> {
   // What rank 1's first collective says, and that it does not wait for its timeout.
   void expect_to_hear_at_once(const std::string& reason) {
     let_messages_arrive();
-    const std::unique_ptr<Communicator> late = engines_.form("late", 1, cards_);
+    const std::unique_ptr<Communicator> late = engines_.form("late", 1, addresses_);
     auto operation = TestOperation::all_reduce({1, 2}, 30s);
     const Clock::time_point begin = Clock::now();
     const Status& status = run(*late, *operation);
@@ -52,8 +52,8 @@ class FormingTest : public testing::TestWithParam<NetworkKind> {
   const std::unique_ptr<Network> network_ = GetParam().make();
   Engines engines_{transports_of(*network_, 2)};
   std::vector<std::unique_ptr<Communicator>> earlier_ = engines_.form("earlier");
-  std::vector<PeerCard> cards_ = engines_.make_cards();
-  std::unique_ptr<Communicator> first_ = engines_.form("late", 0, cards_);
+  std::vector<PeerAddress> addresses_ = engines_.make_addresses();
+  std::unique_ptr<Communicator> first_ = engines_.form("late", 0, addresses_);
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, FormingTest, testing::Values(kLoopback, kRings),
@@ -63,7 +63,7 @@ TEST_P(FormingTest, early_data_waits_for_the_group) {
   auto sent = TestOperation::send({7}, 1, 3);
   EXPECT_TRUE(run(*first_, *sent).ok());
   let_messages_arrive();
-  const std::unique_ptr<Communicator> late = engines_.form("late", 1, cards_);
+  const std::unique_ptr<Communicator> late = engines_.form("late", 1, addresses_);
   auto received = TestOperation::receive(1, 0, 3);
   EXPECT_TRUE(run(*late, *received).ok());
   EXPECT_EQ(received->data[0], 7);
@@ -83,35 +83,35 @@ TEST_P(FormingTest, timeout_before_another_rank_has_formed_the_group_ends_its_fi
 TEST_P(FormingTest, what_came_for_a_group_that_was_given_up_takes_no_room_from_the_next) {
   const auto sends = send_many();
   let_messages_arrive();
-  engines_.give_up_cards();
+  engines_.give_up_addresses();
   for (const auto& each : sends) EXPECT_TRUE(first_->wait(*each, Clock::now() + 30s));
   for (const auto& each : sends) await_release(*each);
   EXPECT_NE(sends.back()->status().message().find("rank 1"), std::string::npos) << sends.back()->status().message();
-  const std::vector<PeerCard> cards = engines_.make_cards();
-  const std::unique_ptr<Communicator> next = engines_.form("next", 0, cards);
+  const std::vector<PeerAddress> addresses = engines_.make_addresses();
+  const std::unique_ptr<Communicator> next = engines_.form("next", 0, addresses);
   auto to_nobody = TestOperation::send({1}, 1, 3);
   EXPECT_TRUE(run(*first_, *to_nobody).ok());
   auto sent = TestOperation::send({7}, 1, 3);
   EXPECT_TRUE(run(*next, *sent).ok());
   let_messages_arrive();
-  const std::unique_ptr<Communicator> late = engines_.form("next", 1, cards);
+  const std::unique_ptr<Communicator> late = engines_.form("next", 1, addresses);
   auto received = TestOperation::receive(1, 0, 3);
   EXPECT_TRUE(run(*late, *received).ok()) << received->status().message();
   EXPECT_EQ(received->data[0], 7);
   EXPECT_EQ(engines_[1].num_refused(), 0) << "members are not strangers";
 }
 
-TEST_P(FormingTest, group_cannot_be_formed_with_a_card_that_was_given_up) {
-  engines_.give_up_cards();
-  auto formed = engines_[1].form({.name = "late", .rank = 1, .cards = cards_});
+TEST_P(FormingTest, group_cannot_be_formed_with_an_address_that_was_given_up) {
+  engines_.give_up_addresses();
+  auto formed = engines_[1].form({.name = "late", .rank = 1, .addresses = addresses_});
   ASSERT_FALSE(formed.ok());
-  EXPECT_NE(formed.status().message().find("the card of rank 1"), std::string::npos) << formed.status().message();
+  EXPECT_NE(formed.status().message().find("the address of rank 1"), std::string::npos) << formed.status().message();
 }
 
 TEST_P(FormingTest, messages_beyond_a_bound_wait_at_their_sender_until_the_group_is_formed) {
   const auto sends = send_many();
   let_messages_arrive();
-  const std::unique_ptr<Communicator> late = engines_.form("late", 1, cards_);
+  const std::unique_ptr<Communicator> late = engines_.form("late", 1, addresses_);
   for (int i = 0; i < kMany; ++i) {
     auto received = TestOperation::receive(15'000, 0, 3);
     ASSERT_TRUE(run(*late, *received).ok()) << received->status().message();

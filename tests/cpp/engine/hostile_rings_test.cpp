@@ -50,40 +50,40 @@ class Process final : public Receiver {
 
   explicit Process(LoopbackFabric& fabric) : transport_(fabric.make_transport()) { transport_->set_receiver(*this); }
 
-  RingAddress address(uint64_t key = kKey) const {
+  RingAddress ring_address(uint64_t key = kKey) const {
     return {.key = key, .identity = 0, .pid = getpid(), .page = bell_.page(), .pipe = bell_.pipe()};
   }
-  PeerCard card() const {
-    PeerCard card{.key = 77, .process = {kKey, kKey}, .host = 1, .pid = getpid(), .address = {}};
-    const auto end = std::bit_cast<std::array<std::byte, sizeof(RingAddress)>>(address());
-    card.address.assign(transport_->address().begin(), transport_->address().end());
-    card.address.insert(card.address.end(), end.begin(), end.end());
-    return card;
+  PeerAddress address() const {
+    PeerAddress peer_address{.key = 77, .process = {kKey, kKey}, .host = 1, .pid = getpid(), .transport_address = {}};
+    const auto end = std::bit_cast<std::array<std::byte, sizeof(RingAddress)>>(ring_address());
+    peer_address.transport_address.assign(transport_->address().begin(), transport_->address().end());
+    peer_address.transport_address.insert(peer_address.transport_address.end(), end.begin(), end.end());
+    return peer_address;
   }
 
-  // Whom this card is of, or who has a key so much larger.
-  void call(const PeerCard& card, RingCall::Kind kind, int descriptor = -1, uint64_t key_difference = 0,
+  // Whom this address is of, or who has a key so much larger.
+  void call(const PeerAddress& peer_address, RingCall::Kind kind, int descriptor = -1, uint64_t key_difference = 0,
             uint64_t own_key = kKey) {
-    const RingAddress called = address_in(card);
+    const RingAddress called = address_in(peer_address);
     const bool is_taken = BellPull::open(called).value().call(
-        {.key = called.key + key_difference, .caller = address(own_key), .kind = kind, .descriptor = descriptor});
+        {.key = called.key + key_difference, .caller = ring_address(own_key), .kind = kind, .descriptor = descriptor});
     EXPECT_TRUE(is_taken || kind == RingCall::Kind::kWake);  // who sleeps is woken by those before it
   }
-  void wake(const PeerCard& card) { call(card, RingCall::Kind::kWake); }
+  void wake(const PeerAddress& peer_address) { call(peer_address, RingCall::Kind::kWake); }
 
-  void offer(const PeerCard& card, SharedRing& ring) {
+  void offer(const PeerAddress& peer_address, SharedRing& ring) {
     ring.memory.writer = kKey;
-    ring.memory.reader = address_in(card).key;
-    call(card, RingCall::Kind::kRing, ring.writer.descriptor());
+    ring.memory.reader = address_in(peer_address).key;
+    call(peer_address, RingCall::Kind::kRing, ring.writer.descriptor());
     const Clock::time_point deadline = Clock::now() + 10s;
     while (!ring.writer.is_read() && Clock::now() < deadline) std::this_thread::yield();
     ASSERT_TRUE(ring.writer.is_read());
   }
 
  private:
-  static RingAddress address_in(const PeerCard& card) {
+  static RingAddress address_in(const PeerAddress& peer_address) {
     RingAddress address;
-    std::memcpy(&address, std::span(card.address).last(sizeof address).data(), sizeof address);
+    std::memcpy(&address, std::span(peer_address.transport_address).last(sizeof address).data(), sizeof address);
     return address;
   }
   void on_message(const MessageHeader&, const Payload&) noexcept override {}
@@ -131,11 +131,11 @@ class HostileRings : public testing::Test {
  protected:
   HostileRings() {
     own_ = engines_.form("pair");
-    const std::vector<PeerCard> made = engines_.make_cards();
-    cards_ = made;
-    cards_.push_back(member_.card());
-    for (int rank = 0; rank < 2; ++rank) group_.push_back(engines_.form("group", rank, cards_));
-    member_.offer(cards_[0], ring_);
+    const std::vector<PeerAddress> made = engines_.make_addresses();
+    addresses_ = made;
+    addresses_.push_back(member_.address());
+    for (int rank = 0; rank < 2; ++rank) group_.push_back(engines_.form("group", rank, addresses_));
+    member_.offer(addresses_[0], ring_);
     testing::internal::CaptureStderr();
   }
   ~HostileRings() override { testing::internal::GetCapturedStderr(); }
@@ -150,7 +150,7 @@ class HostileRings : public testing::Test {
   Written message(const Integers& values) {
     auto like = TestOperation::receive(values.size(), static_cast<int>(kMember), kTag);
     const auto bytes = std::as_bytes(std::span(values));
-    Written made{.header = {.key = cards_[0].key,
+    Written made{.header = {.key = addresses_[0].key,
                             .source = kMember,
                             .sequence = num_sent_,
                             .slot = kTag,
@@ -164,10 +164,10 @@ class HostileRings : public testing::Test {
     while (ring_.writer.write(RingHead::Kind::kMessage, message.header, message.bytes()) ==
            RingWriter::Outcome::kFull) {
       ASSERT_LT(Clock::now(), deadline);
-      member_.wake(cards_[0]);
+      member_.wake(addresses_[0]);
       std::this_thread::yield();
     }
-    member_.wake(cards_[0]);
+    member_.wake(addresses_[0]);
   }
   std::unique_ptr<TestOperation> receive(size_t num_elements) {
     auto operation = TestOperation::receive(num_elements, static_cast<int>(kMember), kTag);
@@ -205,7 +205,7 @@ class HostileRings : public testing::Test {
     group_[0]->start(*waiting);
     head.line = line;
     ring_.memory.lines[line % RingMemory::kNumLines].head.store(head);
-    member_.wake(cards_[0]);
+    member_.wake(addresses_[0]);
     ASSERT_TRUE(group_[0]->wait(*waiting, Clock::now() + 10s));
     EXPECT_EQ(waiting->status().code(), ErrorCode::kPeerLost);
     EXPECT_NE(waiting->status().message().find("rank 2 is gone: what it writes into shared memory makes no sense"),
@@ -221,7 +221,7 @@ class HostileRings : public testing::Test {
   Engines engines_{transports(fabric_)};
   Process member_{fabric_};
   SharedRing ring_;
-  std::vector<PeerCard> cards_;
+  std::vector<PeerAddress> addresses_;
   std::vector<std::unique_ptr<Communicator>> own_;
   std::vector<std::unique_ptr<Communicator>> group_;
   uint32_t num_sent_ = 0;
@@ -231,7 +231,7 @@ TEST_F(HostileRings, foreign_bytes_between_genuine_messages_are_refused) {
   expect_arrives({1, 2, 3});
   const Written genuine = message({4, 5, 6});
   std::vector<Written> foreign(6, genuine);
-  foreign[0].header.key = cards_[1].key;
+  foreign[0].header.key = addresses_[1].key;
   foreign[1].header.key = 0;
   foreign[2].header.source = 3;
   foreign[3].header.source = UINT32_MAX;
@@ -272,7 +272,7 @@ TEST_F(HostileRings, messages_of_its_own_once_more_are_refused) {
 
 // Read from the ring of one engine to the other, and written once more by who has got hold of them.
 TEST_F(HostileRings, replayed_messages_of_other_ranks_are_refused) {
-  const auto is_for_first = [&](const Written& each) { return each.header.key == cards_[0].key; };
+  const auto is_for_first = [&](const Written& each) { return each.header.key == addresses_[0].key; };
   for (int round = 0; round < 5; ++round) expect_others_undisturbed();
   std::vector<Written> captured;
   for (const RingMemory* ring : mapped_rings()) {
@@ -322,7 +322,7 @@ TEST_F(HostileRings, heads_that_lead_out_of_the_ring_lose_their_writer) {
 TEST_F(HostileRings, heads_of_other_lines_are_none) {
   for (const uint32_t line : {1u, RingMemory::kNumLines, UINT32_MAX}) {
     ring_.memory.lines[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = line});
-    member_.wake(cards_[0]);
+    member_.wake(addresses_[0]);
     expect_others_undisturbed();
   }
   expect_arrives({1});
@@ -333,11 +333,11 @@ TEST_F(HostileRings, offers_that_are_not_theirs_are_counted) {
   SharedRing another;
   const int descriptor = another.writer.descriptor();
   using Kind = RingCall::Kind;
-  member_.call(cards_[0], Kind::kRing, descriptor, 1);  // not for this process
+  member_.call(addresses_[0], Kind::kRing, descriptor, 1);  // not for this process
   expect_refused(1);
-  member_.call(cards_[0], Kind::kRing, descriptor, 0, 0);  // by nobody
+  member_.call(addresses_[0], Kind::kRing, descriptor, 0, 0);  // by nobody
   expect_refused(2);
-  member_.call(cards_[0], Kind::kRing, descriptor);  // once more
+  member_.call(addresses_[0], Kind::kRing, descriptor);  // once more
   expect_refused(3);
   EXPECT_FALSE(another.writer.is_read());
   expect_arrives({1});

@@ -50,7 +50,7 @@ TEST(Writer, DISABLED_writes_until_it_is_killed) {
   const char* text = std::getenv(kVictim);
   ASSERT_NE(text, nullptr);
   const std::vector<uint8_t> blob = from_text(text);
-  const PeerCard victim = PeerCard::decode(blob).value();
+  const PeerAddress victim = PeerAddress::decode(blob).value();
   Engine& engine = Engine::instance();
   const PeerId peer = engine.exclusively([&] { return engine.meet(victim).value(); });
   const std::vector<std::byte> payload(2048);
@@ -68,7 +68,7 @@ TEST(Writer, DISABLED_writes_until_it_is_killed) {
 class Writer {
  public:
   explicit Writer(Engine& engine) {
-    const std::string victim = to_text(engine.card().encode());
+    const std::string victim = to_text(engine.address().encode());
     pid_ = fork();
     if (pid_ == 0) {
       setenv(kVictim, victim.c_str(), 1);
@@ -76,11 +76,12 @@ class Writer {
             nullptr);
       _exit(1);
     }
-    PeerCard card = engine.card();
-    card.process = {static_cast<uint64_t>(pid_), 1};
-    card.pid = pid_;
-    beacon_.emplace(HostBeacon::light(card.process).value());  // in the writer's name: its own engine has another one
-    EXPECT_TRUE(engine.exclusively([&] { return engine.meet(card).ok(); }));
+    PeerAddress peer_address = engine.address();
+    peer_address.process = {static_cast<uint64_t>(pid_), 1};
+    peer_address.pid = pid_;
+    beacon_.emplace(
+        HostBeacon::light(peer_address.process).value());  // in the writer's name: its own engine has another one
+    EXPECT_TRUE(engine.exclusively([&] { return engine.meet(peer_address).ok(); }));
   }
   ~Writer() { end(); }
   Writer(const Writer&) = delete;
@@ -134,8 +135,8 @@ TEST(KilledWritersTest, leave_an_engine_deaf_and_the_next_one_hears) {
   Engine& second = Engine::instance();
   ASSERT_NE(&second, &first);
   EXPECT_FALSE(second.is_deaf());
-  const OwnCard own = second.make_card();
-  auto group = second.form({.name = "again", .rank = 0, .cards = {own.card()}});
+  const OwnAddress own = second.make_address();
+  auto group = second.form({.name = "again", .rank = 0, .addresses = {own.address()}});
   ASSERT_TRUE(group.ok()) << group.status().message();
   const auto sum = TestOperation::all_reduce({7}, 30s);
   EXPECT_TRUE(run(*group.value(), *sum).ok()) << sum->status().message();

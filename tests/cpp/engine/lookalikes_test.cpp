@@ -1,5 +1,5 @@
-// Hosts that look alike, as machines do that were cloned from one snapshot: a card that claims this host, and cannot
-// prove it, is another host's. Its process id means nothing here.
+// Hosts that look alike, as machines do that were cloned from one snapshot: an address that claims this host, and
+// cannot prove it, is another host's. Its process id means nothing here.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,13 +22,14 @@ int32_t unused_pid() {
 
 class LookalikesTest : public testing::TestWithParam<NetworkKind> {
  protected:
-  // The cards as this rank reads them: of the ranks in `elsewhere`, as if they came from a clone of this host.
-  std::vector<PeerCard> cards_with(std::vector<PeerCard> cards, const std::vector<size_t>& elsewhere) const {
+  // The addresses as this rank reads them: of the ranks in `elsewhere`, as if they came from a clone of this host.
+  std::vector<PeerAddress> addresses_with(std::vector<PeerAddress> addresses,
+                                          const std::vector<size_t>& elsewhere) const {
     for (const size_t rank : elsewhere) {
-      cards[rank].process = {random_number(), random_number()};
-      cards[rank].pid = pid_;
+      addresses[rank].process = {random_number(), random_number()};
+      addresses[rank].pid = pid_;
     }
-    return cards;
+    return addresses;
   }
 
   void expect_that_all_works() {
@@ -45,7 +46,7 @@ class LookalikesTest : public testing::TestWithParam<NetworkKind> {
   const int32_t pid_ = unused_pid();
   const std::unique_ptr<Network> network_ = GetParam().make();
   Engines engines_{transports_of(*network_, 2)};
-  const std::vector<PeerCard> cards_ = engines_.make_cards();
+  const std::vector<PeerAddress> addresses_ = engines_.make_addresses();
   std::vector<std::unique_ptr<Communicator>> group_;
 };
 
@@ -53,8 +54,8 @@ INSTANTIATE_TEST_SUITE_P(All, LookalikesTest, testing::Values(kLoopback, kPieces
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(LookalikesTest, a_claim_without_proof_is_another_hosts) {
-  group_.push_back(engines_.form("group", 0, cards_with(cards_, {1})));
-  group_.push_back(engines_.form("group", 1, cards_with(cards_, {0})));
+  group_.push_back(engines_.form("group", 0, addresses_with(addresses_, {1})));
+  group_.push_back(engines_.form("group", 1, addresses_with(addresses_, {0})));
   expect_that_all_works();
   for (const int rank : {0, 1}) {
     EXPECT_TRUE(group_[static_cast<size_t>(rank)]->shares_host(rank));
@@ -64,16 +65,16 @@ TEST_P(LookalikesTest, a_claim_without_proof_is_another_hosts) {
 }
 
 TEST_P(LookalikesTest, one_side_may_prove_what_the_other_cannot) {
-  group_.push_back(engines_.form("group", 0, cards_with(cards_, {1})));
-  group_.push_back(engines_.form("group", 1, cards_));
+  group_.push_back(engines_.form("group", 0, addresses_with(addresses_, {1})));
+  group_.push_back(engines_.form("group", 1, addresses_));
   expect_that_all_works();
   EXPECT_FALSE(group_[0]->shares_host(1));
   EXPECT_TRUE(group_[1]->shares_host(0));
 }
 
 TEST_P(LookalikesTest, processes_of_one_host_prove_it) {
-  group_.push_back(engines_.form("group", 0, cards_));
-  group_.push_back(engines_.form("group", 1, cards_));
+  group_.push_back(engines_.form("group", 0, addresses_));
+  group_.push_back(engines_.form("group", 1, addresses_));
   expect_that_all_works();
   EXPECT_TRUE(group_[0]->shares_host(1));
   EXPECT_TRUE(group_[1]->path_to(0).value().same_host);

@@ -9,49 +9,49 @@
 namespace axon {
 namespace {
 
-PeerCard sample() {
-  PeerCard card;
-  card.key = 0x0807060504030201;
-  card.process = {11, 12};
-  card.host = 13;
-  card.pid = 14;
-  card.address = {std::byte{0xAA}, std::byte{0xBB}};
-  return card;
+PeerAddress sample() {
+  PeerAddress peer_address;
+  peer_address.key = 0x0807060504030201;
+  peer_address.process = {11, 12};
+  peer_address.host = 13;
+  peer_address.pid = 14;
+  peer_address.transport_address = {std::byte{0xAA}, std::byte{0xBB}};
+  return peer_address;
 }
 
-TEST(PeerCard, bytes) {
+TEST(PeerAddress, bytes) {
   const std::vector<uint8_t> golden{'a', 'x', 'o', 'n', 12, 0, 0,  0,  1, 2, 3, 4, 5, 6, 7,    8,   11,  //
                                     0,   0,   0,   0,   0,  0, 0,  12, 0, 0, 0, 0, 0, 0, 0,    13,  0,   //
                                     0,   0,   0,   0,   0,  0, 14, 0,  0, 0, 2, 0, 0, 0, 0xAA, 0xBB};
   EXPECT_EQ(sample().encode(), golden);
 }
 
-TEST(PeerCard, survives_the_store) {
+TEST(PeerAddress, survives_the_store) {
   const std::vector<uint8_t> blob = sample().encode();
-  Result<PeerCard> decoded = PeerCard::decode(blob);
+  Result<PeerAddress> decoded = PeerAddress::decode(blob);
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded.value().key, sample().key);
   EXPECT_EQ(decoded.value().process, sample().process);
   EXPECT_EQ(decoded.value().host, 13u);
   EXPECT_EQ(decoded.value().pid, 14);
-  EXPECT_EQ(decoded.value().address, sample().address);
+  EXPECT_EQ(decoded.value().transport_address, sample().transport_address);
 }
 
-TEST(PeerCard, refuses_every_truncation) {
+TEST(PeerAddress, refuses_every_truncation) {
   const std::vector<uint8_t> blob = sample().encode();
   for (size_t length = 0; length < blob.size(); ++length) {
-    EXPECT_FALSE(PeerCard::decode({blob.data(), length}).ok()) << length;
+    EXPECT_FALSE(PeerAddress::decode({blob.data(), length}).ok()) << length;
   }
 }
 
-TEST(PeerCard, refuses_foreign_and_other_version_naming_both) {
+TEST(PeerAddress, refuses_foreign_and_other_version_naming_both) {
   std::vector<uint8_t> foreign = sample().encode();
   foreign[0] = 'x';
-  EXPECT_NE(PeerCard::decode(foreign).status().message().find("not from torch_axon"), std::string::npos);
+  EXPECT_NE(PeerAddress::decode(foreign).status().message().find("not from torch_axon"), std::string::npos);
   std::vector<uint8_t> newer = sample().encode();
   newer[4] = kWireVersion + 1;
   const std::string named = "wire version " + std::to_string(kWireVersion + 1);
-  EXPECT_NE(PeerCard::decode(newer).status().message().find(named), std::string::npos);
+  EXPECT_NE(PeerAddress::decode(newer).status().message().find(named), std::string::npos);
 }
 
 }  // namespace

@@ -24,11 +24,11 @@ class Neighbour {
       pause();
       _exit(0);
     }
-    PeerCard card = engine.card();
-    card.process[0] += 1;
-    card.pid = pid_;
-    beacon_.emplace(HostBeacon::light(card.process).value());  // its proof that it is on this host
-    EXPECT_TRUE(engine.exclusively([&] { return engine.meet(card).ok(); }));
+    PeerAddress peer_address = engine.address();
+    peer_address.process[0] += 1;
+    peer_address.pid = pid_;
+    beacon_.emplace(HostBeacon::light(peer_address.process).value());  // its proof that it is on this host
+    EXPECT_TRUE(engine.exclusively([&] { return engine.meet(peer_address).ok(); }));
   }
   ~Neighbour() { end(); }
   Neighbour(const Neighbour&) = delete;
@@ -77,8 +77,8 @@ TEST(DeafnessTest, no_group_is_formed_by_the_deaf) {
   fabric.deafen(0);
   neighbour.end();
   ASSERT_TRUE(group[0]->wait(*awaited, Clock::now() + 30s));
-  const OwnCard own = engines[0].make_card();
-  auto formed = engines[0].form({.name = "after", .rank = 0, .cards = {own.card()}});
+  const OwnAddress own = engines[0].make_address();
+  auto formed = engines[0].form({.name = "after", .rank = 0, .addresses = {own.address()}});
   ASSERT_FALSE(formed.ok());
   EXPECT_NE(formed.status().message().find(kWhy), std::string::npos) << formed.status().message();
 }

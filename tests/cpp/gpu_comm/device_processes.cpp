@@ -69,11 +69,12 @@ DeviceProcess::DeviceProcess(int rank, Layout layout, ProcessGroup& processes, B
       engine_(make_engine()) {}
 
 Party DeviceProcess::form(const std::string& name, std::chrono::milliseconds timeout) {
-  const OwnCard own = engine_->make_card();
-  board_.write(rank_, own.card().encode());
+  const OwnAddress own = engine_->make_address();
+  board_.write(rank_, own.address().encode());
   barrier();
-  GroupSpecification specification{.name = name, .rank = rank_, .cards = {}};
-  for (int rank = 0; rank < size(); ++rank) specification.cards.push_back(require(PeerCard::decode(board_.read(rank))));
+  GroupSpecification specification{.name = name, .rank = rank_, .addresses = {}};
+  for (int rank = 0; rank < size(); ++rank)
+    specification.addresses.push_back(require(PeerAddress::decode(board_.read(rank))));
   barrier();  // before somebody writes the next card
   Party party{.communicator = require(engine_->form(std::move(specification))), .group = nullptr};
   party.group = require(DeviceGroup::form(*party.communicator, device(), timeout));

@@ -7,12 +7,12 @@ namespace axon {
 
 namespace {
 
-// The bytes: this, the name, the card. docs/wire.md.
+// The bytes: this, the name, the address. docs/wire.md.
 struct Prefix {
   uint64_t incarnation = 0;
   uint64_t key = 0;
   uint32_t name_num_bytes = 0;
-  uint32_t card_num_bytes = 0;
+  uint32_t address_num_bytes = 0;
 };
 static_assert(sizeof(Prefix) == 24);
 
@@ -20,16 +20,16 @@ Status refuse(const std::string& why) {
   return {ErrorCode::kInvalidArgument, "introduction of a runtime: " + why};
 }
 
-Status check(const std::string& name, size_t card_num_bytes) {
+Status check(const std::string& name, size_t address_num_bytes) {
   if (name.empty() || name.size() > Introduction::kMostNameBytes) {
     return refuse("a name of " + std::to_string(name.size()) + " bytes; allowed: 1 to " +
                   std::to_string(Introduction::kMostNameBytes));
   }
   const auto is_control = [](unsigned char character) { return character < ' ' || character == 127; };
   if (std::ranges::any_of(name, is_control)) return refuse("a name with control characters");
-  if (card_num_bytes == 0 || card_num_bytes > Introduction::kMostCardBytes) {
-    return refuse("a card of " + std::to_string(card_num_bytes) + " bytes; allowed: 1 to " +
-                  std::to_string(Introduction::kMostCardBytes));
+  if (address_num_bytes == 0 || address_num_bytes > Introduction::kMostAddressBytes) {
+    return refuse("an address of " + std::to_string(address_num_bytes) + " bytes; allowed: 1 to " +
+                  std::to_string(Introduction::kMostAddressBytes));
   }
   return {};
 }
@@ -37,15 +37,15 @@ Status check(const std::string& name, size_t card_num_bytes) {
 }  // namespace
 
 Result<std::vector<std::byte>> Introduction::encode() const {
-  if (Status checked = check(name, card.size()); !checked.ok()) return checked;
+  if (Status checked = check(name, address.size()); !checked.ok()) return checked;
   const Prefix prefix{.incarnation = incarnation,
                       .key = key,
                       .name_num_bytes = static_cast<uint32_t>(name.size()),
-                      .card_num_bytes = static_cast<uint32_t>(card.size())};
-  std::vector<std::byte> bytes(sizeof prefix + name.size() + card.size());
+                      .address_num_bytes = static_cast<uint32_t>(address.size())};
+  std::vector<std::byte> bytes(sizeof prefix + name.size() + address.size());
   std::memcpy(bytes.data(), &prefix, sizeof prefix);
   std::memcpy(bytes.data() + sizeof prefix, name.data(), name.size());
-  std::memcpy(bytes.data() + sizeof prefix + name.size(), card.data(), card.size());
+  std::memcpy(bytes.data() + sizeof prefix + name.size(), address.data(), address.size());
   return bytes;
 }
 
@@ -54,17 +54,17 @@ Result<Introduction> Introduction::decode(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof prefix) return refuse("truncated");
   std::memcpy(&prefix, bytes.data(), sizeof prefix);
   bytes = bytes.subspan(sizeof prefix);
-  if (bytes.size() != uint64_t{prefix.name_num_bytes} + prefix.card_num_bytes) {
-    return refuse("announces " + std::to_string(uint64_t{prefix.name_num_bytes} + prefix.card_num_bytes) +
-                  " bytes of name and card, holds " + std::to_string(bytes.size()));
+  if (bytes.size() != uint64_t{prefix.name_num_bytes} + prefix.address_num_bytes) {
+    return refuse("announces " + std::to_string(uint64_t{prefix.name_num_bytes} + prefix.address_num_bytes) +
+                  " bytes of name and address, holds " + std::to_string(bytes.size()));
   }
   const auto* characters = reinterpret_cast<const char*>(bytes.data());
-  const auto card = bytes.subspan(prefix.name_num_bytes);
+  const auto address = bytes.subspan(prefix.name_num_bytes);
   Introduction introduction{.name = {characters, prefix.name_num_bytes},
                             .incarnation = prefix.incarnation,
                             .key = prefix.key,
-                            .card = {card.begin(), card.end()}};
-  if (Status checked = check(introduction.name, card.size()); !checked.ok()) return checked;
+                            .address = {address.begin(), address.end()}};
+  if (Status checked = check(introduction.name, address.size()); !checked.ok()) return checked;
   return introduction;
 }
 

@@ -13,16 +13,16 @@ namespace axon {
 
 struct Introduction {
   static constexpr size_t kMostNameBytes = 255;
-  static constexpr size_t kMostCardBytes = 8192;
+  static constexpr size_t kMostAddressBytes = 8192;
 
-  std::string name;             // the runtime's: 1 to 255 bytes, none of them a control character
-  uint64_t incarnation = 0;     // random, for the life of the runtime: a restarted one has another
-  uint64_t key = 0;             // random, of this connection: messages to this end have to name it
-  std::vector<std::byte> card;  // the engine's peer card
+  std::string name;                // the runtime's: 1 to 255 bytes, none of them a control character
+  uint64_t incarnation = 0;        // random, for the life of the runtime: a restarted one has another
+  uint64_t key = 0;                // random, of this connection: messages to this end have to name it
+  std::vector<std::byte> address;  // the engine's peer address
 
   bool operator==(const Introduction&) const = default;
 
-  // Names and cards of other sizes are errors.
+  // Names and addresses of other sizes are errors.
   Result<std::vector<std::byte>> encode() const;
   static Result<Introduction> decode(std::span<const std::byte> bytes);
 };

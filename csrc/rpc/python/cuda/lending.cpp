@@ -87,7 +87,8 @@ void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& p
   const StreamView stream = current_stream(gpu);
   const Buffer buffer{static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()};
   const auto place = std::bit_cast<ExposedLocation>(lent.whereabouts);
-  const Status read = value_of(ZeroCopyReader::of(gpu.index()))->read(peer.identity().card.pid, place, buffer, stream);
+  const Status read =
+      value_of(ZeroCopyReader::of(gpu.index()))->read(peer.identity().address.pid, place, buffer, stream);
   if (!read.ok() && read.code() == ErrorCode::kPeerLost) throw NotReadable(read.message());
   check(read);
   if (target.is_cpu()) {
@@ -116,7 +117,7 @@ void let_peers_read() noexcept {
 std::vector<std::string> gpus_readable_of(const Connection& peer) {
   std::vector<std::string> uuids;
   if (!config::has_transport("cuda")) return uuids;
-  Result<PeerProcess> process = PeerProcess::open(peer.identity().card.pid);
+  Result<PeerProcess> process = PeerProcess::open(peer.identity().address.pid);
   if (!process.ok() || !process.value().may_be_read()) return uuids;
   const int count = num_devices();
   for (int gpu = 0; gpu < count; ++gpu) {

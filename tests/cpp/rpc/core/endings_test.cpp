@@ -170,10 +170,10 @@ TEST_F(EndingsTest, neighbours_that_are_gone_are_not_counted) {
     pause();
     _exit(0);
   }
-  PeerCard card = engines[1].make_card().card();
-  card.pid = child;
+  PeerAddress peer_address = engines[1].make_address().address();
+  peer_address.pid = child;
   const auto count = [&] { return engine.exclusively([&] { return engine.num_neighbours(); }); };
-  ASSERT_TRUE(engine.exclusively([&] { return engine.meet(card); }).ok());
+  ASSERT_TRUE(engine.exclusively([&] { return engine.meet(peer_address); }).ok());
   EXPECT_EQ(count(), 1);
   kill(child, SIGKILL);
   EXPECT_TRUE(comes_true([&] { return count() == 0; }));

@@ -200,7 +200,7 @@ class HostileTest : public testing::Test, private Receiver {
   HostileTest() : HostileTest(RuntimeOptions()) {}
   explicit HostileTest(const RuntimeOptions& servers) : pair_(loopback_transports(fabric_, 2), servers) {
     transport_->set_receiver(*this);
-    peer_ = transport_->add_peer(pair_.server_engine().card().address, true).value();
+    peer_ = transport_->add_peer(pair_.server_engine().address().transport_address, true).value();
     EXPECT_TRUE(pair_.server->add("echo", echo).ok());
   }
 
@@ -343,7 +343,7 @@ TEST_F(HostileTest, messages_of_other_keys_are_refused) {
   header.key = 12345;
   header.fingerprint.operation = OperationKind::kInvoke;
   Completion completion{.done = [](Completion&, Status) noexcept {}};
-  const PeerId peer = transport_->add_peer(pair_.server_engine().card().address, true).value();
+  const PeerId peer = transport_->add_peer(pair_.server_engine().address().transport_address, true).value();
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(transport_->send(peer, header, {}, completion).has_value());
   expect_service();
   EXPECT_EQ(pair_.server_engine().num_refused(), before + 10);

@@ -18,23 +18,23 @@ TwoRuntimes::TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, Run
 }
 
 void TwoRuntimes::meet(FileDescriptor socket) {
-  const OwnCard server_card = engines_[0]->make_card();
-  const OwnCard client_card = engines_[1]->make_card();
-  PeerCard as_met = server_card.card();
+  const OwnAddress server_address = engines_[0]->make_address();
+  const OwnAddress client_address = engines_[1]->make_address();
+  PeerAddress as_met = server_address.address();
   if (socket.valid()) ++as_met.host;
-  const uint64_t server_key = server_card.card().key;
-  const uint64_t client_key = client_card.card().key;
+  const uint64_t server_key = server_address.address().key;
+  const uint64_t client_key = client_address.address().key;
   to_client = server
                   ->admit({.name = "client",
                            .incarnation = 1,
-                           .card = client_card.card(),
+                           .address = client_address.address(),
                            .peer_key = client_key,
                            .own_key = server_key})
                   .value();
   to_server = client
                   ->admit({.name = "server",
                            .incarnation = 2,
-                           .card = std::move(as_met),
+                           .address = std::move(as_met),
                            .peer_key = server_key,
                            .own_key = client_key,
                            .socket = std::move(socket)})

@@ -19,8 +19,8 @@ Secret secret_of(const std::string& text) {
 }
 
 const Secret kSecret = secret_of("0123456789abcdef");
-const Introduction kConnector{.name = "worker", .incarnation = 1, .key = 2, .card = Bytes(100, std::byte{3})};
-const Introduction kListener{.name = "server", .incarnation = 4, .key = 5, .card = Bytes(200, std::byte{6})};
+const Introduction kConnector{.name = "worker", .incarnation = 1, .key = 2, .address = Bytes(100, std::byte{3})};
+const Introduction kListener{.name = "server", .incarnation = 4, .key = 5, .address = Bytes(200, std::byte{6})};
 
 Nonce nonce_of(int number) {
   Nonce nonce;
@@ -254,8 +254,8 @@ TEST(Introduction, what_cannot_be_sent_is_refused_before_it_is) {
     EXPECT_FALSE(Handshake::connector(kSecret, own, nonce_of(1)).ok());
   }
   own = kConnector;
-  for (const size_t num_bytes : {size_t{0}, Introduction::kMostCardBytes + 1}) {
-    own.card.resize(num_bytes);
+  for (const size_t num_bytes : {size_t{0}, Introduction::kMostAddressBytes + 1}) {
+    own.address.resize(num_bytes);
     EXPECT_FALSE(own.encode().ok());
   }
 }

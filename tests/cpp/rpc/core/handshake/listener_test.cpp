@@ -27,7 +27,7 @@ Secret secret_of(const std::string& text) {
 const Secret kSecret = secret_of("0123456789abcdef");
 
 Introduction named(const std::string& name, uint64_t key = 1) {
-  return {.name = name, .incarnation = 1, .key = key, .card = {std::byte{1}}};
+  return {.name = name, .incarnation = 1, .key = key, .address = {std::byte{1}}};
 }
 
 bool is_hung_up(const FileDescriptor& socket) {
