@@ -40,10 +40,10 @@ void OpenGenerator::run_those_that_wait(std::unique_lock<std::mutex>& lock) {
   const bool leaves_some = !waiting_.empty();
   if (leaves_some) kept_ = shared_from_this();
   lock.unlock();
-  if (leaves_some) engine_.submit_after_delivery(*this);
+  if (leaves_some) engine_.submit_after_completion(*this);
 }
 
-void OpenGenerator::deliver() noexcept {
+void OpenGenerator::complete() noexcept {
   const std::shared_ptr<Gate> gate = gate_;  // until all of this is through
   // Open or not: a closed runtime has closed this before its gate, and run() ends what waits.
   const Gate::Pass pass(*gate);

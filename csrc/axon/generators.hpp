@@ -47,7 +47,7 @@ class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, privat
 
   // Submission, of whoever has run it long enough
   void begin() noexcept override { engine_.post(*this); }
-  void deliver() noexcept override;
+  void complete() noexcept override;
 
   Engine& engine_;
   const std::shared_ptr<Gate> gate_;  // owned with the runtime

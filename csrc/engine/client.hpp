@@ -2,7 +2,7 @@
 //
 //   engine.enter(client);                            // from here on it is asked and told
 //   engine.submit(item);                             // any thread: item.begin() by the holder, soon
-//   engine.post(item);                               // holder: item.deliver() once the token is released
+//   engine.post(item);                               // holder: item.complete() once the token is released
 //   engine.watch(item, word);                        // holder: item.on_opened() once a device has written the word
 //   engine.exclusively([&] { … });                   // any thread: as holder of the token
 //   and once it is through, its tick() says so: a client leaves by itself.
@@ -20,12 +20,12 @@
 namespace axon {
 
 // One of a client's things on its way to the holder of the token, or back. In one of both queues at a time.
-class Submission : public Deliverable {
+class Submission : public QueueNode {
  public:
   // By the holder of the token.
   virtual void begin() noexcept = 0;
   // By whichever thread drives, without any lock: may submit and await other things.
-  virtual void deliver() noexcept = 0;
+  virtual void complete() noexcept = 0;
 
  protected:
   ~Submission() = default;

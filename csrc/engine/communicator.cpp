@@ -59,7 +59,7 @@ void Communicator::fail_in_fork(Operation& operation) noexcept {
   const Status reason = Engine::forked();
   operation.status_ = Status(reason.code(), signed_text(operation.describe() + ": " + reason.message()));
   operation.next = nullptr;
-  engine_.deliver(&operation);
+  engine_.complete(&operation);
 }
 
 void Communicator::accompany(Companion* companion) noexcept {

@@ -189,19 +189,19 @@ void Engine::catch_up() noexcept {
   caught_up_at_.store(coarse_now(), std::memory_order_relaxed);
 }
 
-bool Engine::has_news_since(std::chrono::milliseconds then) const noexcept {
+bool Engine::has_events_since(std::chrono::milliseconds then) const noexcept {
   return coarse_now() - std::max(then, caught_up_at_.load(std::memory_order_relaxed)) > kMostRecent;
 }
 
-static thread_local bool delivers = false;
+static thread_local bool completes = false;
 
-void Engine::submit_after_delivery(Submission& item) noexcept {
-  if (!delivers) return submit(item);
+void Engine::submit_after_completion(Submission& item) noexcept {
+  if (!completes) return submit(item);
   submitted_.push(item);
 }
 
-bool Engine::is_delivering() noexcept {
-  return delivers;
+bool Engine::is_completing() noexcept {
+  return completes;
 }
 
 namespace {
@@ -214,7 +214,7 @@ class Refusal final : public Submission {
     if (transport_) transport_->refuse(rendezvous_, Status());
     delete this;
   }
-  void deliver() noexcept override {}
+  void complete() noexcept override {}
 
  private:
   const std::unique_ptr<Transport>& transport_;
@@ -231,7 +231,7 @@ void Engine::refuse_later(void* rendezvous) noexcept {
 
 size_t Engine::begin_submitted() noexcept {
   size_t num_begun = 0;
-  for (Deliverable* item = submitted_.take_all(); item != nullptr; ++num_begun) {
+  for (QueueNode* item = submitted_.take_all(); item != nullptr; ++num_begun) {
     static_cast<Submission&>(*std::exchange(item, item->next)).begin();
   }
   return num_begun;
@@ -327,18 +327,18 @@ void Engine::release_rested() noexcept {
 
 void Engine::post(Submission& item) noexcept {
   item.next = nullptr;
-  (outbox_ == nullptr ? outbox_ : outbox_end_->next) = &item;
-  outbox_end_ = &item;
+  (completions_ == nullptr ? completions_ : completions_end_->next) = &item;
+  completions_end_ = &item;
 }
 
-Deliverable* Engine::take_outbox() noexcept {
-  return std::exchange(outbox_, nullptr);
+QueueNode* Engine::take_completions() noexcept {
+  return std::exchange(completions_, nullptr);
 }
 
-void Engine::deliver(Deliverable* chain) noexcept {
-  const bool is_within_another = std::exchange(delivers, true);
-  while (chain != nullptr) static_cast<Submission&>(*std::exchange(chain, chain->next)).deliver();
-  delivers = is_within_another;
+void Engine::complete(QueueNode* chain) noexcept {
+  const bool is_within_another = std::exchange(completes, true);
+  while (chain != nullptr) static_cast<Submission&>(*std::exchange(chain, chain->next)).complete();
+  completes = is_within_another;
 }
 
 bool Engine::has_running() const noexcept {

@@ -71,14 +71,14 @@ class Engine final : private ControlHandler, private Driver {
   // For clients beside process groups, see engine/client.hpp. Fails once the engine is shut down.
   Status enter(Client& client);
   void submit(Submission& item) noexcept;
-  // The same, but from within a deliver() the item is left to whoever delivers: what is submitted in answer to what has
-  // come does not nest, however much comes meanwhile.
-  void submit_after_delivery(Submission& item) noexcept;
-  // This thread is within a deliver(), and so is not to wait for others of these.
-  static bool is_delivering() noexcept;
+  // The same, but from within a complete() the item is left to whoever delivers: what is submitted in answer to what
+  // has come does not nest, however much comes meanwhile.
+  void submit_after_completion(Submission& item) noexcept;
+  // This thread is within a complete(), and so is not to wait for others of these.
+  static bool is_completing() noexcept;
   // Refuses what waits at its sender, soon: any thread, also the holder and those that must not drive.
   void refuse_later(void* rendezvous) noexcept;
-  // True when `finished`, which a deliver() sets; false at the deadline. Drives as long as something has moved within
+  // True when `finished`, which a complete() sets; false at the deadline. Drives as long as something has moved within
   // its patience, then sleeps.
   bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
             Clock::duration patience = pace::kPatience) noexcept {
@@ -88,8 +88,8 @@ class Engine final : private ControlHandler, private Driver {
   // something that has come before, of which there may be news. Drives; not within anything that the holder calls.
   void catch_up() noexcept;
   // Neither that nor `then`, by coarse_now(), is so recent that this process may not have been stopped since.
-  bool has_news_since(std::chrono::milliseconds then) const noexcept;
-  // For those who set a flag outside a deliver() that others wait for.
+  bool has_events_since(std::chrono::milliseconds then) const noexcept;
+  // For those who set a flag outside a complete() that others wait for.
   void nudge() noexcept { progress_->nudge(); }
   template <typename Action>
   auto exclusively(Action action) {
@@ -171,9 +171,9 @@ class Engine final : private ControlHandler, private Driver {
   bool has_neighbours() const noexcept override { return num_neighbours_ != 0; }
   bool arm() noexcept override { return !shut_down_ && transport_->arm(); }
   void on_process_ended(PeerId peer) noexcept override;
-  Deliverable* take_outbox() noexcept override;
-  bool has_outbox() const noexcept override { return outbox_ != nullptr; }
-  void deliver(Deliverable* chain) noexcept override;
+  QueueNode* take_completions() noexcept override;
+  bool has_completions() const noexcept override { return completions_ != nullptr; }
+  void complete(QueueNode* chain) noexcept override;
 
   // ControlHandler
   void on_control(const MessageHeader& header, const Payload& payload) noexcept override;
@@ -203,8 +203,8 @@ class Engine final : private ControlHandler, private Driver {
   IntrusiveList<Gated> watched_;       // waiting for their words
   IntrusiveList<Operation> over_;      // run to the end, not yet finished
   IntrusiveList<Operation> restless_;  // finished, but the transport still has their memory
-  Deliverable* outbox_ = nullptr;      // in order; outbox_end_ is its last
-  Deliverable* outbox_end_ = nullptr;
+  QueueNode* completions_ = nullptr;   // in order; completions_end_ is its last
+  QueueNode* completions_end_ = nullptr;
   size_t num_running_ = 0;
   int num_neighbours_ = 0;  // that are not lost
   Clock::time_point next_tick_{};

@@ -109,7 +109,7 @@ void Engine::shut_down_instance() noexcept {
 
 // Engines are looked at and ended without the lock: what they deliver meanwhile may wait for Python.
 void Engine::end_unused_instance() noexcept {
-  if (is_delivering() || Progress::is_background()) return;
+  if (is_completing() || Progress::is_background()) return;
   Instance& instance = process_instance();
   std::vector<Engine*> engines;
   uint64_t num_holds = 0;

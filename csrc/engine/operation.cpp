@@ -31,7 +31,7 @@ void Operation::begin() noexcept {
   communicator_->begin(*this);
 }
 
-void Operation::deliver() noexcept {
+void Operation::complete() noexcept {
   const bool released = released_;  // before finished(), after which another thread may set it
   if (!finished()) {
     on_finished();

@@ -79,7 +79,7 @@ class Operation : public ListNode<Operation>, private Submission {
   friend struct Task<Status>::promise_type;
 
   void begin() noexcept override;
-  void deliver() noexcept override;
+  void complete() noexcept override;
 
   // The whole life of the operation on the wire.
   Task<Status> run();
@@ -94,7 +94,7 @@ class Operation : public ListNode<Operation>, private Submission {
   std::optional<Task<Status>> task_;
   Status status_;
   int source_ = -1;
-  bool released_ = false;               // nothing moves any more; set before the outbox tells it
+  bool released_ = false;               // nothing moves any more; set before it is queued for completion
   sync::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
 };
 

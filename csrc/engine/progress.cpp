@@ -50,12 +50,12 @@ void Progress::acquire() noexcept {
 }
 
 void Progress::release_once() noexcept {
-  Deliverable* outbox = driver_.take_outbox();
+  QueueNode* completions = driver_.take_completions();
   token_.store(false);
   for_token_.notify();
-  if (outbox == nullptr) return;
+  if (completions == nullptr) return;
   if (background_is_away_.load()) for_end_.notify();
-  driver_.deliver(outbox);
+  driver_.complete(completions);
   for_token_.notify();
   notify_of_end();
 }
@@ -194,7 +194,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
     } else if (num_idle > kRoundsBeforePause) {
       sync::relax();
     }
-    if (driver_.has_outbox() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kMakeWay;
+    if (driver_.has_completions() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kMakeWay;
     if (patience == kStandsIn && !background_is_away_.load()) return Pause::kQuiet;
     if (round % kRoundsBetweenClockReads == 0) {
       const Clock::time_point now = Clock::now();
@@ -239,7 +239,7 @@ void Progress::run_in_background() noexcept {
     }
     const microseconds pause = drive_in_background();
     const bool deep = listens_.load();
-    background_is_away_.store(driver_.has_outbox());
+    background_is_away_.store(driver_.has_completions());
     release();
     background_is_away_.store(false);
     if (pause.count() != 0) {

@@ -25,7 +25,7 @@
 
 namespace axon {
 
-// What the holder of the token does. All but deliver() are called with the token held.
+// What the holder of the token does. All but complete() are called with the token held.
 class Driver {
  public:
   // One round over everything that can move; returns how much did.
@@ -43,10 +43,10 @@ class Driver {
   // Before sleeping in the transport's event descriptor. False: there is more to drive, or nothing ever will be.
   virtual bool arm() noexcept = 0;
   virtual void on_process_ended(PeerId peer) noexcept = 0;
-  // The chain of those to be told; deliver() tells them, after the token has been released.
-  virtual Deliverable* take_outbox() noexcept = 0;
-  virtual bool has_outbox() const noexcept = 0;
-  virtual void deliver(Deliverable* chain) noexcept = 0;
+  // The chain of those to be told; complete() tells them, after the token has been released.
+  virtual QueueNode* take_completions() noexcept = 0;
+  virtual bool has_completions() const noexcept = 0;
+  virtual void complete(QueueNode* chain) noexcept = 0;
 
  protected:
   ~Driver() = default;
@@ -84,14 +84,14 @@ class Progress {
   // Something is gated from now on: nobody may go on listening. Holder of the token only.
   void wake_to_look() noexcept;
 
-  // Drives, or sleeps while others drive, until `finished`, which deliver() sets (true), or the deadline (false).
+  // Drives, or sleeps while others drive, until `finished`, which complete() sets (true), or the deadline (false).
   // Listens once nothing has moved for as long as its patience; who stands in sleeps at once, and drives only while the
   // background thread is away.
   static constexpr sync::Clock::duration kStandsIn{-1};
   bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
             Clock::duration patience = pace::kPatience) noexcept;
 
-  // Lets all who sleep in wait() look at what they wait for, which somebody else than deliver() has set.
+  // Lets all who sleep in wait() look at what they wait for, which somebody else than complete() has set.
   void nudge() noexcept {
     for_token_.notify();
     notify_of_end();

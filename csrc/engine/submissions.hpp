@@ -9,14 +9,14 @@
 namespace axon {
 
 // What is handed over, linked in a chain. Also what a driver hands back, to be told after the token has been released.
-struct Deliverable {
-  Deliverable* next = nullptr;
+struct QueueNode {
+  QueueNode* next = nullptr;
 };
 
 class Submissions {
  public:
-  void push(Deliverable& item) noexcept {
-    Deliverable* top = top_.load(std::memory_order_relaxed);
+  void push(QueueNode& item) noexcept {
+    QueueNode* top = top_.load(std::memory_order_relaxed);
     do {
       item.next = top;
     } while (!top_.compare_exchange_weak(top, &item));
@@ -26,17 +26,17 @@ class Submissions {
   bool empty() const noexcept { return top_.load() == nullptr; }
 
   // A chain, in the order of their pushes.
-  Deliverable* take_all() noexcept {
+  QueueNode* take_all() noexcept {
     if (top_.load(std::memory_order_relaxed) == nullptr) return nullptr;
-    Deliverable* in_order = nullptr;
-    for (Deliverable* latest = top_.exchange(nullptr); latest != nullptr;) {
+    QueueNode* in_order = nullptr;
+    for (QueueNode* latest = top_.exchange(nullptr); latest != nullptr;) {
       in_order = std::exchange(latest, std::exchange(latest->next, in_order));
     }
     return in_order;
   }
 
  private:
-  sync::atomic<Deliverable*> top_{nullptr};
+  sync::atomic<QueueNode*> top_{nullptr};
 };
 
 }  // namespace axon

@@ -23,7 +23,7 @@ enum class Ends : uint8_t {
   kByDeadline,
 };
 
-struct Job : Deliverable {
+struct Job : QueueNode {
   explicit Job(Ends how) : ends(how) {}
   const Ends ends;
   int num_rounds = 0;
@@ -53,7 +53,7 @@ class JobDriver final : public Driver {
     driven_ = true;
     model::point();
     const bool moves = std::exchange(holds_back_, false);
-    for (Deliverable* item = submitted_.take_all(); item != nullptr;) {
+    for (QueueNode* item = submitted_.take_all(); item != nullptr;) {
       running_.push_back(static_cast<Job*>(std::exchange(item, item->next)));
     }
     has_unseen_ = false;
@@ -82,9 +82,9 @@ class JobDriver final : public Driver {
     return armed_;
   }
   void on_process_ended(PeerId) noexcept override {}
-  Deliverable* take_outbox() noexcept override { return std::exchange(outbox_, nullptr); }
-  bool has_outbox() const noexcept override { return outbox_ != nullptr; }
-  void deliver(Deliverable* chain) noexcept override {
+  QueueNode* take_completions() noexcept override { return std::exchange(completions_, nullptr); }
+  bool has_completions() const noexcept override { return completions_ != nullptr; }
+  void complete(QueueNode* chain) noexcept override {
     while (chain != nullptr) {
       auto& job = static_cast<Job&>(*std::exchange(chain, chain->next));
       model::check(!job.finished.load(), "a job is finished once");
@@ -97,7 +97,7 @@ class JobDriver final : public Driver {
   size_t end_if(Predicate is_over) {
     return std::erase_if(running_, [&](Job* job) {
       if (!is_over(*job)) return false;
-      job->next = std::exchange(outbox_, job);
+      job->next = std::exchange(completions_, job);
       return true;
     });
   }
@@ -106,7 +106,7 @@ class JobDriver final : public Driver {
   const bool has_neighbours_;
   Submissions submitted_;
   std::vector<Job*> running_;
-  Deliverable* outbox_ = nullptr;
+  QueueNode* completions_ = nullptr;
   bool has_message_ = false;
   bool has_unseen_ = false;  // since the last round
   bool armed_ = false;

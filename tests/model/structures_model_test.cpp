@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kAll = 1000;  // more deviations than there are points
 
-struct Item : Deliverable {
+struct Item : QueueNode {
   int thread = 0;
   int number = 0;
 };
@@ -35,7 +35,7 @@ TEST(SubmissionsModel, every_item_is_taken_once_in_its_threads_order) {
     }
     std::array<int, 2> num_taken{};
     const auto take = [&] {
-      for (Deliverable* next = submissions.take_all(); next != nullptr; next = next->next) {
+      for (QueueNode* next = submissions.take_all(); next != nullptr; next = next->next) {
         const auto& item = static_cast<Item&>(*next);
         model::check(item.number == num_taken[static_cast<size_t>(item.thread)]++, "in the order of their pushes");
       }

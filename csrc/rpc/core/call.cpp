@@ -23,14 +23,14 @@ void Call::fail_unstarted(Status status) noexcept {
   retain();
   status_ = std::move(status);
   resting_ = true;
-  deliver();
+  complete();
 }
 
 void Call::begin() noexcept {
   connection_->begin(*this);
 }
 
-void Call::deliver() noexcept {
+void Call::complete() noexcept {
   const bool resting = resting_;  // before finished(), after which another thread may set it
   if (!finished()) {
     has_status_.store(true, std::memory_order_release);
@@ -47,7 +47,7 @@ void Call::Opening::on_opened() noexcept {
   call.connection_->open(call);
 }
 
-void Call::Announcement::deliver() noexcept {
+void Call::Announcement::complete() noexcept {
   call.on_announced();
   call.is_asking_.store(false, std::memory_order_release);
   call.release();

@@ -80,7 +80,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
     explicit Announcement(Call& owner) noexcept : call(owner) {}
     Call& call;
     void begin() noexcept override {}
-    void deliver() noexcept override;
+    void complete() noexcept override;
   };
 
   // What is sent is there.
@@ -91,7 +91,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   };
 
   void begin() noexcept override;
-  void deliver() noexcept override;
+  void complete() noexcept override;
   void on_announced(Inbound&) noexcept override;
   void on_complete(Inbound&) noexcept override;
   void on_broken(Inbound&, Status reason) noexcept override;
@@ -117,7 +117,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   bool over_ = false;             // its status is final
   Clock::time_point deadline_{};  // as the first tick sets it: quicker calls need no clock
   Status status_;
-  bool resting_ = false;  // nothing moves any more; set before the outbox tells it
+  bool resting_ = false;  // nothing moves any more; set before it is queued for completion
   inline static const Status kUnderWay{};
   sync::atomic<bool> has_status_{false};
   sync::atomic<bool> finished_{false};

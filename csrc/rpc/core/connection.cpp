@@ -41,7 +41,7 @@ void Connection::start(Call& call) noexcept {
   if (engine_.is_forked()) [[unlikely]]
     return call.fail_unstarted(Engine::forked());
   call.retain();
-  engine_.submit_after_delivery(call);
+  engine_.submit_after_completion(call);
   if (!call.finished()) engine_.wake();
 }
 

@@ -15,7 +15,7 @@ struct Connection::Closing final : Submission {
     connection->begin_closing(deadline);
     delete this;
   }
-  void deliver() noexcept override {}
+  void complete() noexcept override {}
 
   const std::shared_ptr<Connection> connection;  // owned with the runtime, and whoever closes it
   const Clock::time_point deadline;
@@ -23,7 +23,7 @@ struct Connection::Closing final : Submission {
 
 void Connection::close(Clock::time_point deadline) noexcept {
   if (engine_.is_forked()) return;
-  engine_.submit_after_delivery(*new Closing(shared_from_this(), deadline));
+  engine_.submit_after_completion(*new Closing(shared_from_this(), deadline));
   engine_.wake();
 }
 

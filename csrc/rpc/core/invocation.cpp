@@ -27,7 +27,7 @@ void Invocation::reply_failure() noexcept {
 void Invocation::submit(OperationKind answer_kind) noexcept {
   answer_kind_ = answer_kind;
   if (!wants_answer()) answer.clear();
-  connection_->engine().submit_after_delivery(*this);
+  connection_->engine().submit_after_completion(*this);
 }
 
 void Invocation::fail(std::string_view class_name, std::string_view message) noexcept {
@@ -67,12 +67,12 @@ void Invocation::begin() noexcept {
   connection_->answer(*this);
 }
 
-void Invocation::deliver() noexcept {
+void Invocation::complete() noexcept {
   if (phase_ == Phase::kCalled) return handler_->call(*this);
   if (phase_ == Phase::kAsking) return handler_->ask(*this);
   answer.clear();
   arguments_.let_go();
-  core_->engine().submit_after_delivery(*this);
+  core_->engine().submit_after_completion(*this);
 }
 
 void Invocation::on_announced(Inbound&) noexcept {

@@ -77,7 +77,7 @@ class Invocation final : public ListNode<Invocation>,
   bool is_late() const noexcept { return gives_up_at_ != Clock::time_point::max() && Clock::now() >= gives_up_at_; }
   void fail_as_late() noexcept;
   void begin() noexcept override;
-  void deliver() noexcept override;
+  void complete() noexcept override;
   void on_announced(Inbound&) noexcept override;
   void on_complete(Inbound&) noexcept override;
   void on_broken(Inbound&, Status reason) noexcept override;

@@ -18,7 +18,7 @@ class Notice final : public Submission {
 
  private:
   void begin() noexcept override {}
-  void deliver() noexcept override {
+  void complete() noexcept override {
     tell_();
     delete this;
   }
@@ -284,7 +284,7 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
 // What is posted is delivered by whoever has driven: two threads' deliveries may overtake each other.
 void RuntimeCore::hand_over(Submission& news) noexcept {
   if (!hands_over_in_order_) return engine_.post(news);
-  news.deliver();
+  news.complete();
   engine_.nudge();
 }
 

@@ -40,7 +40,7 @@ PythonInvocation::~PythonInvocation() {
 bool PythonInvocation::is_cancelled() {
   if (invocation_ == nullptr || invocation_->is_cancelled()) return true;
   Engine& engine = connection_->engine();
-  if (!engine.has_news_since(invocation_->handed_over_at())) [[likely]]
+  if (!engine.has_events_since(invocation_->handed_over_at())) [[likely]]
     return false;
   {
     const GilReleased no_gil;
@@ -114,7 +114,7 @@ class LateCallbacks final : public Submission {
 
  private:
   void begin() noexcept override { engine_.post(*this); }
-  void deliver() noexcept override {
+  void complete() noexcept override {
     if (python_goes_on()) {
       const GilHeld gil;
       try {
@@ -188,7 +188,7 @@ void PythonRuntime::Queue::end() noexcept {
 
 void PythonRuntime::Queue::give_up(Item item) noexcept {
   if (item.invocation != nullptr) item.invocation->fail("ConnectionError", "the runtime is closed");
-  if (item.kind == Item::Kind::kFinished) engine_.submit_after_delivery(*new LateCallbacks(engine_, item.call));
+  if (item.kind == Item::Kind::kFinished) engine_.submit_after_completion(*new LateCallbacks(engine_, item.call));
 }
 
 PythonRuntime::PythonRuntime(std::unique_ptr<Runtime> runtime, Listeners listeners)

@@ -62,7 +62,7 @@ class MailboxTest : public testing::Test {
   }
 
   // All of what it starts begins together, before any has found its end.
-  static void start_within_a_delivery(const Peer& peer, std::function<void()> start) {
+  static void start_within_a_completion(const Peer& peer, std::function<void()> start) {
     Call call(peer, "");
     call.on_finished(std::move(start));
     call.start();
@@ -172,7 +172,7 @@ TEST_F(MailboxTest, not_even_those_that_hold_all_places) {
   Call failing = unsendable(outbox);
   std::vector<Call> behind;
   for (int64_t i = 0; i < 1500; ++i) behind.emplace_back(outbox).request().integer(i);
-  start_within_a_delivery(met_.to_server, [&] {
+  start_within_a_completion(met_.to_server, [&] {
     failing.start();
     for (Call& call : behind) call.start();
   });
@@ -200,7 +200,7 @@ TEST_F(MailboxTest, nor_those_whose_sender_lets_nothing_more_wait) {
   }
   std::vector<Call> others;
   for (int i = 0; i < 1100; ++i) others.emplace_back(to_server, "hold");
-  start_within_a_delivery(to_server, [&] {
+  start_within_a_completion(to_server, [&] {
     for (std::vector<Call>* calls : {&failing, &behind, &others}) {
       for (Call& call : *calls) call.start();
     }

@@ -24,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-struct Job : Deliverable {
+struct Job : QueueNode {
   explicit Job(int rounds) : rounds_left(rounds) {}
   int rounds_left;
   std::atomic<bool> finished{false};
@@ -36,7 +36,7 @@ class JobDriver final : public Driver {
 
   unsigned drive() noexcept override {
     EXPECT_FALSE(inside_.exchange(true)) << "two threads hold the token";
-    for (Deliverable* job = submitted_.take_all(); job != nullptr; job = job->next) {
+    for (QueueNode* job = submitted_.take_all(); job != nullptr; job = job->next) {
       running_.push_back(static_cast<Job*>(job));
     }
     const unsigned num_pieces = take_piece() ? 1 : 0;
@@ -44,8 +44,8 @@ class JobDriver final : public Driver {
     if (num_moved != 0) {
       std::erase_if(running_, [&](Job* job) {
         if (--job->rounds_left > 0) return false;
-        job->next = outbox_;
-        outbox_ = job;
+        job->next = completions_;
+        completions_ = job;
         return true;
       });
     }
@@ -60,9 +60,9 @@ class JobDriver final : public Driver {
   bool has_neighbours() const noexcept override { return true; }
   bool arm() noexcept override { return true; }
   void on_process_ended(PeerId peer) noexcept override { ended.store(static_cast<int>(peer)); }
-  Deliverable* take_outbox() noexcept override { return std::exchange(outbox_, nullptr); }
-  bool has_outbox() const noexcept override { return outbox_ != nullptr; }
-  void deliver(Deliverable* chain) noexcept override {
+  QueueNode* take_completions() noexcept override { return std::exchange(completions_, nullptr); }
+  bool has_completions() const noexcept override { return completions_ != nullptr; }
+  void complete(QueueNode* chain) noexcept override {
     while (chain != nullptr) {
       auto* job = static_cast<Job*>(std::exchange(chain, chain->next));
       job->finished.store(true);
@@ -89,7 +89,7 @@ class JobDriver final : public Driver {
   Submissions submitted_;
   std::atomic<bool> inside_{false};
   std::vector<Job*> running_;
-  Deliverable* outbox_ = nullptr;
+  QueueNode* completions_ = nullptr;
 };
 
 class ProgressTest : public testing::Test {

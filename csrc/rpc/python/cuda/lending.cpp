@@ -67,7 +67,7 @@ class Return final : public Submission, private Gated {
  private:
   void begin() noexcept override { engine_.watch(*this, read_.word()); }
   void on_opened() noexcept override { delete this; }
-  void deliver() noexcept override {}
+  void complete() noexcept override {}
 
   Engine& engine_;
   const StreamMarker read_;
