@@ -94,7 +94,7 @@ const Status& Communicator::obstacle(const Operation& operation) const noexcept 
 void Communicator::begin(Operation& operation) noexcept {
   ++engine_.num_running_;
   if (!obstacle(operation).ok()) {
-    engine_.over_.push_back(operation);
+    engine_.finished_.push_back(operation);
     return;
   }
   Fingerprint fingerprint = operation.fingerprint(0);
@@ -120,11 +120,11 @@ void Communicator::begin(Operation& operation) noexcept {
   engine_.progress_->wake_to_look();
 }
 
-void Communicator::on_run_over(Operation& operation) noexcept {
+void Communicator::on_run_finished(Operation& operation) noexcept {
   operation.unlink();
   const bool leaves = operation.direction == Direction::kCollective && operation.exchange_->failure().ok();
   if (leaves) inbox_->leave(operation.sequence_);
-  engine_.over_.push_back(operation);
+  engine_.finished_.push_back(operation);
 }
 
 void Communicator::finish(Operation& operation) noexcept {

@@ -101,7 +101,7 @@ class Communicator final : public InboxListener {
 
   // All below: the holder of the progress token only.
   void begin(Operation& operation) noexcept;
-  void on_run_over(Operation& operation) noexcept;
+  void on_run_finished(Operation& operation) noexcept;
   void finish(Operation& operation) noexcept;
   const Status& obstacle(const Operation& operation) const noexcept;
 
@@ -119,7 +119,7 @@ class Communicator final : public InboxListener {
   Heed heed_companion() noexcept;
   bool is_asking() const noexcept { return asked_for_fault_at_ && failure_.ok(); }
   // Closed or aborted, with nothing in flight.
-  bool is_over() const noexcept { return !aborted_.ok() && running_.empty(); }
+  bool is_finished() const noexcept { return !aborted_.ok() && running_.empty(); }
   void fail_in_fork(Operation& operation) noexcept;
   // Takes the communicator out of the engine, which is shutting down or losing this group.
   void leave() noexcept;

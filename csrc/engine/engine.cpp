@@ -169,7 +169,7 @@ void Engine::submit(Submission& item) noexcept {
     begin_submitted();
     item.begin();
     messenger_.run_ready();
-    finish_over();
+    finish_completed();
   };
   if (progress_->pump(begin)) return;
   submitted_.push(item);
@@ -280,11 +280,11 @@ unsigned Engine::drive() noexcept {
   const size_t num_begun = begin_submitted() + open_gates() + open_watched();
   if (num_begun != 0) {  // what failed at its beginning, before anything comes for it: others are to hear why first
     messenger_.run_ready();
-    finish_over();
+    finish_completed();
   }
   if (shut_down_) return 0;  // all communicators are aborted: what has begun is over
   const unsigned num_moved = messenger_.progress();
-  finish_over();
+  finish_completed();
   if (num_moved != 0) release_rested();
   return num_moved + static_cast<unsigned>(num_begun);
 }
@@ -294,11 +294,11 @@ void Engine::settle() noexcept {
   begin_submitted();
   open_gates();
   messenger_.run_ready();
-  finish_over();
+  finish_completed();
 }
 
-void Engine::finish_over() noexcept {
-  while (Operation* operation = over_.pop_front()) {
+void Engine::finish_completed() noexcept {
+  while (Operation* operation = finished_.pop_front()) {
     operation->communicator_->finish(*operation);
     --num_running_;
     operation->released_ = !operation->exchange_ || operation->exchange_->at_rest();
@@ -353,7 +353,7 @@ void Engine::tick(Clock::time_point now) noexcept {
   for (Communicator* communicator : communicators_) communicator->tick(now);
   std::erase_if(clients_, [now](Client* client) { return !client->tick(now); });
   messenger_.run_ready();
-  finish_over();
+  finish_completed();
   release_rested();
 }
 
@@ -373,7 +373,7 @@ void Engine::send_control(PeerId peer, const MessageHeader& header, const std::s
 // What came before it may be all that an operation waits for: that one has not failed.
 void Engine::on_control(const MessageHeader& header, const Payload& payload) noexcept {
   messenger_.run_ready();
-  finish_over();
+  finish_completed();
   const auto found = std::ranges::find_if(
       communicators_, [&](const Communicator* communicator) { return communicator->team_.own_key() == header.key; });
   if (found != communicators_.end()) (*found)->on_control(header, payload);
@@ -391,7 +391,7 @@ void Engine::on_process_ended(PeerId peer) noexcept {
   }
   lose(peer, "its process (pid " + std::to_string(peers_[peer].address.pid) + ") has ended");
   messenger_.run_ready();
-  finish_over();
+  finish_completed();
   if (deafness_.ok() && !transport_->hears(kLongestToHear)) go_deaf(peer);
 }
 
@@ -465,8 +465,8 @@ bool Engine::is_used() noexcept {
   if (num_holds_.load(std::memory_order_acquire) != 0) return true;
   return progress_->exclusively([this] {
     settle();
-    const auto is_over = [](const Communicator* communicator) { return communicator->is_over(); };
-    return !std::ranges::all_of(communicators_, is_over) || !std::ranges::all_of(clients_, &Client::is_closed);
+    const auto is_finished = [](const Communicator* communicator) { return communicator->is_finished(); };
+    return !std::ranges::all_of(communicators_, is_finished) || !std::ranges::all_of(clients_, &Client::is_closed);
   });
 }
 

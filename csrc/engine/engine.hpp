@@ -182,7 +182,7 @@ class Engine final : private ControlHandler, private Driver {
   size_t begin_submitted() noexcept;
   size_t open_gates() noexcept;
   size_t open_watched() noexcept;
-  void finish_over() noexcept;
+  void finish_completed() noexcept;
   void release_rested() noexcept;
 
   std::unique_ptr<Transport> transport_;  // none once shut down
@@ -201,7 +201,7 @@ class Engine final : private ControlHandler, private Driver {
   Submissions submitted_;              // by any thread, taken by the holder
   std::vector<Operation*> gated_;      // begun, in order, waiting for their inputs
   IntrusiveList<Gated> watched_;       // waiting for their words
-  IntrusiveList<Operation> over_;      // run to the end, not yet finished
+  IntrusiveList<Operation> finished_;  // run to the end, not yet finished
   IntrusiveList<Operation> restless_;  // finished, but the transport still has their memory
   QueueNode* completions_ = nullptr;   // in order; completions_end_ is its last
   QueueNode* completions_end_ = nullptr;

@@ -54,7 +54,7 @@ Task<Status> Operation::run() {
     }
     status = co_await batch;
   }
-  communicator_->on_run_over(*this);
+  communicator_->on_run_finished(*this);
   co_return status;
 }
 
