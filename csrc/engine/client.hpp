@@ -3,7 +3,7 @@
 //   engine.enter(client);                            // from here on it is asked and told
 //   engine.submit(item);                             // any thread: item.begin() by the holder, soon
 //   engine.post(item);                               // holder: item.complete() once the token is released
-//   engine.watch(item, word);                        // holder: item.on_opened() once a device has written the word
+//   engine.wait_for_flag(item, flag);                // holder: item.on_flag_set() once the flag is set
 //   engine.exclusively([&] { … });                   // any thread: as holder of the token
 //   and once it is through, its tick() says so: a client leaves by itself.
 #pragma once
@@ -31,19 +31,19 @@ class Submission : public QueueNode {
   ~Submission() = default;
 };
 
-// What waits for a word in memory that a device writes, unless it is unlinked before. Everything by the holder of the
+// What waits for a flag in memory that a device writes, unless it is unlinked before. Everything by the holder of the
 // token.
-class Gated : public ListNode<Gated> {
+class FlagWaiter : public ListNode<FlagWaiter> {
  public:
-  // The word is not 0 any more; or the transport is gone.
-  virtual void on_opened() noexcept = 0;
+  // The flag is not 0 any more; or the transport is gone.
+  virtual void on_flag_set() noexcept = 0;
 
  protected:
-  ~Gated() = default;
+  ~FlagWaiter() = default;
 
  private:
   friend class Engine;
-  const std::atomic<uint32_t>* word_ = nullptr;
+  const std::atomic<uint32_t>* flag_ = nullptr;
 };
 
 // Everything here is called by the holder of the token.

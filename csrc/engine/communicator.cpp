@@ -115,8 +115,8 @@ void Communicator::begin(Operation& operation) noexcept {
   running_.push_back(operation);
   if (operation.direction == Direction::kCollective) inbox_->enter(operation.sequence_, fingerprint);
   operation.task_.emplace(operation.run());
-  if (operation.gate == nullptr) return operation.task_->resume();
-  engine_.gated_.push_back(&operation);
+  if (operation.start_flag == nullptr) return operation.task_->resume();
+  engine_.awaiting_start_.push_back(&operation);
   engine_.progress_->wake_to_look();
 }
 

@@ -158,7 +158,7 @@ std::string Communicator::findings(Operation& operation, Clock::time_point asked
   if (!is_running(operation)) return "It has ended, but a callback of another one holds up its report.";
   std::string text;
   if (operation.direction == Direction::kCollective) text = answers_.findings(operation.sequence_, asked_at) + " ";
-  if (operation.gate != nullptr && operation.gate->load(std::memory_order_acquire) == 0) {
+  if (operation.start_flag != nullptr && operation.start_flag->load(std::memory_order_acquire) == 0) {
     return text + "Its inputs are not there yet: this rank's device has not come to it.";
   }
   std::string awaited;
@@ -167,7 +167,7 @@ std::string Communicator::findings(Operation& operation, Clock::time_point asked
   }
   text += awaited.empty() ? "No message has come." : awaited + ".";
   text += held_back(*operation.exchange_);
-  const bool goes_to_companion = companion_ != nullptr && operation.tag == 0 && operation.done_word == nullptr;
+  const bool goes_to_companion = companion_ != nullptr && operation.tag == 0 && operation.done_flag == nullptr;
   if (operation.direction != Direction::kCollective && goes_to_companion) text += kMeetingUnderTags;
   return text;
 }

@@ -238,46 +238,46 @@ size_t Engine::begin_submitted() noexcept {
 }
 
 // Those whose inputs have come, or that have failed and will find out.
-size_t Engine::open_gates() noexcept {
+size_t Engine::start_flagged() noexcept {
   size_t num_opened = 0;
-  for (size_t i = 0; i < gated_.size();) {
-    Operation& operation = *gated_[i];
-    if (operation.gate->load(std::memory_order_acquire) == 0 && operation.exchange_->failure().ok()) {
+  for (size_t i = 0; i < awaiting_start_.size();) {
+    Operation& operation = *awaiting_start_[i];
+    if (operation.start_flag->load(std::memory_order_acquire) == 0 && operation.exchange_->failure().ok()) {
       ++i;
       continue;
     }
-    gated_.erase(gated_.begin() + static_cast<std::ptrdiff_t>(i));
+    awaiting_start_.erase(awaiting_start_.begin() + static_cast<std::ptrdiff_t>(i));
     operation.task_->resume();
     ++num_opened;
   }
   return num_opened;
 }
 
-void Engine::watch(Gated& item, const std::atomic<uint32_t>& word) noexcept {
-  if (!transport_) return item.on_opened();
-  item.word_ = &word;
-  watched_.push_back(item);
+void Engine::wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept {
+  if (!transport_) return item.on_flag_set();
+  item.flag_ = &flag;
+  flag_waiters_.push_back(item);
   progress_->wake_to_look();
 }
 
 // What one of them does may unlink others.
-size_t Engine::open_watched() noexcept {
-  IntrusiveList<Gated> opened;
-  for (Gated* item = watched_.front(); item != nullptr;) {
-    Gated* const next = watched_.next(*item);
-    if (item->word_->load(std::memory_order_acquire) != 0) {
+size_t Engine::run_flag_waiters() noexcept {
+  IntrusiveList<FlagWaiter> opened;
+  for (FlagWaiter* item = flag_waiters_.front(); item != nullptr;) {
+    FlagWaiter* const next = flag_waiters_.next(*item);
+    if (item->flag_->load(std::memory_order_acquire) != 0) {
       item->unlink();
       opened.push_back(*item);
     }
     item = next;
   }
   size_t num_opened = 0;
-  for (; Gated* item = opened.pop_front(); ++num_opened) item->on_opened();
+  for (; FlagWaiter* item = opened.pop_front(); ++num_opened) item->on_flag_set();
   return num_opened;
 }
 
 unsigned Engine::drive() noexcept {
-  const size_t num_begun = begin_submitted() + open_gates() + open_watched();
+  const size_t num_begun = begin_submitted() + start_flagged() + run_flag_waiters();
   if (num_begun != 0) {  // what failed at its beginning, before anything comes for it: others are to hear why first
     messenger_.run_ready();
     finish_completed();
@@ -292,7 +292,7 @@ unsigned Engine::drive() noexcept {
 // Lets everything come to its end that can without the network: after failures.
 void Engine::settle() noexcept {
   begin_submitted();
-  open_gates();
+  start_flagged();
   messenger_.run_ready();
   finish_completed();
 }
@@ -449,7 +449,7 @@ void Engine::shut_down() noexcept {
     }
     transport_.reset();
     beacon_.reset();
-    while (Gated* item = watched_.pop_front()) item->on_opened();
+    while (FlagWaiter* item = flag_waiters_.pop_front()) item->on_flag_set();
     while (Operation* operation = restless_.pop_front()) {  // nobody moves their memory any more
       operation->exchange_.reset();
       operation->released_ = true;

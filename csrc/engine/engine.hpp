@@ -105,8 +105,8 @@ class Engine final : private ControlHandler, private Driver {
   const PeerAddress& address() const noexcept { return address_; }
   Messenger& messenger() noexcept { return messenger_; }
   void post(Submission& item) noexcept;
-  // Once the word is not 0, which a device writes.
-  void watch(Gated& item, const std::atomic<uint32_t>& word) noexcept;
+  // Once the flag is not 0, which a device writes.
+  void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept;
   void wake() noexcept { progress_->wake(); }
   // Whether the peer has proven that it is on this host: it shares the kernel and the namespaces of processes, network
   // and shared memory, and its pid means something here.
@@ -167,7 +167,7 @@ class Engine final : private ControlHandler, private Driver {
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override;
   bool holds_back() const noexcept override { return transport_ && transport_->holds_back(); }
-  bool has_gated() const noexcept override { return !gated_.empty() || !watched_.empty(); }
+  bool has_flag_waiters() const noexcept override { return !awaiting_start_.empty() || !flag_waiters_.empty(); }
   bool has_neighbours() const noexcept override { return num_neighbours_ != 0; }
   bool arm() noexcept override { return !shut_down_ && transport_->arm(); }
   void on_process_ended(PeerId peer) noexcept override;
@@ -180,8 +180,8 @@ class Engine final : private ControlHandler, private Driver {
   void on_peer_lost(PeerId peer, Status reason) noexcept override;
 
   size_t begin_submitted() noexcept;
-  size_t open_gates() noexcept;
-  size_t open_watched() noexcept;
+  size_t start_flagged() noexcept;
+  size_t run_flag_waiters() noexcept;
   void finish_completed() noexcept;
   void release_rested() noexcept;
 
@@ -198,12 +198,12 @@ class Engine final : private ControlHandler, private Driver {
   std::vector<Communicator*> communicators_;
   std::vector<Client*> clients_;
 
-  Submissions submitted_;              // by any thread, taken by the holder
-  std::vector<Operation*> gated_;      // begun, in order, waiting for their inputs
-  IntrusiveList<Gated> watched_;       // waiting for their words
-  IntrusiveList<Operation> finished_;  // run to the end, not yet finished
-  IntrusiveList<Operation> restless_;  // finished, but the transport still has their memory
-  QueueNode* completions_ = nullptr;   // in order; completions_end_ is its last
+  Submissions submitted_;                   // by any thread, taken by the holder
+  std::vector<Operation*> awaiting_start_;  // begun, in order, waiting for their inputs
+  IntrusiveList<FlagWaiter> flag_waiters_;  // waiting for their flags
+  IntrusiveList<Operation> finished_;       // run to the end, not yet finished
+  IntrusiveList<Operation> restless_;       // finished, but the transport still has their memory
+  QueueNode* completions_ = nullptr;        // in order; completions_end_ is its last
   QueueNode* completions_end_ = nullptr;
   size_t num_running_ = 0;
   int num_neighbours_ = 0;  // that are not lost

@@ -35,7 +35,7 @@ void Operation::complete() noexcept {
   const bool released = released_;  // before finished(), after which another thread may set it
   if (!finished()) {
     on_finished();
-    if (done_word != nullptr) done_word->store(1, std::memory_order_release);
+    if (done_flag != nullptr) done_flag->store(1, std::memory_order_release);
     finished_.store(true);
   }
   if (released) on_released();

@@ -41,10 +41,10 @@ class Operation : public ListNode<Operation>, private Submission {
   Shape shape;
   std::string_view site;  // the line of the program that calls, if it is to be told; never goes away
   std::chrono::milliseconds timeout{0};
-  // If given: a word that a device sets to something other than 0 once the inputs are there; nothing moves before.
-  const std::atomic<uint32_t>* gate = nullptr;
-  // If given: a word that is set to 1 once the operation is finished, for a device that waits.
-  std::atomic<uint32_t>* done_word = nullptr;
+  // If given: a flag that a device sets to something other than 0 once the inputs are there; nothing moves before.
+  const std::atomic<uint32_t>* start_flag = nullptr;
+  // If given: a flag that is set to 1 once the operation is finished, for a device that waits.
+  std::atomic<uint32_t>* done_flag = nullptr;
 
   Operation() = default;
   Operation(const Operation&) = delete;

@@ -129,7 +129,7 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
 }
 
 bool Progress::may_listen() const noexcept {
-  return !waiter_listens_.load() && !driver_.has_gated();
+  return !waiter_listens_.load() && !driver_.has_flag_waiters();
 }
 
 bool Progress::drive_and_count() noexcept {
@@ -163,7 +163,7 @@ bool Progress::listen(const sync::atomic<bool>& finished, Clock::time_point dead
   return heard;
 }
 
-// Where another waiter listens, or the background thread has to look for a device's word.
+// Where another waiter listens, or the background thread has to look for a device's flag.
 void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
   if (!listens_.load() && !waiter_listens_.load()) doorbell_.ring();  // the background thread takes over now
   const bool alone = background_is_away_.load();
@@ -262,8 +262,8 @@ microseconds Progress::drive_in_background() noexcept {
   const bool moved = drive_and_count();
   const Clock::time_point now = Clock::now();
   driver_.tick(now);
-  const bool gated = driver_.has_gated();
-  const bool running = gated || driver_.has_running();
+  const bool awaits_flag = driver_.has_flag_waiters();
+  const bool running = awaits_flag || driver_.has_running();
   const uint64_t num_busy_rounds = num_busy_rounds_.load(std::memory_order_relaxed);
   if (num_busy_rounds != seen_busy_rounds_) {
     seen_busy_rounds_ = num_busy_rounds;
@@ -273,7 +273,7 @@ microseconds Progress::drive_in_background() noexcept {
   const Clock::duration quiet = crowded ? kWarm : now - busy_at_;
   if ((moved && !crowded) || (running && quiet < kHot)) return microseconds{0};
   const microseconds a_nap = running ? kShortNap : kLongNap;
-  if (gated || (quiet < kWarm && driver_.has_neighbours())) return a_nap;
+  if (awaits_flag || (quiet < kWarm && driver_.has_neighbours())) return a_nap;
   if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortNap;
   listens_.store(true);
   if (quiet < kWarm) return a_nap;

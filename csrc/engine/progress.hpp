@@ -36,8 +36,8 @@ class Driver {
   virtual bool has_running() const noexcept = 0;
   // Something that was sent, by operations that may be over, moves only while somebody drives.
   virtual bool holds_back() const noexcept = 0;
-  // Something is awaited that can only be seen by looking: a word in memory that a device writes.
-  virtual bool has_gated() const noexcept = 0;
+  // Something is awaited that can only be seen by looking: a flag in memory that a device writes.
+  virtual bool has_flag_waiters() const noexcept = 0;
   // Processes of this host may send, which costs them a system call where one listens. The network's costs nobody.
   virtual bool has_neighbours() const noexcept = 0;
   // Before sleeping in the transport's event descriptor. False: there is more to drive, or nothing ever will be.
@@ -81,7 +81,7 @@ class Progress {
 
   // Makes sure that the background thread looks after what is running.
   void wake() noexcept;
-  // Something is gated from now on: nobody may go on listening. Holder of the token only.
+  // Something waits for a flag from now on: nobody may go on listening. Holder of the token only.
   void wake_to_look() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which complete() sets (true), or the deadline (false).

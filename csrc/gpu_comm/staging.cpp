@@ -55,7 +55,7 @@ Status Staging::copy_in(StreamView stream) {
       AXON_TRY(copy(device_.outputs[i], host_outputs_[i].data, stream));
     }
   }
-  AXON_TRY(write_word(stream, &words().gate, 1));
+  AXON_TRY(write_word(stream, &words().start_flag, 1));
   return stream.record(allocation_.last_use);  // copy_out() may never be called
 }
 

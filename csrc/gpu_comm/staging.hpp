@@ -1,8 +1,8 @@
 // CUDA buffers on their way through the host engine: for pairs of ranks, types and operations that no kernel serves.
 //
-//   AXON_TRY(staging.copy_in(stream));       // what is read, to pinned memory; then the gate opens
-//   operation.gate = &staging.gate();        // the host engine starts when the stream has come that far …
-//   operation.done_word = &staging.done();   // … on staging.inputs() and staging.outputs()
+//   AXON_TRY(staging.copy_in(stream));       // what is read, to pinned memory; then the start flag is set
+//   operation.start_flag = &staging.start_flag();  // the host engine starts when the stream has come that far …
+//   operation.done_flag = &staging.done();   // … on staging.inputs() and staging.outputs()
 //   communicator.start(operation);
 //   AXON_TRY(staging.copy_out(stream));      // the stream waits for the operation, then copies what was written
 //
@@ -46,7 +46,7 @@ class Staging {
 
   std::span<const ConstBuffer> inputs() const noexcept { return host_inputs_; }
   std::span<const Buffer> outputs() const noexcept { return host_outputs_; }
-  const std::atomic<uint32_t>& gate() const noexcept { return words().gate; }
+  const std::atomic<uint32_t>& start_flag() const noexcept { return words().start_flag; }
   std::atomic<uint32_t>& done() const noexcept { return words().done; }
 
   Status copy_in(StreamView stream);
@@ -55,8 +55,8 @@ class Staging {
  private:
   // At the front of the pinned memory.
   struct Words {
-    std::atomic<uint32_t> gate;  // by the stream, for the engine
-    std::atomic<uint32_t> done;  // by the engine, for the stream
+    std::atomic<uint32_t> start_flag;  // by the stream, for the engine
+    std::atomic<uint32_t> done;        // by the engine, for the stream
   };
 
   Staging(PinnedPool& pool, PinnedPool::Allocation allocation, const DeviceBuffers& buffers);

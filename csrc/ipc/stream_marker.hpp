@@ -1,7 +1,7 @@
 // A point in a stream's work. Whether it has been passed is seen by looking at a word, without a call of CUDA's.
 //
 //   Result<StreamMarker> marker = StreamMarker::set(stream);
-//   engine.watch(item, marker.value().word());            // opened once all has run that the stream held
+//   engine.wait_for_flag(item, marker.value().word());            // opened once all has run that the stream held
 //
 // Any thread.
 #pragma once

@@ -325,7 +325,7 @@ void CudaSide::stage(Part& part, c10::Stream stream) {
                                                                    .access = access_of(part, communicator_->rank())})));
   part.arguments.inputs = part.staging->inputs();
   part.arguments.outputs = part.staging->outputs();
-  part.done_word = &part.staging->done();
+  part.done_flag = &part.staging->done();
   // A receive reads nothing, so it is posted now, in the order of the calls.
   if (part.direction != Direction::kReceive) open_gate(part, stream);
   part.start(*communicator_);
@@ -337,7 +337,7 @@ void CudaSide::open_gate(Part& part, c10::Stream stream) {
   if (copying != stream) put_in_order(stream, copying);
   check(part.staging->copy_in(view_of(copying)));
   if (copying != stream) put_in_order(copying, stream);
-  part.gate = &part.staging->gate();
+  part.start_flag = &part.staging->start_flag();
 }
 
 GpuPath CudaSide::path_to(int peer) {

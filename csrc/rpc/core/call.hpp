@@ -84,10 +84,10 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   };
 
   // What is sent is there.
-  struct Opening final : Gated {
+  struct Opening final : FlagWaiter {
     explicit Opening(Call& owner) noexcept : call(owner) {}
     Call& call;
-    void on_opened() noexcept override;
+    void on_flag_set() noexcept override;
   };
 
   void begin() noexcept override;

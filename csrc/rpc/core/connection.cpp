@@ -117,11 +117,11 @@ void Connection::leave(Call& call) noexcept {
   if (!has_room(call)) return;
   gated_.push_back(call);
   ++num_waiting_;
-  engine_.watch(call.opening_, *gate);
+  engine_.wait_for_flag(call.opening_, *gate);
 }
 
 void Connection::open(Call& call) noexcept {
-  if (const std::atomic<uint32_t>* const next = call.request.gate()) return engine_.watch(call.opening_, *next);
+  if (const std::atomic<uint32_t>* const next = call.request.gate()) return engine_.wait_for_flag(call.opening_, *next);
   call.unlink();
   --num_waiting_;
   take_place(call);

@@ -63,7 +63,7 @@ void Invocation::begin() noexcept {
   if (phase_ == Phase::kCalled) --core_->num_running_;
   phase_ = Phase::kReplying;
   const std::atomic<uint32_t>* const gate = answer.gate();
-  if (gate != nullptr && connection_->failure_.ok()) return connection_->engine().watch(opening_, *gate);
+  if (gate != nullptr && connection_->failure_.ok()) return connection_->engine().wait_for_flag(opening_, *gate);
   connection_->answer(*this);
 }
 

@@ -65,10 +65,10 @@ class Invocation final : public ListNode<Invocation>,
   enum class Phase : uint8_t { kArriving, kAsking, kCalled, kReplying, kCleared };
 
   // What it answers with is there.
-  struct Opening final : Gated {
+  struct Opening final : FlagWaiter {
     explicit Opening(Invocation& owner) noexcept : invocation(owner) {}
     Invocation& invocation;
-    void on_opened() noexcept override { invocation.begin(); }
+    void on_flag_set() noexcept override { invocation.begin(); }
   };
 
   void submit(OperationKind answer_kind) noexcept;

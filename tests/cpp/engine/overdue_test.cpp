@@ -126,9 +126,9 @@ TEST_P(OverdueTest, messages_between_two_name_the_other) {
 }
 
 TEST_P(OverdueTest, operation_whose_inputs_are_not_there_says_so) {
-  const std::atomic<uint32_t> gate{0};
+  const std::atomic<uint32_t> start_flag{0};
   auto operation = TestOperation::all_reduce({1}, 30s);
-  operation->gate = &gate;
+  operation->start_flag = &start_flag;
   group_[0]->start(*operation);
   expect_parts(explain(0, *operation), {"Not entered by: rank 1 ", "Its inputs are not there yet: this rank's device"});
   group_[0]->abort("enough");

@@ -59,14 +59,14 @@ void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
 namespace {
 
 // Of a tensor that has been copied once the marker is passed.
-class Return final : public Submission, private Gated {
+class Return final : public Submission, private FlagWaiter {
  public:
   Return(Engine& engine, StreamMarker read, Loan loan) noexcept
       : engine_(engine), read_(std::move(read)), loan_(std::move(loan)) {}
 
  private:
-  void begin() noexcept override { engine_.watch(*this, read_.word()); }
-  void on_opened() noexcept override { delete this; }
+  void begin() noexcept override { engine_.wait_for_flag(*this, read_.word()); }
+  void on_flag_set() noexcept override { delete this; }
   void complete() noexcept override {}
 
   Engine& engine_;

@@ -13,13 +13,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class GateTest : public testing::Test {
+class StartFlagTest : public testing::Test {
  protected:
   static constexpr int kRanks = 2;
 
-  std::unique_ptr<TestOperation> start(int rank, int32_t value, const std::atomic<uint32_t>* gate = nullptr) {
+  std::unique_ptr<TestOperation> start(int rank, int32_t value, const std::atomic<uint32_t>* start_flag = nullptr) {
     auto operation = TestOperation::all_reduce({value}, 5s);
-    operation->gate = gate;
+    operation->start_flag = start_flag;
     group_[static_cast<size_t>(rank)]->start(*operation);
     return operation;
   }
@@ -34,25 +34,25 @@ class GateTest : public testing::Test {
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("gated");
 };
 
-TEST_F(GateTest, nothing_moves_before_the_gate_opens) {
-  std::atomic<uint32_t> gate{0};
-  const auto gated = start(0, 1, &gate);
+TEST_F(StartFlagTest, nothing_moves_before_the_start_flag_is_set) {
+  std::atomic<uint32_t> start_flag{0};
+  const auto flagged = start(0, 1, &start_flag);
   const auto other = start(1, 2);
   EXPECT_FALSE(wait(1, *other, 50ms));
-  gated->data[0] = 40;  // what the device writes
-  gate.store(1);
+  flagged->data[0] = 40;  // what the device writes
+  start_flag.store(1);
   EXPECT_TRUE(wait(1, *other));
-  EXPECT_TRUE(wait(0, *gated));
-  EXPECT_EQ(gated->data[0], 42);
+  EXPECT_TRUE(wait(0, *flagged));
+  EXPECT_EQ(flagged->data[0], 42);
   EXPECT_EQ(other->data[0], 42);
 }
 
-TEST_F(GateTest, a_device_that_waits_is_told_of_success_and_failure) {
+TEST_F(StartFlagTest, a_device_that_waits_is_told_of_success_and_failure) {
   std::atomic<uint32_t> done{0};
   for (const std::chrono::milliseconds timeout : {5000ms, 1ms}) {
     auto operation = TestOperation::all_reduce({1}, timeout);
     done.store(0);
-    operation->done_word = &done;
+    operation->done_flag = &done;
     group_[0]->start(*operation);
     EXPECT_EQ(done.load(), 0u);
     if (timeout > 1s) {
@@ -64,46 +64,46 @@ TEST_F(GateTest, a_device_that_waits_is_told_of_success_and_failure) {
   }
 }
 
-TEST_F(GateTest, the_background_thread_sees_an_open_gate_after_long_silence) {
-  std::atomic<uint32_t> gate{0};
-  const auto gated = start(0, 1, &gate);
+TEST_F(StartFlagTest, the_background_thread_sees_a_start_flag_after_long_silence) {
+  std::atomic<uint32_t> start_flag{0};
+  const auto flagged = start(0, 1, &start_flag);
   const auto other = start(1, 2);
   std::this_thread::sleep_for(100ms);  // both engines have gone to sleep by now
-  gate.store(1);
-  while (!gated->released.load() || !other->released.load())
+  start_flag.store(1);
+  while (!flagged->released.load() || !other->released.load())
     std::this_thread::sleep_for(1ms);  // nobody waits in the engine
   EXPECT_EQ(other->data[0], 3);
 }
 
-TEST_F(GateTest, an_operation_behind_a_closed_one_overtakes_it) {
-  std::atomic<uint32_t> gate{0};
-  const auto gated = start(0, 1, &gate);
-  const auto gated_other = start(1, 2);
+TEST_F(StartFlagTest, an_operation_behind_a_closed_one_overtakes_it) {
+  std::atomic<uint32_t> start_flag{0};
+  const auto flagged = start(0, 1, &start_flag);
+  const auto other = start(1, 2);
   const auto later = start(0, 10);
   const auto later_other = start(1, 20);
   EXPECT_TRUE(wait(0, *later));
   EXPECT_EQ(later->data[0], 30);
-  gate.store(1);
-  EXPECT_TRUE(wait(0, *gated));
-  EXPECT_TRUE(wait(1, *gated_other));
-  EXPECT_EQ(gated->data[0], 3);
+  start_flag.store(1);
+  EXPECT_TRUE(wait(0, *flagged));
+  EXPECT_TRUE(wait(1, *other));
+  EXPECT_EQ(flagged->data[0], 3);
 }
 
-TEST_F(GateTest, a_gate_that_stays_closed_ends_with_its_group) {
-  const std::atomic<uint32_t> gate{0};
-  const auto gated = start(0, 1, &gate);
+TEST_F(StartFlagTest, a_start_flag_that_is_never_set_ends_with_its_group) {
+  const std::atomic<uint32_t> start_flag{0};
+  const auto flagged = start(0, 1, &start_flag);
   group_[0]->abort("enough");
-  EXPECT_TRUE(wait(0, *gated, 1s));
-  EXPECT_NE(gated->status().message().find("enough"), std::string::npos);
+  EXPECT_TRUE(wait(0, *flagged, 1s));
+  EXPECT_NE(flagged->status().message().find("enough"), std::string::npos);
 }
 
-TEST_F(GateTest, a_gate_that_stays_closed_times_out) {
-  const std::atomic<uint32_t> gate{0};
-  auto gated = TestOperation::all_reduce({1}, 50ms);
-  gated->gate = &gate;
-  group_[0]->start(*gated);
-  EXPECT_TRUE(wait(0, *gated));
-  EXPECT_EQ(gated->status().code(), ErrorCode::kTimeout);
+TEST_F(StartFlagTest, a_start_flag_that_is_never_set_times_out) {
+  const std::atomic<uint32_t> start_flag{0};
+  auto flagged = TestOperation::all_reduce({1}, 50ms);
+  flagged->start_flag = &start_flag;
+  group_[0]->start(*flagged);
+  EXPECT_TRUE(wait(0, *flagged));
+  EXPECT_EQ(flagged->status().code(), ErrorCode::kTimeout);
 }
 
 class Recorder final : public Companion {
@@ -124,7 +124,7 @@ class Recorder final : public Companion {
   std::string message;  // written before num_failures
 };
 
-TEST_F(GateTest, a_companions_fault_ends_the_collectives_of_all_ranks) {
+TEST_F(StartFlagTest, a_companions_fault_ends_the_collectives_of_all_ranks) {
   Recorder recorders[kRanks];
   for (int rank = 0; rank < kRanks; ++rank) group_[static_cast<size_t>(rank)]->accompany(&recorders[rank]);
   const auto running = start(1, 1);
@@ -140,7 +140,7 @@ TEST_F(GateTest, a_companions_fault_ends_the_collectives_of_all_ranks) {
   for (const auto& communicator : group_) communicator->accompany(nullptr);
 }
 
-TEST_F(GateTest, a_companions_timeout_says_what_every_rank_was_given_last) {
+TEST_F(StartFlagTest, a_companions_timeout_says_what_every_rank_was_given_last) {
   Recorder recorder;
   group_[0]->accompany(&recorder);
   auto operation = TestOperation::all_reduce({1, 2, 3}, 30s);
@@ -159,7 +159,7 @@ TEST_F(GateTest, a_companions_timeout_says_what_every_rank_was_given_last) {
   group_[0]->accompany(nullptr);
 }
 
-TEST_F(GateTest, beside_a_companion_a_late_message_without_a_tag_says_where_it_may_be) {
+TEST_F(StartFlagTest, beside_a_companion_a_late_message_without_a_tag_says_where_it_may_be) {
   Recorder recorder;
   group_[0]->accompany(&recorder);
   for (const uint32_t tag : {0u, 1u}) {
@@ -197,7 +197,7 @@ class Asker final : public Operation {
   Recorder& companion_;
 };
 
-TEST_F(GateTest, a_companions_timeout_is_explained_to_callbacks_of_the_background_thread_too) {
+TEST_F(StartFlagTest, a_companions_timeout_is_explained_to_callbacks_of_the_background_thread_too) {
   Recorder recorder;
   group_[0]->accompany(&recorder);
   Asker asker(*group_[0], recorder);
@@ -212,7 +212,7 @@ TEST_F(GateTest, a_companions_timeout_is_explained_to_callbacks_of_the_backgroun
   group_[0]->accompany(nullptr);
 }
 
-TEST_F(GateTest, a_companions_fault_after_the_engines_end_is_told_to_nobody) {
+TEST_F(StartFlagTest, a_companions_fault_after_the_engines_end_is_told_to_nobody) {
   Recorder recorder;
   group_[0]->accompany(&recorder);
   engines_[0].shut_down();
@@ -221,7 +221,7 @@ TEST_F(GateTest, a_companions_fault_after_the_engines_end_is_told_to_nobody) {
   group_[0]->accompany(nullptr);
 }
 
-TEST_F(GateTest, a_companion_that_comes_late_hears_of_the_failure_at_once) {
+TEST_F(StartFlagTest, a_companion_that_comes_late_hears_of_the_failure_at_once) {
   group_[0]->abort("enough");
   Recorder recorder;
   group_[0]->accompany(&recorder);
