@@ -19,12 +19,12 @@ namespace axon {
 static constexpr std::chrono::milliseconds kTickInterval{10};
 static constexpr int kFlushTimeoutMs = 1000;
 // What a process sent before it ended still counts; others may keep sending meanwhile. What lies here is only read.
-static constexpr std::chrono::milliseconds kLastWords{20};
-static constexpr std::chrono::milliseconds kUnreadWords{1000};
+static constexpr std::chrono::milliseconds kDrainTime{20};
+static constexpr std::chrono::milliseconds kUnreadDrainTime{1000};
 // What we send to ourselves takes microseconds, but for a living process that is not given a core while it writes.
-static constexpr std::chrono::milliseconds kLongestToHear{500};
+static constexpr std::chrono::milliseconds kReceiveQueueCheckTimeout{500};
 // For words that others wait for before they are given up.
-static constexpr std::chrono::milliseconds kFarewell{10};
+static constexpr std::chrono::milliseconds kNoticeTime{10};
 
 namespace {
 
@@ -102,7 +102,7 @@ static Status unreachable(const GroupSpecification& group, size_t rank, const St
 Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specification) {
   return progress_->exclusively([&]() -> Result<std::unique_ptr<Communicator>> {
     if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
-    if (!deafness_.ok()) return deafness_.clone();
+    if (!wedged_.ok()) return wedged_.clone();
     if (!messenger_.expects(specification.addresses[static_cast<size_t>(specification.rank)].key)) {
       return Status(ErrorCode::kInvalidArgument, "the address of rank " + std::to_string(specification.rank) +
                                                      ", this process, is not one that it has made");
@@ -139,7 +139,7 @@ Result<PeerId> Engine::meet(const PeerAddress& peer_address) {
 Result<PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
   if (const auto known = peer_of_.find(peer_address.process); known != peer_of_.end()) return known->second;
   const bool same_host = is_here(peer_address);
-  if (same_host && !deafness_.ok()) return deafness_.clone();
+  if (same_host && !wedged_.ok()) return wedged_.clone();
   Result<PeerId> added = transport_->add_peer(peer_address.transport_address, same_host);
   if (!added.ok()) return added;
   const PeerId peer = added.value();
@@ -157,7 +157,7 @@ Result<PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
 Status Engine::enter(Client& client) {
   return progress_->exclusively([&]() -> Status {
     if (shut_down_) return {ErrorCode::kAborted, "torch_axon has been shut down in this process"};
-    if (!deafness_.ok()) return deafness_.clone();
+    if (!wedged_.ok()) return wedged_.clone();
     clients_.push_back(&client);
     return Status();
   });
@@ -387,29 +387,29 @@ void Engine::on_peer_lost(PeerId peer, Status reason) noexcept {
 void Engine::on_process_ended(PeerId peer) noexcept {
   if (shut_down_) return;
   const Clock::time_point began = Clock::now();
-  while (drive() != 0 && Clock::now() < began + (transport_->has_unread(peer) ? kUnreadWords : kLastWords)) {
+  while (drive() != 0 && Clock::now() < began + (transport_->has_unread(peer) ? kUnreadDrainTime : kDrainTime)) {
   }
   lose(peer, "its process (pid " + std::to_string(peers_[peer].address.pid) + ") has ended");
   messenger_.run_ready();
   finish_completed();
-  if (deafness_.ok() && !transport_->hears(kLongestToHear)) go_deaf(peer);
+  if (wedged_.ok() && !transport_->check_receive_queue(kReceiveQueueCheckTimeout)) on_wedged(peer);
 }
 
 // Who is in a group with this process hears of it: what we send still gets there.
-void Engine::go_deaf(PeerId killed) noexcept {
-  deafness_ = Status(ErrorCode::kPeerLost,
-                     "this process hears nothing from its host any more: process " +
-                         std::to_string(peers_[killed].address.pid) +
-                         " was killed in the midst of writing to it (openucx/ucx#10370). New groups are not concerned");
-  log::warn(deafness_.message());
-  for (Communicator* communicator : communicators_) communicator->on_overflow(deafness_.clone());
-  const Clock::time_point deadline = Clock::now() + kFarewell;
+void Engine::on_wedged(PeerId killed) noexcept {
+  wedged_ = Status(ErrorCode::kPeerLost,
+                   "this process hears nothing from its host any more: process " +
+                       std::to_string(peers_[killed].address.pid) +
+                       " was killed in the midst of writing to it (openucx/ucx#10370). New groups are not concerned");
+  log::warn(wedged_.message());
+  for (Communicator* communicator : communicators_) communicator->on_overflow(wedged_.clone());
+  const Clock::time_point deadline = Clock::now() + kNoticeTime;
   while (Clock::now() < deadline) drive();
   for (PeerId peer = 0; peer < peers_.size(); ++peer) {
-    if (is_neighbour(peer)) lose(peer, deafness_.message());
+    if (is_neighbour(peer)) lose(peer, wedged_.message());
   }
   settle();
-  is_deaf_.store(true, std::memory_order_release);
+  is_wedged_.store(true, std::memory_order_release);
 }
 
 void Engine::lose(PeerId peer, std::string reason) noexcept {

@@ -123,7 +123,7 @@ class Engine final : private ControlHandler, private Driver {
 
   // A process of this host was killed in the midst of writing where all of them write, and nothing of theirs gets here
   // any more. All groups have ended, and can be formed anew: instance() is another engine then.
-  bool is_deaf() const noexcept { return is_deaf_.load(std::memory_order_acquire); }
+  bool is_wedged() const noexcept { return is_wedged_.load(std::memory_order_acquire); }
 
   // This process is a fork of the engine's own: the memory is there, the thread is not, and the connections are its
   // parent's. Nothing of the engine may be used then; what can be asked for all the same fails with this.
@@ -154,7 +154,7 @@ class Engine final : private ControlHandler, private Driver {
   void send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept;
   void settle() noexcept;
   void lose(PeerId peer, std::string reason) noexcept;
-  void go_deaf(PeerId killed) noexcept;
+  void on_wedged(PeerId killed) noexcept;
   void light_beacon();
   bool is_here(const PeerAddress& peer_address) const;
   // As check_room(), for those of them that have not been met.
@@ -209,8 +209,8 @@ class Engine final : private ControlHandler, private Driver {
   int num_neighbours_ = 0;  // that are not lost
   Clock::time_point next_tick_{};
   bool shut_down_ = false;
-  Status deafness_;                   // why, if it is_deaf()
-  std::atomic<bool> is_deaf_{false};  // release behind deafness_
+  Status wedged_;                       // why, if it is_wedged()
+  std::atomic<bool> is_wedged_{false};  // release behind wedged_
   std::atomic<bool> has_ended_{false};
   std::atomic<int> num_holds_{0};
   std::atomic<std::chrono::milliseconds> caught_up_at_{};

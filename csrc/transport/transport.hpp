@@ -128,7 +128,7 @@ class Transport {
 
   // For after a death on this host: false if nothing that others send gets here any more, since what was killed had
   // begun to write where all write. Delivers meanwhile, for as long at most.
-  virtual bool hears(std::chrono::milliseconds /*at_most*/) noexcept { return true; }
+  virtual bool check_receive_queue(std::chrono::milliseconds /*at_most*/) noexcept { return true; }
 
   // For sleeping: event_fd() becomes readable once something arrives after arm() returned true; false: progress first.
   // Progress made since then, by others, does not take that away.

@@ -36,9 +36,9 @@ void LoopbackFabric::tell_loss(Mailbox& survivor, uint32_t process) {
   survivor.put({.content = LostProcess{process}}, plan_);
 }
 
-void LoopbackFabric::deafen(uint32_t process) {
+void LoopbackFabric::wedge(uint32_t process) {
   const std::lock_guard lock(mutex_);
-  mailboxes_[process].deaf = true;
+  mailboxes_[process].wedged = true;
 }
 
 bool LoopbackFabric::is_dead(uint32_t process) const {

@@ -35,7 +35,7 @@ class LoopbackFabric {
 
   // Nothing that is sent to it from now on gets there, as when a killed process had begun to write where all write. Any
   // thread.
-  void deafen(uint32_t process);
+  void wedge(uint32_t process);
 
   // How far it has come: to kill it at each of its steps, run once without faults and then once a step.
   uint64_t num_steps(uint32_t process) const;

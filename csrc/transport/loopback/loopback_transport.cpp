@@ -90,7 +90,7 @@ std::optional<Status> LoopbackTransport::post(const Outgoing& message) {
   Mailbox& target = fabric_.mailboxes_[peers_[message.peer].process];
   if (target.closed) return Status(ErrorCode::kPeerLost, name_of(peers_[message.peer].process) + " is gone");
   const bool eager = message.protocol == Protocol::kEager;
-  if (target.dead || target.deaf) return eager ? std::optional(Status()) : std::nullopt;  // nobody will fetch it
+  if (target.dead || target.wedged) return eager ? std::optional(Status()) : std::nullopt;  // nobody will fetch it
   if (target.parcels.size() >= fabric_.plan_.mailbox_capacity) {
     outgoing_.push_back(message);
     return std::nullopt;
@@ -121,9 +121,9 @@ std::optional<Status> LoopbackTransport::fetch(void* rendezvous, Buffer into, Co
   return finish(fetching);
 }
 
-bool LoopbackTransport::hears(std::chrono::milliseconds) noexcept {
+bool LoopbackTransport::check_receive_queue(std::chrono::milliseconds) noexcept {
   const std::lock_guard lock(fabric_.mutex_);
-  return !mailbox_.deaf;
+  return !mailbox_.wedged;
 }
 
 Status LoopbackTransport::finish(const Fetching& fetching) {

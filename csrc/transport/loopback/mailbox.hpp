@@ -75,7 +75,7 @@ struct Mailbox {
   bool armed = false;
   bool rung = false;
   bool dead = false;
-  bool deaf = false;
+  bool wedged = false;
   bool closed = false;  // its transport is gone
 };
 

@@ -204,11 +204,11 @@ bool RingTransport::has_unread(PeerId id) const noexcept {
 }
 
 // Rings have no place that a killed writer could hold.
-bool RingTransport::hears(std::chrono::milliseconds at_most) noexcept {
+bool RingTransport::check_receive_queue(std::chrono::milliseconds at_most) noexcept {
   const auto takes_network = [](const Peer& peer) {
     return peer.is_of_host && (peer.link == nullptr || peer.link->state() == RingLink::State::kNetwork);
   };
-  return std::ranges::none_of(peers_, takes_network) || network_->hears(at_most);
+  return std::ranges::none_of(peers_, takes_network) || network_->check_receive_queue(at_most);
 }
 
 // What it had written before still counts. A ring holds no more than that.

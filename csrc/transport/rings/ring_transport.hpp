@@ -52,7 +52,7 @@ class RingTransport final : public Transport, private Receiver {
   }
   unsigned progress() noexcept override;
   bool has_unread(PeerId peer) const noexcept override;
-  bool hears(std::chrono::milliseconds at_most) noexcept override;
+  bool check_receive_queue(std::chrono::milliseconds at_most) noexcept override;
   int event_fd() const noexcept override { return events_.valid() ? events_.get() : network_->event_fd(); }
   bool arm() noexcept override;
   void flush(int timeout_ms) noexcept override;

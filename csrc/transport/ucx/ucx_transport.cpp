@@ -237,8 +237,8 @@ unsigned UcxTransport::progress() noexcept {
 
 ucs_status_t UcxTransport::on_probe(void* self, const void* header, size_t header_num_bytes, void*, size_t,
                                     const ucp_am_recv_param_t* param) noexcept {
-  uint64_t& heard = static_cast<UcxTransport*>(self)->heard_;
-  if (header_num_bytes == sizeof heard) std::memcpy(&heard, header, sizeof heard);
+  uint64_t& probed = static_cast<UcxTransport*>(self)->probed_;
+  if (header_num_bytes == sizeof probed) std::memcpy(&probed, header, sizeof probed);
   return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ? UCS_ERR_REJECTED : UCS_OK;
 }
 
@@ -249,7 +249,7 @@ static bool shares_memory(const Result<std::vector<Lane>>& lanes) {
 
 // A writer takes its place in UCX's queue of a process before it fills it, and who reads waits for that place to be
 // filled: for ever, if the writer is killed in between (openucx/ucx#10370). What we send to ourselves tells.
-bool UcxTransport::hears(std::chrono::milliseconds at_most) noexcept {
+bool UcxTransport::check_receive_queue(std::chrono::milliseconds at_most) noexcept {
   if (itself_.address.empty()) {
     const UcxAddresses own = UcxAddresses::unpack(worker_.address()).value();
     itself_.address.assign(own.all.begin(), own.all.end());
@@ -269,9 +269,9 @@ bool UcxTransport::hears(std::chrono::milliseconds at_most) noexcept {
   void* request = ucp_am_send_nbx(itself_.endpoint, kProbeId, &probe_, sizeof probe_, nullptr, 0, &param);
   if (UCS_PTR_IS_ERR(request)) return true;
   const auto deadline = std::chrono::steady_clock::now() + at_most;
-  while (heard_ != probe_ && itself_.loss.ok() && std::chrono::steady_clock::now() < deadline) progress();
+  while (probed_ != probe_ && itself_.loss.ok() && std::chrono::steady_clock::now() < deadline) progress();
   if (request != nullptr) ucp_request_free(request);
-  return heard_ == probe_ || !itself_.loss.ok();
+  return probed_ == probe_ || !itself_.loss.ok();
 }
 
 void UcxTransport::look_after_peers() noexcept {

@@ -52,7 +52,7 @@ class UcxTransport final : public Transport {
   void refuse(void* rendezvous, const Status& why) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
   unsigned progress() noexcept override;
-  bool hears(std::chrono::milliseconds at_most) noexcept override;
+  bool check_receive_queue(std::chrono::milliseconds at_most) noexcept override;
   int event_fd() const noexcept override { return worker_.event_fd(); }
   bool arm() noexcept override;
   void flush(int timeout_ms) noexcept override;
@@ -159,8 +159,8 @@ class UcxTransport final : public Transport {
   Delivery* delivery_ = nullptr;
   ucs_status_t status_of_fetch_ = UCS_INPROGRESS;  // when a fetch ends before UCX has handed out its request
   Peer itself_;                                    // for probes, by way of the queue that all of this host write
-  uint64_t probe_ = 0;  // the latest that has been sent; counted from a number that nobody guesses
-  uint64_t heard_ = 0;  // the latest that has come
+  uint64_t probe_ = 0;   // the latest that has been sent; counted from a number that nobody guesses
+  uint64_t probed_ = 0;  // the latest that has come
   uint64_t num_malformed_ = 0;
   std::chrono::steady_clock::time_point next_look_{};  // for descriptors that programs to come are not to inherit
   bool has_connections_ = false;  // an endpoint of ours, or a peer's that it has sent over: both may open descriptors

@@ -1,5 +1,5 @@
 // Processes that are killed while they write to this one: through rings they leave nothing half done; through UCX's
-// queue sooner or later one of them leaves the engine deaf, and the next engine hears.
+// queue sooner or later one of them leaves the engine wedged, and the next engine hears.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -105,36 +105,36 @@ void drive(Engine& engine, std::chrono::microseconds how_long) {
   engine.wait(never, Clock::now() + how_long);
 }
 
-// Whether the engine is deaf after it.
+// Whether the engine is wedged after it.
 bool kill_one_that_writes_to(Engine& engine) {
   const auto num_there = [&] { return engine.exclusively([&] { return engine.num_neighbours(); }); };
   const uint64_t num_before = engine.num_refused();
   Writer writer(engine);
   const auto deadline = Clock::now() + 20s;
   while (engine.num_refused() < num_before + 1000 && Clock::now() < deadline) drive(engine, 200us);
-  EXPECT_GE(engine.num_refused(), num_before + 1000) << "a writer that nobody hears, by an engine that is not deaf";
+  EXPECT_GE(engine.num_refused(), num_before + 1000) << "a writer that nobody hears, by an engine that is not wedged";
   writer.end();
   while (num_there() != 0 && Clock::now() < deadline) drive(engine, 200us);
-  return engine.is_deaf();
+  return engine.is_wedged();
 }
 
-TEST(KilledWritersTest, leave_an_engine_hearing_that_takes_rings) {
+TEST(KilledWritersTest, leave_no_queue_wedged_of_an_engine_that_takes_rings) {
   const std::unique_ptr<Network> network = kRings.make();
   Engine engine(network->make_transport(), this_host(), AlgorithmOverrides());
   for (int num_killed = 0; num_killed < 40; ++num_killed) ASSERT_FALSE(kill_one_that_writes_to(engine));
 }
 
-TEST(KilledWritersTest, leave_an_engine_deaf_and_the_next_one_hears) {
+TEST(KilledWritersTest, leave_a_queue_wedged_and_the_next_engine_receives) {
   setenv("AXON_TRANSPORTS", "ucx", 1);
   Engine& first = Engine::instance();
   int num_killed = 1;
   while (!kill_one_that_writes_to(first) && !HasFailure()) {
     if (++num_killed > kMostWriters) GTEST_SKIP() << kMostWriters << " writers, and none was killed amid a message";
   }
-  ASSERT_TRUE(first.is_deaf());
+  ASSERT_TRUE(first.is_wedged());
   Engine& second = Engine::instance();
   ASSERT_NE(&second, &first);
-  EXPECT_FALSE(second.is_deaf());
+  EXPECT_FALSE(second.is_wedged());
   const OwnAddress own = second.make_address();
   auto group = second.form({.name = "again", .rank = 0, .addresses = {own.address()}});
   ASSERT_TRUE(group.ok()) << group.status().message();

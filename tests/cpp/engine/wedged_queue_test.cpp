@@ -47,34 +47,34 @@ class Neighbour {
   bool has_ended_ = false;
 };
 
-TEST(DeafnessTest, ends_the_groups_of_the_deaf_on_all_their_ranks) {
+TEST(WedgedQueueTest, ends_the_groups_of_its_engine_on_all_ranks) {
   LoopbackFabric fabric;
   Engines engines(loopback_transports(fabric, 2));
-  const auto group = engines.form("of the deaf");
+  const auto group = engines.form("of the wedged");
   Neighbour neighbour(engines[0]);
   const auto awaited = TestOperation::all_reduce({1}, 30s);
   group[0]->start(*awaited);
-  fabric.deafen(0);
+  fabric.wedge(0);
   neighbour.end();
   ASSERT_TRUE(group[0]->wait(*awaited, Clock::now() + 30s));
   EXPECT_NE(awaited->status().message().find(kWhy), std::string::npos) << awaited->status().message();
   EXPECT_NE(awaited->status().message().find(std::to_string(neighbour.pid())), std::string::npos);
-  EXPECT_TRUE(engines[0].is_deaf());
-  EXPECT_FALSE(engines[1].is_deaf());
+  EXPECT_TRUE(engines[0].is_wedged());
+  EXPECT_FALSE(engines[1].is_wedged());
   const auto of_the_other = TestOperation::all_reduce({1}, 30s);
   EXPECT_NE(run(*group[1], *of_the_other).message().find(kWhy), std::string::npos) << of_the_other->status().message();
   const auto received = TestOperation::receive(1, 0, 0);
   EXPECT_NE(run(*group[1], *received).message().find(kWhy), std::string::npos) << received->status().message();
 }
 
-TEST(DeafnessTest, no_group_is_formed_by_the_deaf) {
+TEST(WedgedQueueTest, no_group_is_formed_by_its_engine) {
   LoopbackFabric fabric;
   Engines engines(loopback_transports(fabric, 2));
   Neighbour neighbour(engines[0]);
   const auto group = engines.form("before");
   const auto awaited = TestOperation::all_reduce({1}, 30s);
   group[0]->start(*awaited);
-  fabric.deafen(0);
+  fabric.wedge(0);
   neighbour.end();
   ASSERT_TRUE(group[0]->wait(*awaited, Clock::now() + 30s));
   const OwnAddress own = engines[0].make_address();
@@ -83,7 +83,7 @@ TEST(DeafnessTest, no_group_is_formed_by_the_deaf) {
   EXPECT_NE(formed.status().message().find(kWhy), std::string::npos) << formed.status().message();
 }
 
-TEST(DeafnessTest, a_neighbours_end_alone_deafens_nobody) {
+TEST(WedgedQueueTest, a_neighbours_end_alone_wedges_no_queue) {
   LoopbackFabric fabric;
   Engines engines(loopback_transports(fabric, 2));
   const auto group = engines.form("goes on");
@@ -94,7 +94,7 @@ TEST(DeafnessTest, a_neighbours_end_alone_deafens_nobody) {
     const auto sum = TestOperation::all_reduce({1}, 30s);
     EXPECT_TRUE(run(*group[static_cast<size_t>(rank)], *sum).ok()) << sum->status().message();
   });
-  EXPECT_FALSE(engines[0].is_deaf());
+  EXPECT_FALSE(engines[0].is_wedged());
 }
 
 }  // namespace
