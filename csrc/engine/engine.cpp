@@ -148,7 +148,7 @@ Result<PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
   peers_[peer].address = peer_address;
   peers_[peer].shares_host = same_host;
   if (is_neighbour(peer)) {
-    if (++num_neighbours_ >= num_cores()) progress_->crowd();
+    if (++num_neighbours_ >= num_cores()) progress_->set_oversubscribed();
     if (Status watched = doorbell_.watch(peer_address.pid, peer); !watched.ok()) lose(peer, watched.message());
   }
   return peer;
@@ -416,7 +416,7 @@ void Engine::lose(PeerId peer, std::string reason) noexcept {
   if (messenger_.is_lost(peer)) return;
   messenger_.mark_lost(peer);
   peers_[peer].loss = std::move(reason);
-  if (is_neighbour(peer) && --num_neighbours_ < num_cores()) progress_->thin_out();
+  if (is_neighbour(peer) && --num_neighbours_ < num_cores()) progress_->clear_oversubscribed();
   for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
   for (Client* client : clients_) client->on_peer_lost(peer, peers_[peer].loss);
 }

@@ -18,10 +18,11 @@ inline constexpr unsigned kRoundsBeforePause = 16;
 inline constexpr unsigned kRoundsBetweenClockReads = 32;
 // So many idle rounds that take so long have given the core to others: there are too few. Who sleeps is then served
 // before who spins, so for some time waiters give up after kRoundsBeforeYield, and the background thread sleeps until
-// the transport has something: for kLeastCrowded, twice as long each time that it is found anew, half as long when not.
+// the transport has something: for kShortestOversubscribed, twice as long each time that it is found anew, half as long
+// when not.
 inline constexpr microseconds kContended{500};
-inline constexpr milliseconds kLeastCrowded{2};
-inline constexpr milliseconds kMostCrowded{128};
+inline constexpr milliseconds kShortestOversubscribed{2};
+inline constexpr milliseconds kLongestOversubscribed{128};
 
 // The background thread: drives without pause for so long after something moved …
 inline constexpr microseconds kHot{100};

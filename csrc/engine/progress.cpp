@@ -107,15 +107,16 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
     if (pause == Pause::kQuiet && patience != kStandsIn && may_listen()) {
       has_listened = true;
       leaves_work = true;  // unless it is seen to leave none, later
-      // Who makes way for a crowd has lost no more of its patience than the time that it listens.
-      if (!is_crowded()) patience_left = {};
+      // When yielding on an oversubscribed host, charge only the time asleep to the spin budget.
+      if (!is_oversubscribed()) patience_left = {};
       const Clock::time_point began = Clock::now();
       const bool heard = listen(finished, deadline);
       patience_left = heard ? patience : std::max<Clock::duration>(patience_left - (Clock::now() - began), {});
       continue;
     }
     if (has_listened)
-      leaves_work = Clock::now() >= crowded_until_ || driver_.has_running() || driver_.holds_back() || for_end_.any();
+      leaves_work =
+          Clock::now() >= oversubscribed_until_ || driver_.has_running() || driver_.holds_back() || for_end_.any();
     release();
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {
@@ -172,10 +173,10 @@ void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, Clock::ti
 }
 
 // Holder of the token only. Once it is over nobody need read the clock for it.
-bool Progress::is_crowded() noexcept {
-  if (crowded_until_ == Clock::time_point{}) return false;
-  if (Clock::now() < crowded_until_) return true;
-  crowded_until_ = {};
+bool Progress::is_oversubscribed() noexcept {
+  if (oversubscribed_until_ == Clock::time_point{}) return false;
+  if (Clock::now() < oversubscribed_until_) return true;
+  oversubscribed_until_ = {};
   return false;
 }
 
@@ -183,18 +184,18 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
                                Clock::duration patience) noexcept {
   Clock::time_point looked_at{};  // not yet: what ends soon needs no clock
   Clock::time_point busy_at{};
-  const bool crowded = is_crowded();
+  const bool oversubscribed = is_oversubscribed();
   unsigned num_idle = 0;
   for (unsigned round = 1; !finished.load(); ++round) {
     if (drive_and_count()) {
       num_idle = 0;
     } else if (++num_idle > kRoundsBeforeYield) {
-      if (crowded) return Pause::kQuiet;
+      if (oversubscribed) return Pause::kQuiet;
       sync::yield();
     } else if (num_idle > kRoundsBeforePause) {
       sync::relax();
     }
-    if (driver_.has_completions() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kMakeWay;
+    if (driver_.has_completions() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kYield;
     if (patience == kStandsIn && !background_is_away_.load()) return Pause::kQuiet;
     if (round % kRoundsBetweenClockReads == 0) {
       const Clock::time_point now = Clock::now();
@@ -206,14 +207,15 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
       driver_.tick(now);
       if (now >= deadline) return Pause::kDeadline;
       if (idle && took > kContended) {
-        crowded_for_ = std::min<Clock::duration>(2 * crowded_for_, kMostCrowded);
-        crowded_until_ = std::max(crowded_until_, now + crowded_for_);
+        oversubscribed_for_ = std::min<Clock::duration>(2 * oversubscribed_for_, kLongestOversubscribed);
+        oversubscribed_until_ = std::max(oversubscribed_until_, now + oversubscribed_for_);
         return Pause::kQuiet;
       }
       if (now - busy_at > patience) return Pause::kQuiet;
     }
   }
-  if (!crowded) crowded_for_ = std::max<Clock::duration>(crowded_for_ / 2, kLeastCrowded);
+  if (!oversubscribed)
+    oversubscribed_for_ = std::max<Clock::duration>(oversubscribed_for_ / 2, kShortestOversubscribed);
   return Pause::kFinished;
 }
 
@@ -269,16 +271,17 @@ microseconds Progress::drive_in_background() noexcept {
     seen_busy_rounds_ = num_busy_rounds;
     busy_at_ = now;
   }
-  const bool crowded = now < crowded_until_;
-  const Clock::duration quiet = crowded ? kWarm : now - busy_at_;
-  if ((moved && !crowded) || (running && quiet < kHot)) return microseconds{0};
+  const bool oversubscribed = now < oversubscribed_until_;
+  const Clock::duration quiet = oversubscribed ? kWarm : now - busy_at_;
+  if ((moved && !oversubscribed) || (running && quiet < kHot)) return microseconds{0};
   const microseconds a_nap = running ? kShortNap : kLongNap;
   if (awaits_flag || (quiet < kWarm && driver_.has_neighbours())) return a_nap;
   if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortNap;
   listens_.store(true);
   if (quiet < kWarm) return a_nap;
-  if (crowded) return kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
-  deeply_asleep_.store(true);             // before the token is released: whoever starts something next sees it
+  if (oversubscribed)
+    return kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
+  deeply_asleep_.store(true);  // before the token is released: whoever starts something next sees it
   return running ? kDeepSleepRunning : kDeepSleepIdle;
 }
 

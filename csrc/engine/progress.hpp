@@ -98,9 +98,9 @@ class Progress {
   }
 
   // From now on there are more processes here than cores: whoever waits sleeps soon. Holder of the token only.
-  void crowd() noexcept { crowded_until_ = Clock::time_point::max(); }
+  void set_oversubscribed() noexcept { oversubscribed_until_ = Clock::time_point::max(); }
   // And no longer. Holder of the token only.
-  void thin_out() noexcept { crowded_until_ = {}; }
+  void clear_oversubscribed() noexcept { oversubscribed_until_ = {}; }
 
   // Runs `action` as holder of the token. Not from inside another one.
   template <typename Action>
@@ -114,7 +114,7 @@ class Progress {
   }
 
  private:
-  enum class Pause : uint8_t { kFinished, kMakeWay, kQuiet, kDeadline };
+  enum class Pause : uint8_t { kFinished, kYield, kQuiet, kDeadline };
   enum class Armed : uint8_t { kYes, kMoved, kHeldBack };
 
   bool try_acquire() noexcept;
@@ -128,7 +128,7 @@ class Progress {
   // release() do not: they begin what has been submitted, and who submits says whether somebody waits.
   bool drive_and_count() noexcept;
   bool may_listen() const noexcept;
-  bool is_crowded() noexcept;
+  bool is_oversubscribed() noexcept;
   Armed arm() noexcept;
   bool listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
   void sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
@@ -142,7 +142,7 @@ class Progress {
   Doorbell& doorbell_;
 
   sync::atomic<bool> token_{false};               // true: held
-  sync::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): holders that only spin make way
+  sync::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): holders that only spin yield
   sync::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any holder
   sync::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
   sync::atomic<bool> listens_{false};             // the background thread, to the transport: what comes wakes it
@@ -153,8 +153,8 @@ class Progress {
   Sleepers for_end_;    // of their operation, which another waiter or the background thread drives; or until it cannot
 
   // Holder of the token only.
-  Clock::time_point crowded_until_{};
-  Clock::duration crowded_for_ = pace::kLeastCrowded;
+  Clock::time_point oversubscribed_until_{};
+  Clock::duration oversubscribed_for_ = pace::kShortestOversubscribed;
 
   // Background thread only.
   uint64_t seen_busy_rounds_ = 0;

@@ -168,9 +168,9 @@ void message_comes_after() {
   network.join();
 }
 
-void message_comes_to_a_crowd() {
+void message_comes_while_oversubscribed() {
   World world;
-  world.progress.exclusively([&] { world.progress.crowd(); });
+  world.progress.exclusively([&] { world.progress.set_oversubscribed(); });
   sync::thread network([&] {
     world.driver.block_until_armed();
     world.driver.bring_message();
@@ -259,10 +259,10 @@ void ended_beside_a_listener() {
 }
 
 // Whose job is over does not come back to drive what it has left.
-template <bool kIsCrowd>
+template <bool kIsOversubscribed>
 void something_is_left_as_the_background_sleeps() {
   World world;
-  if (kIsCrowd) world.progress.exclusively([&] { world.progress.crowd(); });
+  if (kIsOversubscribed) world.progress.exclusively([&] { world.progress.set_oversubscribed(); });
   world.driver.block_until_armed();
   world.run(Ends::kLeavingSomething);
   model::block_until([&] { return !world.driver.holds_back(); }, model::kNever);
@@ -306,10 +306,10 @@ void started_after_a_listener() {
   network.join();
 }
 
-// In a crowd a waiter that has listened may go without a word.
-void deadline_of_what_starts_after_a_crowds_listener() {
+// On an oversubscribed host a waiter that has listened may go without a word.
+void deadline_of_what_starts_after_a_blocked_waiter_while_oversubscribed() {
   World world;
-  world.progress.exclusively([&] { world.progress.crowd(); });
+  world.progress.exclusively([&] { world.progress.set_oversubscribed(); });
   sync::thread network([&] {
     world.driver.block_until_armed();
     world.driver.bring_message();
@@ -337,7 +337,7 @@ constexpr Program kPrograms[] = {
     {"message_comes_after_8_us", message_comes_after<8>, kThree},
     {"message_comes_after_15_us", message_comes_after<15>, kThree},
     {"message_comes_after_40_us", message_comes_after<40>, kThree},
-    {"message_comes_to_a_crowd", message_comes_to_a_crowd, kThree},
+    {"message_comes_while_oversubscribed", message_comes_while_oversubscribed, kThree},
     {"network_brings_a_message_after_8_us", message_comes_after<8, false>, kThree},
     {"network_brings_a_message_after_15_us", message_comes_after<15, false>, kThree},
     {"two_wait_for_a_message", two_wait_for_a_message, kThree},
@@ -350,7 +350,8 @@ constexpr Program kPrograms[] = {
     {"deadline_of_what_starts_as_the_background_sleeps", deadline_of_what_starts_as_the_background_sleeps,
      kFourWithSleeps},
     {"something_is_left_as_the_background_sleeps", something_is_left_as_the_background_sleeps<false>, kFour},
-    {"something_is_left_as_a_crowds_background_sleeps", something_is_left_as_the_background_sleeps<true>, kFour},
+    {"something_is_left_as_the_background_sleeps_while_oversubscribed",
+     something_is_left_as_the_background_sleeps<true>, kFour},
     {"something_is_left_by_a_listener", something_is_left_by_a_listener, kThree},
     {"exclusive_action_beside_a_waiter", exclusive_action_beside_a_waiter, kThree},
     {"ended_beside_a_listener", ended_beside_a_listener, kThree},
@@ -358,8 +359,8 @@ constexpr Program kPrograms[] = {
     {"started_in_two_rounds_beside_a_listener", started_beside_a_listener<Ends::kInTwoRounds>, kThree},
     {"started_in_two_rounds_beside_one_of_the_network", started_beside_a_listener<Ends::kInTwoRounds, false>, kThree},
     {"started_in_two_rounds_after_a_listener", started_after_a_listener, kThree},
-    {"deadline_of_what_starts_after_a_crowds_listener", deadline_of_what_starts_after_a_crowds_listener,
-     kThreeWithSleeps},
+    {"deadline_of_what_starts_after_a_blocked_waiter_while_oversubscribed",
+     deadline_of_what_starts_after_a_blocked_waiter_while_oversubscribed, kThreeWithSleeps},
 };
 
 #ifndef AXON_SEEDED

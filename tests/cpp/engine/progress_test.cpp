@@ -169,8 +169,8 @@ TEST_F(ProgressTest, waiter_that_lost_patience_is_woken_by_the_background) {
   waiter.join();
 }
 
-TEST_F(ProgressTest, waiter_in_a_crowd_is_woken_by_the_background) {
-  progress_.exclusively([&] { progress_.crowd(); });
+TEST_F(ProgressTest, waiter_is_woken_by_the_background_while_oversubscribed) {
+  progress_.exclusively([&] { progress_.set_oversubscribed(); });
   for (int i = 0; i < 20; ++i) {
     driver_.frozen = true;
     Job job(1);

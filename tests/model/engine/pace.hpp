@@ -13,8 +13,8 @@ inline constexpr unsigned kRoundsBeforeYield = 2;
 inline constexpr unsigned kRoundsBeforePause = 0;
 inline constexpr unsigned kRoundsBetweenClockReads = 1;
 inline constexpr microseconds kContended{2};
-inline constexpr microseconds kLeastCrowded{10};
-inline constexpr microseconds kMostCrowded{40};
+inline constexpr microseconds kShortestOversubscribed{10};
+inline constexpr microseconds kLongestOversubscribed{40};
 
 inline constexpr microseconds kHot{2};
 inline constexpr microseconds kWarm{4};
