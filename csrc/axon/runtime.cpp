@@ -20,7 +20,7 @@ namespace axon::library {
 
 // How long the end of a runtime waits for functions that are running.
 static constexpr std::chrono::seconds kLongestEnd{10};
-static_assert(Runtime::kAwake == pace::kPatience);
+static_assert(Runtime::kAwake == pace::kSpinBudget);
 
 struct Runtime::State {
   std::unique_ptr<axon::Runtime> runtime;

@@ -79,10 +79,10 @@ class Engine final : private ControlHandler, private Driver {
   // Refuses what waits at its sender, soon: any thread, also the holder and those that must not drive.
   void refuse_later(void* rendezvous) noexcept;
   // True when `finished`, which a complete() sets; false at the deadline. Drives as long as something has moved within
-  // its patience, then sleeps.
+  // its spin budget, then sleeps.
   bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
-            Clock::duration patience = pace::kPatience) noexcept {
-    return progress_->wait(finished, deadline, patience);
+            Clock::duration spin_budget = pace::kSpinBudget) noexcept {
+    return progress_->wait(finished, deadline, spin_budget);
   }
   // What has come by now is looked at, as far as that is bounded, before it returns: for whoever is about to act on
   // something that has come before, of which there may be news. Drives; not within anything that the holder calls.

@@ -10,7 +10,7 @@ using std::chrono::milliseconds;
 
 // How long a waiter drives although nothing moves, before it sleeps. Waking it costs its peer a system call and itself
 // some 50 µs: spin for as long as a peer's own work between two collectives usually takes.
-inline constexpr milliseconds kPatience{4};
+inline constexpr milliseconds kSpinBudget{4};
 // Rounds that move nothing before a waiter offers its core to others: ranks may outnumber cores.
 inline constexpr unsigned kRoundsBeforeYield = 64;
 // … or before it pauses: a pause takes as long as a round or two, and what is answered at once would come amid it.

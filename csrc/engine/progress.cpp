@@ -33,7 +33,7 @@ bool Progress::try_acquire() noexcept {
 }
 
 // A holder that only posts a message is done sooner than a sleep would take.
-bool Progress::try_acquire_patiently() noexcept {
+bool Progress::spin_to_acquire() noexcept {
   for (unsigned i = 0; i < kRoundsBeforeYield; ++i) {
     if (num_contenders_.load() == 0 && try_acquire()) return true;
     sync::relax();
@@ -88,30 +88,31 @@ void Progress::wake_to_look() noexcept {
   if (listens_.load()) doorbell_.ring();
 }
 
-bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept {
+bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
+                    Clock::duration spin_budget) noexcept {
   bool has_listened = false;
   bool leaves_work = true;
-  Clock::duration patience_left = patience;
+  Clock::duration spin_budget_left = spin_budget;
   while (!finished.load()) {
-    if (patience == kStandsIn && !background_is_away_.load()) {
+    if (spin_budget == kStandsIn && !background_is_away_.load()) {
       sleep_beside_driver(finished, deadline);
       if (Clock::now() >= deadline) break;
       continue;
     }
-    if (!try_acquire_patiently()) {
+    if (!spin_to_acquire()) {
       for_token_.sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
       if (Clock::now() >= deadline) break;
       continue;
     }
-    const Pause pause = spin(finished, deadline, patience_left);
-    if (pause == Pause::kQuiet && patience != kStandsIn && may_listen()) {
+    const Pause pause = spin(finished, deadline, spin_budget_left);
+    if (pause == Pause::kQuiet && spin_budget != kStandsIn && may_listen()) {
       has_listened = true;
       leaves_work = true;  // unless it is seen to leave none, later
       // When yielding on an oversubscribed host, charge only the time asleep to the spin budget.
-      if (!is_oversubscribed()) patience_left = {};
+      if (!is_oversubscribed()) spin_budget_left = {};
       const Clock::time_point began = Clock::now();
       const bool heard = listen(finished, deadline);
-      patience_left = heard ? patience : std::max<Clock::duration>(patience_left - (Clock::now() - began), {});
+      spin_budget_left = heard ? spin_budget : std::max<Clock::duration>(spin_budget_left - (Clock::now() - began), {});
       continue;
     }
     if (has_listened)
@@ -181,7 +182,7 @@ bool Progress::is_oversubscribed() noexcept {
 }
 
 Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline,
-                               Clock::duration patience) noexcept {
+                               Clock::duration spin_budget) noexcept {
   Clock::time_point looked_at{};  // not yet: what ends soon needs no clock
   Clock::time_point busy_at{};
   const bool oversubscribed = is_oversubscribed();
@@ -196,7 +197,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
       sync::relax();
     }
     if (driver_.has_completions() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kYield;
-    if (patience == kStandsIn && !background_is_away_.load()) return Pause::kQuiet;
+    if (spin_budget == kStandsIn && !background_is_away_.load()) return Pause::kQuiet;
     if (round % kRoundsBetweenClockReads == 0) {
       const Clock::time_point now = Clock::now();
       const bool is_first_look = looked_at == Clock::time_point{};
@@ -211,7 +212,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
         oversubscribed_until_ = std::max(oversubscribed_until_, now + oversubscribed_for_);
         return Pause::kQuiet;
       }
-      if (now - busy_at > patience) return Pause::kQuiet;
+      if (now - busy_at > spin_budget) return Pause::kQuiet;
     }
   }
   if (!oversubscribed)

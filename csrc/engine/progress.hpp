@@ -85,11 +85,11 @@ class Progress {
   void wake_to_look() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which complete() sets (true), or the deadline (false).
-  // Listens once nothing has moved for as long as its patience; who stands in sleeps at once, and drives only while the
-  // background thread is away.
+  // Listens once nothing has moved for as long as its spin budget; who stands in sleeps at once, and drives only while
+  // the background thread is away.
   static constexpr sync::Clock::duration kStandsIn{-1};
   bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
-            Clock::duration patience = pace::kPatience) noexcept;
+            Clock::duration spin_budget = pace::kSpinBudget) noexcept;
 
   // Lets all who sleep in wait() look at what they wait for, which somebody else than complete() has set.
   void nudge() noexcept {
@@ -118,12 +118,12 @@ class Progress {
   enum class Armed : uint8_t { kYes, kMoved, kHeldBack };
 
   bool try_acquire() noexcept;
-  bool try_acquire_patiently() noexcept;
+  bool spin_to_acquire() noexcept;
   void acquire() noexcept;
   void release() noexcept;
   void release_once() noexcept;
   void notify_of_end() noexcept;
-  Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration patience) noexcept;
+  Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration spin_budget) noexcept;
   // A round that keeps the background thread busy if something has moved, which is returned. Those of pump() and
   // release() do not: they begin what has been submitted, and who submits says whether somebody waits.
   bool drive_and_count() noexcept;

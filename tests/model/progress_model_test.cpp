@@ -128,10 +128,10 @@ struct World {
     progress.pump();
     if (!job.finished.load()) progress.wake();
   }
-  void run(Ends how, Clock::duration patience = pace::kPatience) {
+  void run(Ends how, Clock::duration spin_budget = pace::kSpinBudget) {
     Job job(how);
     start(job);
-    model::check(progress.wait(job.finished, Clock::time_point(model::kNever), patience), "the wait ends well");
+    model::check(progress.wait(job.finished, Clock::time_point(model::kNever), spin_budget), "the wait ends well");
   }
   // The background thread alone finishes it.
   void start_only(Ends how) {
@@ -155,7 +155,7 @@ void one_waits_for_a_message() {
   network.join();
 }
 
-// At all stages of the waiter's patience.
+// At all stages of the waiter's spin budget.
 template <int kMicroseconds, bool kHasNeighbours = true>
 void message_comes_after() {
   World world(kHasNeighbours);

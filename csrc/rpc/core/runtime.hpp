@@ -47,7 +47,7 @@ class Runtime {
   Result<std::shared_ptr<Connection>> connect(const Place& place, const Secret& secret, Clock::time_point deadline);
 
   // Drives until `stop` is true, or the deadline. Whoever sets `stop` calls wake() then.
-  bool serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience = pace::kPatience);
+  bool serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience = pace::kSpinBudget);
   void wake();
 
   // Takes no calls any more, and waits for those under way in both directions, until the deadline. False if some are

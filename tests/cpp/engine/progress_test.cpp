@@ -155,7 +155,7 @@ TEST_F(ProgressTest, wakes_the_background_from_deep_sleep) {
   while (!job.finished.load()) std::this_thread::yield();
 }
 
-TEST_F(ProgressTest, waiter_that_lost_patience_is_woken_by_the_background) {
+TEST_F(ProgressTest, waiter_without_spin_budget_is_woken_by_the_background) {
   driver_.frozen = true;
   Job job(1);
   driver_.submit(job);

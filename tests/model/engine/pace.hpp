@@ -8,7 +8,7 @@ namespace axon::pace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-inline constexpr microseconds kPatience{3};
+inline constexpr microseconds kSpinBudget{3};
 inline constexpr unsigned kRoundsBeforeYield = 2;
 inline constexpr unsigned kRoundsBeforePause = 0;
 inline constexpr unsigned kRoundsBetweenClockReads = 1;
