@@ -31,8 +31,8 @@ inline constexpr milliseconds kWarm{5};
 inline constexpr microseconds kShortNap{50};
 inline constexpr microseconds kLongNap{500};
 inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
-// … or stands by while a waiter listens, who may not tell when it goes where processes outnumber cores.
-inline constexpr milliseconds kStandBy{5};
+// … or is idle while a waiter listens, who may not tell when it goes where processes outnumber cores.
+inline constexpr milliseconds kIdle{5};
 inline constexpr milliseconds kDeepSleepIdle{500};  // until a fault of a companion is seen
 // However busy, it looks after the peers' processes once in so many rounds, as every nap does.
 inline constexpr unsigned kRoundsBetweenLooks = 4096;

@@ -94,7 +94,7 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
   bool leaves_work = true;
   Clock::duration spin_budget_left = spin_budget;
   while (!finished.load()) {
-    if (spin_budget == kStandsIn && !background_is_away_.load()) {
+    if (spin_budget == kFollower && !background_is_away_.load()) {
       sleep_beside_driver(finished, deadline);
       if (Clock::now() >= deadline) break;
       continue;
@@ -105,7 +105,7 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
       continue;
     }
     const Pause pause = spin(finished, deadline, spin_budget_left);
-    if (pause == Pause::kQuiet && spin_budget != kStandsIn && may_listen()) {
+    if (pause == Pause::kQuiet && spin_budget != kFollower && may_listen()) {
       has_listened = true;
       leaves_work = true;  // unless it is seen to leave none, later
       // When yielding on an oversubscribed host, charge only the time asleep to the spin budget.
@@ -125,8 +125,7 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
       if (Clock::now() >= deadline) break;
     }
   }
-  if (has_listened && leaves_work)
-    doorbell_.ring();  // else the background thread, which stands by, would be in the way
+  if (has_listened && leaves_work) doorbell_.ring();  // else the background thread, which is idle, would be in the way
   return finished.load();
 }
 
@@ -197,7 +196,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
       sync::relax();
     }
     if (driver_.has_completions() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kYield;
-    if (spin_budget == kStandsIn && !background_is_away_.load()) return Pause::kQuiet;
+    if (spin_budget == kFollower && !background_is_away_.load()) return Pause::kQuiet;
     if (round % kRoundsBetweenClockReads == 0) {
       const Clock::time_point now = Clock::now();
       const bool is_first_look = looked_at == Clock::time_point{};
@@ -232,7 +231,7 @@ void Progress::run_in_background() noexcept {
   for (unsigned round = 1; !stopping_.load(); ++round) {
     write_trace();
     if (waiter_listens_.load()) {
-      nap(Sleep::kLight, kStandBy);  // or until the waiter goes, who may come again with the next operation
+      nap(Sleep::kLight, kIdle);  // or until the waiter goes, who may come again with the next operation
       nap(Sleep::kLight, kLongNap);
       continue;
     }

@@ -3,7 +3,7 @@
 //   submitter   takes the token if it is free and posts inline; else the holder finds the submission
 //   waiter      takes the token and drives until its own operation is finished; cannot get it: sleeps until it can.
 //               Once nothing has moved for a while it listens: sleeps in the transport's event descriptor
-//   background  one thread, for what nobody waits for. Never competes with a waiter, and stands by while one listens;
+//   background  one thread, for what nobody waits for. Never competes with a waiter, and is idle while one listens;
 //               naps while traffic is hot, and listens once it has been quiet for a while; to the network, if nobody
 //               else sends, in its naps, too
 //
@@ -85,9 +85,9 @@ class Progress {
   void wake_to_look() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which complete() sets (true), or the deadline (false).
-  // Listens once nothing has moved for as long as its spin budget; who stands in sleeps at once, and drives only while
+  // Listens once nothing has moved for as long as its spin budget; a follower sleeps at once, and drives only while
   // the background thread is away.
-  static constexpr sync::Clock::duration kStandsIn{-1};
+  static constexpr sync::Clock::duration kFollower{-1};
   bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
             Clock::duration spin_budget = pace::kSpinBudget) noexcept;
 

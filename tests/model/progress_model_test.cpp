@@ -189,17 +189,17 @@ void two_wait_for_a_message() {
   network.join();
 }
 
-// Who stands in leaves the driving to the background thread, or to the other.
-void one_stands_in() {
+// A follower leaves the driving to the background thread, or to the other.
+void one_follows() {
   World world;
   sync::thread network([&] { world.driver.bring_message(); });
-  world.run(Ends::kByMessage, Progress::kStandsIn);
+  world.run(Ends::kByMessage, Progress::kFollower);
   network.join();
 }
 
-void one_of_two_stands_in() {
+void one_of_two_follows() {
   World world;
-  sync::thread other([&] { world.run(Ends::kByMessage, Progress::kStandsIn); });
+  sync::thread other([&] { world.run(Ends::kByMessage, Progress::kFollower); });
   sync::thread network([&] { world.driver.bring_message(); });
   world.run(Ends::kByMessage);
   other.join();
@@ -293,7 +293,7 @@ void started_beside_a_listener() {
   other.join();
 }
 
-// The background thread, which has stood by, is told when a waiter that has listened goes.
+// The background thread, which has been idle, is told when a waiter that has listened goes.
 void started_after_a_listener() {
   World world;
   sync::thread network([&] {
@@ -341,8 +341,8 @@ constexpr Program kPrograms[] = {
     {"network_brings_a_message_after_8_us", message_comes_after<8, false>, kThree},
     {"network_brings_a_message_after_15_us", message_comes_after<15, false>, kThree},
     {"two_wait_for_a_message", two_wait_for_a_message, kThree},
-    {"one_stands_in", one_stands_in, kFour},
-    {"one_of_two_stands_in", one_of_two_stands_in, kThree},
+    {"one_follows", one_follows, kFour},
+    {"one_of_two_follows", one_of_two_follows, kThree},
     {"nobody_waits", nobody_waits<true>, kFour},
     {"nobody_waits_for_the_network", nobody_waits<false>, kFour},
     {"started_as_the_background_sleeps", started_as_the_background_sleeps, kFour},

@@ -163,7 +163,7 @@ std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(Clock::duration pati
     // No longer than its patience lasts, although the engine may be busy for others: they drive it better themselves.
     const bool has_come =
         patience != Clock::duration::zero() && engine_.wait(has_items_, Clock::now() + patience, patience);
-    if (!has_come) engine_.wait(has_items_, Clock::now() + kLongWait, Progress::kStandsIn);
+    if (!has_come) engine_.wait(has_items_, Clock::now() + kLongWait, Progress::kFollower);
   }
 }
 

@@ -21,7 +21,7 @@ inline constexpr microseconds kWarm{4};
 inline constexpr microseconds kShortNap{10};
 inline constexpr microseconds kLongNap{20};
 inline constexpr std::chrono::seconds kDeepSleepRunning{10};
-inline constexpr std::chrono::seconds kStandBy{10};
+inline constexpr std::chrono::seconds kIdle{10};
 inline constexpr std::chrono::seconds kDeepSleepIdle{1000};
 inline constexpr unsigned kRoundsBetweenLooks = 3;
 
