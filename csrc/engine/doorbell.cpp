@@ -174,7 +174,7 @@ std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds a
   return {ended_.data(), num_ended};
 }
 
-bool Doorbell::listen(std::chrono::microseconds at_most) noexcept {
+bool Doorbell::block_on_events(std::chrono::microseconds at_most) noexcept {
   const Pass pass(*this);
   if (!pass.is_valid()) return false;
   const timespec timeout = timespec_of(at_most);

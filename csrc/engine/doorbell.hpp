@@ -2,7 +2,7 @@
 //
 //   background thread   a bell that any thread can ring, the processes of the peers on this host, and, in deep sleep
 //                       only, the transport's event descriptor
-//   a waiter            the transport's event descriptor, and a bell of its own: while one listens, the background
+//   a waiter            the transport's event descriptor, and a bell of its own: while one blocks, the background
 //                       thread does not
 //
 // The kernel makes a process's descriptor readable the moment the process ends, whatever the transport believes: over
@@ -26,7 +26,7 @@
 namespace axon {
 
 enum class Sleep : uint8_t {
-  kLight,  // does not hear the transport: for short naps while others drive
+  kLight,  // does not hear the transport: for short sleeps while others drive
   kDeep,   // hears it; arm the transport first
 };
 
@@ -49,7 +49,7 @@ class Doorbell {
   std::span<const PeerId> sleep(Sleep depth, std::chrono::microseconds at_most) noexcept;
 
   // A waiter's sleep, one thread at a time; arm the transport first. Returns whether the transport has something.
-  bool listen(std::chrono::microseconds at_most) noexcept;
+  bool block_on_events(std::chrono::microseconds at_most) noexcept;
 
   // Gives back all descriptors. Once the background thread has ended; whatever is called from then on does nothing.
   void close() noexcept;

@@ -1,4 +1,4 @@
-// How long those who drive the engine spin, nap and sleep. tests/model has a file of this name with fewer rounds.
+// How long those who drive the engine spin and sleep. tests/model has a file of this name with fewer rounds.
 #pragma once
 
 #include <chrono>
@@ -26,15 +26,15 @@ inline constexpr milliseconds kLongestOversubscribed{128};
 
 // The background thread: drives without pause for so long after something moved …
 inline constexpr microseconds kHot{100};
-// … then naps, and only after so long dares to make senders pay for its wake-up.
+// … then sleeps, and only after so long dares to make senders pay for its wake-up.
 inline constexpr milliseconds kWarm{5};
-inline constexpr microseconds kShortNap{50};
-inline constexpr microseconds kLongNap{500};
+inline constexpr microseconds kShortSleep{50};
+inline constexpr microseconds kLongSleep{500};
 inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
-// … or is idle while a waiter listens, who may not tell when it goes where processes outnumber cores.
+// … or is idle while a waiter blocks, who may not tell when it goes where processes outnumber cores.
 inline constexpr milliseconds kIdle{5};
 inline constexpr milliseconds kDeepSleepIdle{500};  // until a fault of a companion is seen
-// However busy, it looks after the peers' processes once in so many rounds, as every nap does.
+// However busy, it looks after the peers' processes once in so many rounds, as every sleep does.
 inline constexpr unsigned kRoundsBetweenLooks = 4096;
 
 }  // namespace axon::pace

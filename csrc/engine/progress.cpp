@@ -44,7 +44,7 @@ bool Progress::spin_to_acquire() noexcept {
 void Progress::acquire() noexcept {
   num_contenders_.fetch_add(1);
   while (!try_acquire()) {
-    for_token_.sleep_until(Clock::now() + kLongNap, [this] { return !token_.load(); });
+    for_token_.sleep_until(Clock::now() + kLongSleep, [this] { return !token_.load(); });
   }
   num_contenders_.fetch_sub(1);
 }
@@ -62,16 +62,16 @@ void Progress::release_once() noexcept {
 
 void Progress::notify_of_end() noexcept {
   for_end_.notify();
-  if (waiter_listens_.load()) doorbell_.ring_waiter();
+  if (waiter_blocks_.load()) doorbell_.ring_waiter();
 }
 
 // The background thread may have decided to sleep before this began.
 void Progress::release() noexcept {
-  bool is_to_look = listens_.load() && driver_.holds_back();
+  bool is_to_look = background_blocks_.load() && driver_.holds_back();
   release_once();
   while (driver_.has_submissions() && try_acquire()) {
     driver_.drive();
-    is_to_look |= listens_.load() && driver_.holds_back();
+    is_to_look |= background_blocks_.load() && driver_.holds_back();
     wake();
     release_once();
   }
@@ -79,18 +79,18 @@ void Progress::release() noexcept {
 }
 
 void Progress::wake() noexcept {
-  if (waiter_listens_.load()) return doorbell_.ring_waiter();
+  if (waiter_blocks_.load()) return doorbell_.ring_waiter();
   if (deeply_asleep_.load() && deeply_asleep_.exchange(false)) doorbell_.ring();
 }
 
 void Progress::wake_to_look() noexcept {
-  if (waiter_listens_.load()) doorbell_.ring_waiter();
-  if (listens_.load()) doorbell_.ring();
+  if (waiter_blocks_.load()) doorbell_.ring_waiter();
+  if (background_blocks_.load()) doorbell_.ring();
 }
 
 bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
                     Clock::duration spin_budget) noexcept {
-  bool has_listened = false;
+  bool has_blocked = false;
   bool leaves_work = true;
   Clock::duration spin_budget_left = spin_budget;
   while (!finished.load()) {
@@ -105,17 +105,18 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
       continue;
     }
     const Pause pause = spin(finished, deadline, spin_budget_left);
-    if (pause == Pause::kQuiet && spin_budget != kFollower && may_listen()) {
-      has_listened = true;
+    if (pause == Pause::kQuiet && spin_budget != kFollower && may_block()) {
+      has_blocked = true;
       leaves_work = true;  // unless it is seen to leave none, later
       // When yielding on an oversubscribed host, charge only the time asleep to the spin budget.
       if (!is_oversubscribed()) spin_budget_left = {};
       const Clock::time_point began = Clock::now();
-      const bool heard = listen(finished, deadline);
-      spin_budget_left = heard ? spin_budget : std::max<Clock::duration>(spin_budget_left - (Clock::now() - began), {});
+      const bool has_event = block_on_events(finished, deadline);
+      spin_budget_left =
+          has_event ? spin_budget : std::max<Clock::duration>(spin_budget_left - (Clock::now() - began), {});
       continue;
     }
-    if (has_listened)
+    if (has_blocked)
       leaves_work =
           Clock::now() >= oversubscribed_until_ || driver_.has_running() || driver_.holds_back() || for_end_.any();
     release();
@@ -125,12 +126,12 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
       if (Clock::now() >= deadline) break;
     }
   }
-  if (has_listened && leaves_work) doorbell_.ring();  // else the background thread, which is idle, would be in the way
+  if (has_blocked && leaves_work) doorbell_.ring();  // else the background thread, which is idle, would be in the way
   return finished.load();
 }
 
-bool Progress::may_listen() const noexcept {
-  return !waiter_listens_.load() && !driver_.has_flag_waiters();
+bool Progress::may_block() const noexcept {
+  return !waiter_blocks_.load() && !driver_.has_flag_waiters();
 }
 
 bool Progress::drive_and_count() noexcept {
@@ -148,27 +149,27 @@ Progress::Armed Progress::arm() noexcept {
 
 // From the holder of the token, who lets go of it: until the transport has something, which is told, or somebody else
 // has done or started something, or deadlines are to be looked after.
-bool Progress::listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+bool Progress::block_on_events(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
   const Armed armed = arm();
-  waiter_listens_.store(armed == Armed::kYes);  // before the token is released: who starts or ends something sees it
+  waiter_blocks_.store(armed == Armed::kYes);  // before the token is released: who starts or ends something sees it
   release();
   if (armed == Armed::kHeldBack) {
-    for_end_.sleep_until(std::min(deadline, Clock::now() + kShortNap), [&] { return finished.load(); });
+    for_end_.sleep_until(std::min(deadline, Clock::now() + kShortSleep), [&] { return finished.load(); });
   }
   if (armed != Armed::kYes) return true;
-  if (listens_.load()) doorbell_.ring();  // one is enough
+  if (background_blocks_.load()) doorbell_.ring();  // one is enough
   const auto time_left = std::chrono::ceil<microseconds>(deadline - Clock::now());
   const auto at_most = std::clamp<microseconds>(time_left, microseconds{0}, kDeepSleepRunning);
-  const bool heard = !finished.load() && doorbell_.listen(at_most);
-  waiter_listens_.store(false);
-  return heard;
+  const bool has_event = !finished.load() && doorbell_.block_on_events(at_most);
+  waiter_blocks_.store(false);
+  return has_event;
 }
 
-// Where another waiter listens, or the background thread has to look for a device's flag.
+// Where another waiter blocks, or the background thread has to look for a device's flag.
 void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
-  if (!listens_.load() && !waiter_listens_.load()) doorbell_.ring();  // the background thread takes over now
+  if (!background_blocks_.load() && !waiter_blocks_.load()) doorbell_.ring();  // the background thread takes over now
   const bool alone = background_is_away_.load();
-  for_end_.sleep_until(alone ? std::min(deadline, Clock::now() + kShortNap) : deadline,
+  for_end_.sleep_until(alone ? std::min(deadline, Clock::now() + kShortSleep) : deadline,
                        [&] { return finished.load() || (!alone && background_is_away_.load()); });
 }
 
@@ -230,25 +231,25 @@ void Progress::run_in_background() noexcept {
   is_background_thread = true;
   for (unsigned round = 1; !stopping_.load(); ++round) {
     write_trace();
-    if (waiter_listens_.load()) {
-      nap(Sleep::kLight, kIdle);  // or until the waiter goes, who may come again with the next operation
-      nap(Sleep::kLight, kLongNap);
+    if (waiter_blocks_.load()) {
+      sleep(Sleep::kLight, kIdle);  // or until the waiter goes, who may come again with the next operation
+      sleep(Sleep::kLight, kLongSleep);
       continue;
     }
     if (num_contenders_.load() != 0 || for_token_.any() || !try_acquire()) {
-      nap(Sleep::kLight, kLongNap);
+      sleep(Sleep::kLight, kLongSleep);
       continue;
     }
     const microseconds pause = drive_in_background();
-    const bool deep = listens_.load();
+    const bool deep = background_blocks_.load();
     background_is_away_.store(driver_.has_completions());
     release();
     background_is_away_.store(false);
     if (pause.count() != 0) {
-      nap(deep ? Sleep::kDeep : Sleep::kLight, pause);
+      sleep(deep ? Sleep::kDeep : Sleep::kLight, pause);
       round = 0;
     } else if (round % kRoundsBetweenLooks == 0) {
-      nap(Sleep::kLight, microseconds{0});
+      sleep(Sleep::kLight, microseconds{0});
     } else if (round < kRoundsBeforeYield) {
       sync::relax();  // whoever yields is served last where cores are short, and more of the message is on its way
     } else {
@@ -257,9 +258,9 @@ void Progress::run_in_background() noexcept {
   }
 }
 
-// One round as holder of the token; returns how long to sleep after it, deeply if listens_ is set. What has moved may
-// be a piece of something large, whatever runs here: the next is looked for at once. Where cores are short, arming
-// tells whether there is one.
+// One round as holder of the token; returns how long to sleep after it, deeply if background_blocks_ is set. What has
+// moved may be a piece of something large, whatever runs here: the next is looked for at once. Where cores are short,
+// arming tells whether there is one.
 microseconds Progress::drive_in_background() noexcept {
   const bool moved = drive_and_count();
   const Clock::time_point now = Clock::now();
@@ -274,11 +275,11 @@ microseconds Progress::drive_in_background() noexcept {
   const bool oversubscribed = now < oversubscribed_until_;
   const Clock::duration quiet = oversubscribed ? kWarm : now - busy_at_;
   if ((moved && !oversubscribed) || (running && quiet < kHot)) return microseconds{0};
-  const microseconds a_nap = running ? kShortNap : kLongNap;
-  if (awaits_flag || (quiet < kWarm && driver_.has_neighbours())) return a_nap;
-  if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortNap;
-  listens_.store(true);
-  if (quiet < kWarm) return a_nap;
+  const microseconds sleep_time = running ? kShortSleep : kLongSleep;
+  if (awaits_flag || (quiet < kWarm && driver_.has_neighbours())) return sleep_time;
+  if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortSleep;
+  background_blocks_.store(true);
+  if (quiet < kWarm) return sleep_time;
   if (oversubscribed)
     return kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
   deeply_asleep_.store(true);  // before the token is released: whoever starts something next sees it
@@ -296,11 +297,11 @@ void Progress::write_trace() noexcept {
   traced_at_ = Clock::now();
 }
 
-void Progress::nap(Sleep depth, microseconds at_most) noexcept {
+void Progress::sleep(Sleep depth, microseconds at_most) noexcept {
   if (trace::is_on()) [[unlikely]]
     at_most = std::min<microseconds>(at_most, kTraceInterval);
   const std::span<const PeerId> ended = doorbell_.sleep(depth, at_most);
-  listens_.store(false);
+  background_blocks_.store(false);
   deeply_asleep_.store(false);
   for (const PeerId peer : ended) {
     exclusively([&] { driver_.on_process_ended(peer); });

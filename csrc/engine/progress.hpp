@@ -2,10 +2,10 @@
 //
 //   submitter   takes the token if it is free and posts inline; else the holder finds the submission
 //   waiter      takes the token and drives until its own operation is finished; cannot get it: sleeps until it can.
-//               Once nothing has moved for a while it listens: sleeps in the transport's event descriptor
-//   background  one thread, for what nobody waits for. Never competes with a waiter, and is idle while one listens;
-//               naps while traffic is hot, and listens once it has been quiet for a while; to the network, if nobody
-//               else sends, in its naps, too
+//               Once nothing has moved for a while it blocks: sleeps in the transport's event descriptor
+//   background  one thread, for what nobody waits for. Never competes with a waiter, and is idle while one blocks;
+//               sleeps while traffic is hot, and blocks once it has been quiet for a while; to the network, if nobody
+//               else sends, in its sleeps, too
 //
 // Lost wake-ups are the risk here. Two rules prevent them:
 //   1. whoever releases the token looks for submissions afterwards, and takes it again if there are any;
@@ -38,7 +38,7 @@ class Driver {
   virtual bool holds_back() const noexcept = 0;
   // Something is awaited that can only be seen by looking: a flag in memory that a device writes.
   virtual bool has_flag_waiters() const noexcept = 0;
-  // Processes of this host may send, which costs them a system call where one listens. The network's costs nobody.
+  // Processes of this host may send, which costs them a system call where one blocks. The network's costs nobody.
   virtual bool has_neighbours() const noexcept = 0;
   // Before sleeping in the transport's event descriptor. False: there is more to drive, or nothing ever will be.
   virtual bool arm() noexcept = 0;
@@ -81,11 +81,11 @@ class Progress {
 
   // Makes sure that the background thread looks after what is running.
   void wake() noexcept;
-  // Something waits for a flag from now on: nobody may go on listening. Holder of the token only.
+  // Something waits for a flag from now on: nobody may go on blocking. Holder of the token only.
   void wake_to_look() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which complete() sets (true), or the deadline (false).
-  // Listens once nothing has moved for as long as its spin budget; a follower sleeps at once, and drives only while
+  // Blocks once nothing has moved for as long as its spin budget; a follower sleeps at once, and drives only while
   // the background thread is away.
   static constexpr sync::Clock::duration kFollower{-1};
   bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
@@ -127,15 +127,15 @@ class Progress {
   // A round that keeps the background thread busy if something has moved, which is returned. Those of pump() and
   // release() do not: they begin what has been submitted, and who submits says whether somebody waits.
   bool drive_and_count() noexcept;
-  bool may_listen() const noexcept;
+  bool may_block() const noexcept;
   bool is_oversubscribed() noexcept;
   Armed arm() noexcept;
-  bool listen(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
+  bool block_on_events(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
   void sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
 
   void run_in_background() noexcept;
   std::chrono::microseconds drive_in_background() noexcept;
-  void nap(Sleep depth, std::chrono::microseconds at_most) noexcept;
+  void sleep(Sleep depth, std::chrono::microseconds at_most) noexcept;
   void write_trace() noexcept;
 
   Driver& driver_;
@@ -145,8 +145,8 @@ class Progress {
   sync::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): holders that only spin yield
   sync::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any holder
   sync::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
-  sync::atomic<bool> listens_{false};             // the background thread, to the transport: what comes wakes it
-  sync::atomic<bool> waiter_listens_{false};      // one of those in wait(), in its place
+  sync::atomic<bool> background_blocks_{false};   // the background thread, to the transport: what comes wakes it
+  sync::atomic<bool> waiter_blocks_{false};       // one of those in wait(), in its place
   sync::atomic<bool> background_is_away_{false};  // in a callback, or at the trace's file, and so does not drive
   sync::atomic<bool> stopping_{false};
   Sleepers for_token_;  // until it is released; or their operation is finished, which somebody else may do

@@ -247,8 +247,8 @@ void exclusive_action_beside_a_waiter() {
   other.join();
 }
 
-// Somebody else ends what a waiter listens for.
-void ended_beside_a_listener() {
+// Somebody else ends what a waiter blocks for.
+void ended_beside_a_blocked_waiter() {
   World world;
   sync::thread other([&] {
     world.driver.block_until_armed();
@@ -268,7 +268,7 @@ void something_is_left_as_the_background_sleeps() {
   model::block_until([&] { return !world.driver.holds_back(); }, model::kNever);
 }
 
-void something_is_left_by_a_listener() {
+void something_is_left_by_a_blocked_waiter() {
   World world;
   sync::thread other([&] {
     world.driver.block_until_armed();
@@ -282,7 +282,7 @@ void something_is_left_by_a_listener() {
 
 // And somebody else starts what needs driving.
 template <Ends kHow, bool kHasNeighbours = true>
-void started_beside_a_listener() {
+void started_beside_a_blocked_waiter() {
   World world(kHasNeighbours);
   sync::thread other([&] {
     world.driver.block_until_armed();
@@ -293,12 +293,12 @@ void started_beside_a_listener() {
   other.join();
 }
 
-// The background thread, which has been idle, is told when a waiter that has listened goes.
-void started_after_a_listener() {
+// The background thread, which has been idle, is told when a waiter that has blocked goes.
+void started_after_a_blocked_waiter() {
   World world;
   sync::thread network([&] {
     world.driver.block_until_armed();
-    model::block_until([] { return false; }, model::now() + pace::kLongNap);
+    model::block_until([] { return false; }, model::now() + pace::kLongSleep);
     world.driver.bring_message();
   });
   world.run(Ends::kByMessage);
@@ -306,7 +306,7 @@ void started_after_a_listener() {
   network.join();
 }
 
-// On an oversubscribed host a waiter that has listened may go without a word.
+// On an oversubscribed host a waiter that has blocked may go without a word.
 void deadline_of_what_starts_after_a_blocked_waiter_while_oversubscribed() {
   World world;
   world.progress.exclusively([&] { world.progress.set_oversubscribed(); });
@@ -352,13 +352,14 @@ constexpr Program kPrograms[] = {
     {"something_is_left_as_the_background_sleeps", something_is_left_as_the_background_sleeps<false>, kFour},
     {"something_is_left_as_the_background_sleeps_while_oversubscribed",
      something_is_left_as_the_background_sleeps<true>, kFour},
-    {"something_is_left_by_a_listener", something_is_left_by_a_listener, kThree},
+    {"something_is_left_by_a_blocked_waiter", something_is_left_by_a_blocked_waiter, kThree},
     {"exclusive_action_beside_a_waiter", exclusive_action_beside_a_waiter, kThree},
-    {"ended_beside_a_listener", ended_beside_a_listener, kThree},
-    {"started_at_once_beside_a_listener", started_beside_a_listener<Ends::kAtOnce>, kThree},
-    {"started_in_two_rounds_beside_a_listener", started_beside_a_listener<Ends::kInTwoRounds>, kThree},
-    {"started_in_two_rounds_beside_one_of_the_network", started_beside_a_listener<Ends::kInTwoRounds, false>, kThree},
-    {"started_in_two_rounds_after_a_listener", started_after_a_listener, kThree},
+    {"ended_beside_a_blocked_waiter", ended_beside_a_blocked_waiter, kThree},
+    {"started_at_once_beside_a_blocked_waiter", started_beside_a_blocked_waiter<Ends::kAtOnce>, kThree},
+    {"started_in_two_rounds_beside_a_blocked_waiter", started_beside_a_blocked_waiter<Ends::kInTwoRounds>, kThree},
+    {"started_in_two_rounds_beside_one_of_the_network", started_beside_a_blocked_waiter<Ends::kInTwoRounds, false>,
+     kThree},
+    {"started_in_two_rounds_after_a_blocked_waiter", started_after_a_blocked_waiter, kThree},
     {"deadline_of_what_starts_after_a_blocked_waiter_while_oversubscribed",
      deadline_of_what_starts_after_a_blocked_waiter_while_oversubscribed, kThreeWithSleeps},
 };

@@ -185,14 +185,14 @@ TEST_F(ProgressTest, waiter_is_woken_by_the_background_while_oversubscribed) {
 }
 
 // Others may have the core between any two of them, but not between all.
-TEST_F(ProgressTest, pieces_of_what_no_job_awaits_are_taken_without_naps_between_them) {
+TEST_F(ProgressTest, pieces_of_what_no_job_awaits_are_taken_without_sleeping_between_them) {
   driver_.num_pieces_left = 200;
   const uint64_t one = 1;
   ASSERT_EQ(write(transport_.get(), &one, sizeof one), sizeof one);  // wakes whoever listens
   const auto deadline = soon();
   while (driver_.num_pieces_left.load() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
   ASSERT_EQ(driver_.num_pieces_left.load(), 0);
-  EXPECT_LT(driver_.shortest_gap.load(), pace::kShortNap);
+  EXPECT_LT(driver_.shortest_gap.load(), pace::kShortSleep);
 }
 
 TEST_F(ProgressTest, deadline_ends_a_wait) {

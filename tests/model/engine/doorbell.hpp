@@ -38,19 +38,19 @@ class Doorbell {
     return {};
   }
 
-  bool listen(std::chrono::microseconds at_most) noexcept {
-    model::check(!std::exchange(waiter_listens_, true), "one waiter listens at a time");
+  bool block_on_events(std::chrono::microseconds at_most) noexcept {
+    model::check(!std::exchange(waiter_blocks_, true), "one waiter blocks at a time");
     model::point();
     model::block_until([this] { return waiter_rung_ || signalled_; }, model::now() + at_most);
     waiter_rung_ = false;
-    waiter_listens_ = false;
+    waiter_blocks_ = false;
     return signalled_;
   }
 
  private:
   bool rung_ = false;
   bool waiter_rung_ = false;
-  bool waiter_listens_ = false;
+  bool waiter_blocks_ = false;
   bool signalled_ = false;
 };
 
