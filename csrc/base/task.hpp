@@ -3,8 +3,8 @@
 //   Task<Status> ring(Exchange& exchange) { …  AXON_CO_TRY(co_await batch);  co_return Status(); }
 //
 // The first parameter of every coroutine supplies the pool (`first.block_pool()`), so no frame ever comes from the heap
-// on the message path. A Task owns its frame; destroying it destroys the frame. Tasks run only on the holder of the
-// progress token. No exceptions cross an await: the data path is noexcept, an escaping exception terminates.
+// on the message path. A Task owns its frame; destroying it destroys the frame. Tasks run only on the progress
+// owner. No exceptions cross an await: the data path is noexcept, an escaping exception terminates.
 #pragma once
 
 #include <coroutine>

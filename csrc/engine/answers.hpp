@@ -3,8 +3,8 @@
 //   const Clock::time_point asked_at = Clock::now();   // then ask; record() each answer
 //   if (answers.all_since(asked_at)) … answers.findings(sequence, asked_at)
 //
-// Several may ask at a time: an answer counts for everybody who asked before it came. Used only by the holder of the
-// progress token.
+// Several may ask at a time: an answer counts for everybody who asked before it came. Used only by the progress
+// owner.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // What opens on the engine beside process groups: it gets a turn in each round, and hears what happens to peers.
 //
 //   engine.enter(client);                            // from here on it is asked and told
-//   engine.submit(item);                             // any thread: item.begin() by the holder, soon
-//   engine.post(item);                               // holder: item.complete() once the token is released
-//   engine.wait_for_flag(item, flag);                // holder: item.on_flag_set() once the flag is set
-//   engine.exclusively([&] { … });                   // any thread: as holder of the token
+//   engine.submit(item);                             // any thread: item.begin() by the progress owner, soon
+//   engine.post(item);                               // progress owner: item.complete() once the token is released
+//   engine.wait_for_flag(item, flag);                // progress owner: item.on_flag_set() once the flag is set
+//   engine.exclusively([&] { … });                   // any thread: as progress owner
 //   and once it is through, its tick() says so: a client leaves by itself.
 #pragma once
 
@@ -19,10 +19,10 @@
 
 namespace axon {
 
-// One of a client's things on its way to the holder of the token, or back. In one of both queues at a time.
+// One of a client's things on its way to the progress owner, or back. In one of both queues at a time.
 class Submission : public QueueNode {
  public:
-  // By the holder of the token.
+  // By the progress owner.
   virtual void begin() noexcept = 0;
   // By whichever thread drives, without any lock: may submit and await other things.
   virtual void complete() noexcept = 0;
@@ -31,8 +31,8 @@ class Submission : public QueueNode {
   ~Submission() = default;
 };
 
-// What waits for a flag in memory that a device writes, unless it is unlinked before. Everything by the holder of the
-// token.
+// What waits for a flag in memory that a device writes, unless it is unlinked before. Everything by the progress
+// owner.
 class FlagWaiter : public ListNode<FlagWaiter> {
  public:
   // The flag is not 0 any more; or the transport is gone.
@@ -46,7 +46,7 @@ class FlagWaiter : public ListNode<FlagWaiter> {
   const std::atomic<uint32_t>* flag_ = nullptr;
 };
 
-// Everything here is called by the holder of the token.
+// Everything here is called by the progress owner.
 class Client {
  public:
   // Looks after deadlines; every few milliseconds at the most. False: the client leaves, and may be gone by then.

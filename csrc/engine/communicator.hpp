@@ -99,7 +99,7 @@ class Communicator final : public InboxListener {
   void on_overflow(Status reason) noexcept override;
   bool has_ended(uint32_t sequence) noexcept override;
 
-  // All below: the holder of the progress token only.
+  // All below: the progress owner only.
   void begin(Operation& operation) noexcept;
   void on_run_finished(Operation& operation) noexcept;
   void finish(Operation& operation) noexcept;

@@ -41,7 +41,7 @@ class Doorbell {
   void ring_waiter() noexcept;
 
   // From now on sleep() tells when the process ends. Fails if it has ended already (kPeerLost), or if no descriptor is
-  // left for it (kResourceExhausted). Holder of the token only.
+  // left for it (kResourceExhausted). Progress owner only.
   Status watch(int32_t pid, PeerId peer);
 
   // Sleeps until rung, something came (kDeep), a watched process ended, or the time is over. Returns the peers whose

@@ -4,7 +4,7 @@
 //   const OwnAddress own = engine.make_address();    // exchange own.address() through a store …
 //   Result<…> formed = engine.form({.name = name, .rank = rank, .addresses = all_ranks_addresses});
 //
-// Threads: docs/threading.md. Everything private belongs to the holder of the progress token.
+// Threads: docs/threading.md. Everything private belongs to the progress owner.
 #pragma once
 
 #include <array>
@@ -76,7 +76,7 @@ class Engine final : private ControlHandler, private Driver {
   void submit_after_completion(Submission& item) noexcept;
   // This thread is within a complete(), and so is not to wait for others of these.
   static bool is_completing() noexcept;
-  // Refuses what waits at its sender, soon: any thread, also the holder and those that must not drive.
+  // Refuses what waits at its sender, soon: any thread, also the progress owner and those that must not drive.
   void refuse_later(void* rendezvous) noexcept;
   // True when `finished`, which a complete() sets; false at the deadline. Drives as long as something has moved within
   // its spin budget, then sleeps.
@@ -85,7 +85,8 @@ class Engine final : private ControlHandler, private Driver {
     return progress_->wait(finished, deadline, spin_budget);
   }
   // What has come by now is looked at, as far as that is bounded, before it returns: for whoever is about to act on
-  // something that has come before, of which there may be news. Drives; not within anything that the holder calls.
+  // something that has come before, of which there may be news. Drives; not within anything that the progress owner
+  // calls.
   void catch_up() noexcept;
   // Neither that nor `then`, by coarse_now(), is so recent that this process may not have been stopped since.
   bool has_events_since(std::chrono::milliseconds then) const noexcept;
@@ -95,7 +96,7 @@ class Engine final : private ControlHandler, private Driver {
   auto exclusively(Action action) {
     return progress_->exclusively(std::move(action));
   }
-  // Holder of the token only, as all that follows.
+  // Progress owner only, as all that follows.
   // The peer of this process, met now or in an earlier group.
   Result<PeerId> meet(const PeerAddress& peer_address);
   // Whether so many further peers, and all that have been met, find the file descriptors that they need. Whoever runs
@@ -198,7 +199,7 @@ class Engine final : private ControlHandler, private Driver {
   std::vector<Communicator*> communicators_;
   std::vector<Client*> clients_;
 
-  Submissions submitted_;                   // by any thread, taken by the holder
+  Submissions submitted_;                   // by any thread, taken by the progress owner
   std::vector<Operation*> awaiting_start_;  // begun, in order, waiting for their inputs
   IntrusiveList<FlagWaiter> flag_waiters_;  // waiting for their flags
   IntrusiveList<Operation> finished_;       // run to the end, not yet finished

@@ -32,7 +32,7 @@ bool Progress::try_acquire() noexcept {
   return !token_.load(std::memory_order_relaxed) && !token_.exchange(true);
 }
 
-// A holder that only posts a message is done sooner than a sleep would take.
+// A progress owner that only posts a message is done sooner than a sleep would take.
 bool Progress::spin_to_acquire() noexcept {
   for (unsigned i = 0; i < kRoundsBeforeYield; ++i) {
     if (num_contenders_.load() == 0 && try_acquire()) return true;
@@ -147,7 +147,7 @@ Progress::Armed Progress::arm() noexcept {
   return driver_.arm() ? Armed::kYes : Armed::kHeldBack;
 }
 
-// From the holder of the token, who lets go of it: until the transport has something, which is told, or somebody else
+// From the progress owner, who lets go of it: until the transport has something, which is told, or somebody else
 // has done or started something, or deadlines are to be looked after.
 bool Progress::block_on_events(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
   const Armed armed = arm();
@@ -173,7 +173,7 @@ void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, Clock::ti
                        [&] { return finished.load() || (!alone && background_is_away_.load()); });
 }
 
-// Holder of the token only. Once it is over nobody need read the clock for it.
+// Progress owner only. Once it is over nobody need read the clock for it.
 bool Progress::is_oversubscribed() noexcept {
   if (oversubscribed_until_ == Clock::time_point{}) return false;
   if (Clock::now() < oversubscribed_until_) return true;
@@ -258,7 +258,7 @@ void Progress::run_in_background() noexcept {
   }
 }
 
-// One round as holder of the token; returns how long to sleep after it, deeply if background_blocks_ is set. What has
+// One round as progress owner; returns how long to sleep after it, deeply if background_blocks_ is set. What has
 // moved may be a piece of something large, whatever runs here: the next is looked for at once. Where cores are short,
 // arming tells whether there is one.
 microseconds Progress::drive_in_background() noexcept {

@@ -1,6 +1,6 @@
-// Who moves the data: whoever waits. One token guards the engine; its holder drives everything.
+// Who moves the data: whoever waits. One token guards the engine; its owner drives everything.
 //
-//   submitter   takes the token if it is free and posts inline; else the holder finds the submission
+//   submitter   takes the token if it is free and posts inline; else the progress owner finds the submission
 //   waiter      takes the token and drives until its own operation is finished; cannot get it: sleeps until it can.
 //               Once nothing has moved for a while it blocks: sleeps in the transport's event descriptor
 //   background  one thread, for what nobody waits for. Never competes with a waiter, and is idle while one blocks;
@@ -25,7 +25,7 @@
 
 namespace axon {
 
-// What the holder of the token does. All but complete() are called with the token held.
+// What the progress owner does. All but complete() are called with the token held.
 class Driver {
  public:
   // One round over everything that can move; returns how much did.
@@ -81,7 +81,7 @@ class Progress {
 
   // Makes sure that the background thread looks after what is running.
   void wake() noexcept;
-  // Something waits for a flag from now on: nobody may go on blocking. Holder of the token only.
+  // Something waits for a flag from now on: nobody may go on blocking. Progress owner only.
   void wake_to_look() noexcept;
 
   // Drives, or sleeps while others drive, until `finished`, which complete() sets (true), or the deadline (false).
@@ -97,12 +97,12 @@ class Progress {
     notify_of_end();
   }
 
-  // From now on there are more processes here than cores: whoever waits sleeps soon. Holder of the token only.
+  // From now on there are more processes here than cores: whoever waits sleeps soon. Progress owner only.
   void set_oversubscribed() noexcept { oversubscribed_until_ = Clock::time_point::max(); }
-  // And no longer. Holder of the token only.
+  // And no longer. Progress owner only.
   void clear_oversubscribed() noexcept { oversubscribed_until_ = {}; }
 
-  // Runs `action` as holder of the token. Not from inside another one.
+  // Runs `action` as progress owner. Not from inside another one.
   template <typename Action>
   auto exclusively(Action action) {
     acquire();
@@ -142,8 +142,8 @@ class Progress {
   Doorbell& doorbell_;
 
   sync::atomic<bool> token_{false};               // true: held
-  sync::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): holders that only spin yield
-  sync::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any holder
+  sync::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): progress owners that only spin yield
+  sync::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any progress owner
   sync::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
   sync::atomic<bool> background_blocks_{false};   // the background thread, to the transport: what comes wakes it
   sync::atomic<bool> waiter_blocks_{false};       // one of those in wait(), in its place
@@ -152,7 +152,7 @@ class Progress {
   Sleepers for_token_;  // until it is released; or their operation is finished, which somebody else may do
   Sleepers for_end_;    // of their operation, which another waiter or the background thread drives; or until it cannot
 
-  // Holder of the token only.
+  // Progress owner only.
   Clock::time_point oversubscribed_until_{};
   Clock::duration oversubscribed_for_ = pace::kShortestOversubscribed;
 

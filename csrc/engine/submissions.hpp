@@ -1,4 +1,4 @@
-// What any thread hands to the holder of the progress token: a stack that is pushed to by all and taken whole, so that
+// What any thread hands to the progress owner: a stack that is pushed to by all and taken whole, so that
 // neither waits for the other.
 #pragma once
 

@@ -152,7 +152,7 @@ class DeviceGroup final : public Companion {
   // A bit a rank that kernels may wait for. Relaxed: set before the first of them is launched, read once it is lost.
   std::atomic<uint32_t> connected_{0};
 
-  // Guards these; held for moments only, since the holder of the progress token takes it, too.
+  // Guards these; held for moments only, since the progress owner takes it, too.
   std::mutex fate_mutex_;
   Status reason_;                             // why the kernels were told to end
   std::array<Status, kMaxTeamRanks> losses_;  // of each rank that is gone

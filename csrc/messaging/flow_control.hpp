@@ -14,7 +14,7 @@
 // (Messenger): their further sends fail at once.
 // docs/adr/senders-wait-for-credit.md has the reasons.
 //
-// Owned by an inbox; used only by the holder of the progress token.
+// Owned by an inbox; used only by the progress owner.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 //   collectives     exact: (sequence, source, slot); the fingerprint is compared as soon as both sides are known
 //   point to point  first posted, first served among equal (source or any, tag), in the order in which the source sent
 //
-// Owned by a communicator, fed by the Messenger; used only by the holder of the progress token.
+// Owned by a communicator, fed by the Messenger; used only by the progress owner.
 #pragma once
 
 #include <array>

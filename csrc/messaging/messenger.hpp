@@ -1,5 +1,5 @@
 // The engine's post office: hands what a transport delivers to the inbox it is for, and wakes the coroutines whose
-// messages have moved. One an engine; used only by the holder of the progress token.
+// messages have moved. One an engine; used only by the progress owner.
 //
 // An inbox is addressed by its key, which the group's store alone tells: whatever names another one is not from a
 // member, and is refused, whoever has reached our port.

@@ -1,5 +1,5 @@
-// The progress token, the queue before it and the completion behind it, in every interleaving: nobody but the holder
-// drives, what is submitted is finished, and nobody sleeps longer than a nap while there is something to do.
+// The progress token, the queue before it and the completion behind it, in every interleaving: nobody but the progress
+// owner drives, what is submitted is finished, and nobody sleeps longer than a nap while there is something to do.
 //
 // Built again with a fault sown into the engine's own code (AXON_SEEDED), where the same programs have to find it.
 #include <gtest/gtest.h>

@@ -100,7 +100,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   void finish_answered() noexcept;
   bool at_rest() const noexcept { return request.at_rest() && reply_.at_rest(); }
 
-  // Holder of the token only, until it is finished.
+  // Progress owner only, until it is finished.
   std::shared_ptr<Connection> connection_;  // the latest; owned with the runtime, which may be gone before
   Inbound reply_;
   Announcement announcement_{*this};

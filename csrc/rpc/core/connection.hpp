@@ -5,7 +5,7 @@
 //
 // A call takes one of kWindow places until it has been answered, whether anybody still waits for it or not: so the
 // callee never has more than kWindow calls of a connection, and a place says which of them an answer is for.
-// Everything private belongs to the holder of the progress token.
+// Everything private belongs to the progress owner.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Waits for what no flag tells: a state that the holder of the progress token changes.
+// Waits for what no flag tells: a state that the progress owner changes.
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 //
 // Large tensors land in memory of their own: a Block each, or wherever the receiver says once it knows what is coming
 // (Landing::kAsked). Nothing that the wire says is believed before it is compared with what has come and may come.
-// Used by the holder of the progress token, until it is complete; then by whoever gets it.
+// Used by the progress owner, until it is complete; then by whoever gets it.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class Inbound : private Completion {
     bool begun = false;  // a part that has come, or is being fetched
   };
 
-  // Told by the holder of the token, once each at most: of a message with tensors, that their descriptions are there;
+  // Told by the progress owner, once each at most: of a message with tensors, that their descriptions are there;
   // that all of it is; or that it never will be, and nothing after that.
   class Listener {
    public:
@@ -60,7 +60,7 @@ class Inbound : private Completion {
     uint64_t max_message_num_bytes = 0;
     size_t max_early_parts = 0;         // of a message
     size_t max_early_num_bytes = 0;     // of all messages that share the count
-    size_t* num_early_bytes = nullptr;  // holder of the token only; outlives all messages that are under way
+    size_t* num_early_bytes = nullptr;  // Progress owner only; outlives all messages that are under way
     bool borrows = false;               // whether tensors may come that are lent
   };
 

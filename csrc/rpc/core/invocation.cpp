@@ -46,7 +46,7 @@ void Invocation::describe_failure(std::string_view class_name, std::string_view 
   answer.seal();
 }
 
-// The runtime's own failures, by the holder of the token.
+// The runtime's own failures, by the progress owner.
 void Invocation::fail_here(std::string_view class_name, const std::string& message) noexcept {
   describe_failure(class_name, message);
   answer_kind_ = OperationKind::kFailure;

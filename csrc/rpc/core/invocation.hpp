@@ -83,7 +83,7 @@ class Invocation final : public ListNode<Invocation>,
   void on_broken(Inbound&, Status reason) noexcept override;
   void on_sent() noexcept override;
 
-  // Holder of the token only.
+  // Progress owner only.
   RuntimeCore* core_ = nullptr;
   bool is_held_ = false;                    // a user has it: the core, whose runtime may be gone, stays for it
   std::shared_ptr<Connection> connection_;  // owned with the runtime; stays for the next call, which may be of the same

@@ -10,7 +10,7 @@
 // mailbox does not wait for any of those. If a message fails, or if grants are left over, the sender tells the mailbox
 // by a one-way call of its own.
 //
-// Owned by its connection; holder of the progress token only, but for write_header().
+// Owned by its connection; progress owner only, but for write_header().
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ struct TensorView {
 
 class Outbound : private Completion {
  public:
-  // Told by the holder of the token once nothing of a message moves any more, unless send() has said so.
+  // Told by the progress owner once nothing of a message moves any more, unless send() has said so.
   class Listener {
    public:
     virtual void on_sent() noexcept = 0;
@@ -81,7 +81,7 @@ class Outbound : private Completion {
   const Status& fits() const noexcept { return fits_; }
 
   // Once sealed, or empty. The header is the envelope's; parts are of `part` kind. Fails if it cannot leave, or does
-  // not fit. A failure on the way is for those who watch the peer. Holder of the progress token only.
+  // not fit. A failure on the way is for those who watch the peer. Progress owner only.
   Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept;
   // Nothing of it is in the transport's hands.
   bool at_rest() const noexcept { return num_moving_ == 0; }

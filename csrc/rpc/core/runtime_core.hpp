@@ -1,5 +1,5 @@
 // What a runtime consists of beside its sockets: functions, connections, and the invocations under way. A client of the
-// engine, for as long as anything of it moves; everything private belongs to the holder of the progress token.
+// engine, for as long as anything of it moves; everything private belongs to the progress owner.
 #pragma once
 
 #include <functional>
@@ -40,7 +40,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
 
   // Any thread, as all up to close().
   Status add(std::string name, Handler handler, Handler ask = {});
-  // Handlers and what is set below are told at once, by the holder of the token, in the order of the messages: they may
+  // Handlers and what is set below are told at once, by the progress owner, in the order of the messages: they may
   // do no more than put what they get into a queue. Before there are peers.
   void hand_over_in_order() noexcept { hands_over_in_order_ = true; }
   // What is called for functions of other names.
