@@ -62,15 +62,15 @@ void Communicator::fail_in_fork(Operation& operation) noexcept {
   engine_.complete(&operation);
 }
 
-void Communicator::accompany(Companion* companion) noexcept {
+void Communicator::set_device_hook(DeviceHook* device_hook) noexcept {
   if (engine_.is_forked()) return;
   engine_.progress_->exclusively([&] {
-    companion_ = companion;
-    if (companion == nullptr) return;
-    if (const Status& reason = aborted_.ok() ? failure_ : aborted_; !reason.ok()) companion->on_failed(reason);
+    device_hook_ = device_hook;
+    if (device_hook == nullptr) return;
+    if (const Status& reason = aborted_.ok() ? failure_ : aborted_; !reason.ok()) device_hook->on_failed(reason);
     for (int rank = 0; rank < size(); ++rank) {
       const PeerId peer = team_.peers[static_cast<size_t>(rank)];
-      if (engine_.messenger_.is_lost(peer)) companion->on_rank_lost(rank, loss_of(rank));
+      if (engine_.messenger_.is_lost(peer)) device_hook->on_rank_lost(rank, loss_of(rank));
     }
   });
 }

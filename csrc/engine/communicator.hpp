@@ -63,9 +63,9 @@ class Communicator final : public InboxListener {
   // The same without a word to the others: this rank leaves the group.
   void close() noexcept;
 
-  // From here on the companion hears of the group's failure, at once if there is one, and is asked for its own. None
+  // From here on the device hook hears of the group's failure, at once if there is one, and is asked for its own. None
   // (null): no longer; returns when it is not being asked any more.
-  void accompany(Companion* companion) noexcept;
+  void set_device_hook(DeviceHook* device_hook) noexcept;
 
   // Whether the rank's process has proven to be on this host. Any thread.
   bool shares_host(int rank) const noexcept { return team_.shares_host[static_cast<size_t>(rank)]; }
@@ -73,7 +73,7 @@ class Communicator final : public InboxListener {
   // For people: connects to the rank if nothing has been sent to it yet.
   Result<PeerPath> path_to(int rank);
 
-  // The companion has given this operation to its device, by that kernel: for errors and traces. One call at a time.
+  // The device hook has given this operation to its device, by that kernel: for errors and traces. One call at a time.
   void note_launch(const Operation& operation, std::string_view kernel);
 
   // How many collectives this rank has started.
@@ -82,7 +82,7 @@ class Communicator final : public InboxListener {
   // Whether there is a failure(), at no cost.
   bool is_broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
 
-  // Why the group is broken; ok while it is not. A copy, since any thread may ask. Where a companion has timed out it
+  // Why the group is broken; ok while it is not. A copy, since any thread may ask. Where a device hook has timed out it
   // asks the other ranks how far they are, for at most 300 ms.
   Status failure() noexcept;
 
@@ -114,9 +114,9 @@ class Communicator final : public InboxListener {
   void on_departure(int source, uint32_t num_sent, Status reason) noexcept;
   void on_peer_lost(PeerId peer) noexcept;
   Status loss_of(int rank) const;
-  enum class Heed : uint8_t { kNothing, kFailed, kAsking };
-  // Whether the companion has brought the group down just now, or will once the others have told how far they are.
-  Heed heed_companion() noexcept;
+  enum class DeviceCheck : uint8_t { kNothing, kFailed, kAsking };
+  // Whether the device hook has brought the group down just now, or will once the others have told how far they are.
+  DeviceCheck check_device_hook() noexcept;
   bool is_asking() const noexcept { return asked_for_fault_at_ && failure_.ok(); }
   // Closed or aborted, with nothing in flight.
   bool is_finished() const noexcept { return !aborted_.ok() && running_.empty(); }
@@ -150,15 +150,15 @@ class Communicator final : public InboxListener {
   std::atomic<uint32_t> num_started_{0};
   const uint32_t track_;            // in traces
   CallRecord latest_;               // collective that has begun; what an inquiry is answered with
-  Published<CallRecord> launched_;  // the companion's latest collective
+  Published<CallRecord> launched_;  // the device hook's latest collective
   IntrusiveList<Operation> running_;
   Status failure_;                   // of the collectives
   Status aborted_;                   // of everything
   std::atomic<bool> broken_{false};  // one of the two is not ok
-  Companion* companion_ = nullptr;
+  DeviceHook* device_hook_ = nullptr;
 
   std::optional<Clock::time_point> asked_at_;            // while a collective is overdue
-  std::optional<Clock::time_point> asked_for_fault_at_;  // once the companion has timed out
+  std::optional<Clock::time_point> asked_for_fault_at_;  // once the device hook has timed out
   Answers answers_;
 };
 

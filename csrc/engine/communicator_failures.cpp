@@ -19,7 +19,7 @@ void Communicator::fail_quietly(Status reason) noexcept {
   if (!failure_.ok()) return;
   failure_ = std::move(reason);
   broken_.store(true, std::memory_order_relaxed);
-  if (companion_ != nullptr) companion_->on_failed(failure_);
+  if (device_hook_ != nullptr) device_hook_->on_failed(failure_);
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     if (operation->direction == Direction::kCollective) operation->exchange_->fail(failure_.clone());
   }
@@ -55,7 +55,7 @@ void Communicator::end(Status reason) noexcept {
   if (!aborted_.ok()) return;
   aborted_ = std::move(reason);
   broken_.store(true, std::memory_order_relaxed);
-  if (companion_ != nullptr) companion_->on_failed(aborted_);
+  if (device_hook_ != nullptr) device_hook_->on_failed(aborted_);
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     operation->exchange_->fail(aborted_.clone());
   }
@@ -186,7 +186,7 @@ void Communicator::on_peer_lost(PeerId peer) noexcept {
   if (found == team_.peers.end()) return;
   const int rank_lost = static_cast<int>(found - team_.peers.begin());
   const Status reason = loss_of(rank_lost);
-  if (companion_ != nullptr) companion_->on_rank_lost(rank_lost, reason);
+  if (device_hook_ != nullptr) device_hook_->on_rank_lost(rank_lost, reason);
   bool breaks_collectives = false;
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     if (!operation->exchange_->awaits(peer)) continue;

@@ -12,33 +12,33 @@ static constexpr std::chrono::milliseconds kAnswerTimeout{300};
 // How often a waiter that has asked looks for the answers.
 static constexpr std::chrono::milliseconds kAnswerPoll{5};
 
-Communicator::Heed Communicator::heed_companion() noexcept {
-  if (companion_ == nullptr || !failure_.ok() || !inbox_) return Heed::kNothing;
-  Status fault = companion_->fault();
-  if (fault.ok()) return Heed::kNothing;
+Communicator::DeviceCheck Communicator::check_device_hook() noexcept {
+  if (device_hook_ == nullptr || !failure_.ok() || !inbox_) return DeviceCheck::kNothing;
+  Status fault = device_hook_->fault();
+  if (fault.ok()) return DeviceCheck::kNothing;
   if (fault.code() != ErrorCode::kTimeout) {
     fail(std::move(fault));
-    return Heed::kFailed;
+    return DeviceCheck::kFailed;
   }
   if (!asked_for_fault_at_) asked_for_fault_at_ = inquire();
   const bool has_heard = answers_.all_since(*asked_for_fault_at_);
-  if (!has_heard && Clock::now() < *asked_for_fault_at_ + kAnswerTimeout) return Heed::kAsking;
+  if (!has_heard && Clock::now() < *asked_for_fault_at_ + kAnswerTimeout) return DeviceCheck::kAsking;
   fail(Status(fault.code(), fault.message() + " " + answers_.all(*asked_for_fault_at_)));
-  return Heed::kFailed;
+  return DeviceCheck::kFailed;
 }
 
 Status Communicator::failure() noexcept {
   if (engine_.is_forked()) return Engine::forked();
-  Heed heed = Heed::kAsking;
+  DeviceCheck check = DeviceCheck::kAsking;
   const auto look = [&] {
     engine_.drive();  // brings the answers, even to a callback on the background thread, where nobody else would
-    heed = heed_companion();
-    if (heed == Heed::kFailed) engine_.settle();
+    check = check_device_hook();
+    if (check == DeviceCheck::kFailed) engine_.settle();
     return aborted_.ok() ? failure_.clone() : aborted_.clone();
   };
   for (;; std::this_thread::sleep_for(kAnswerPoll)) {
     Status known = engine_.progress_->exclusively(look);
-    if (heed != Heed::kAsking || !known.ok()) return known;
+    if (check != DeviceCheck::kAsking || !known.ok()) return known;
   }
 }
 
@@ -63,7 +63,7 @@ void Communicator::note_launch(const Operation& operation, std::string_view kern
 }
 
 void Communicator::tick(Clock::time_point now) noexcept {
-  heed_companion();
+  check_device_hook();
   bool overdue = false;
   for (Operation* operation = running_.front(); operation != nullptr;) {
     Operation* next = running_.next(*operation);
@@ -167,8 +167,8 @@ std::string Communicator::findings(Operation& operation, Clock::time_point asked
   }
   text += awaited.empty() ? "No message has come." : awaited + ".";
   text += held_back(*operation.exchange_);
-  const bool goes_to_companion = companion_ != nullptr && operation.tag == 0 && operation.done_flag == nullptr;
-  if (operation.direction != Direction::kCollective && goes_to_companion) text += kMeetingUnderTags;
+  const bool goes_to_device_hook = device_hook_ != nullptr && operation.tag == 0 && operation.done_flag == nullptr;
+  if (operation.direction != Direction::kCollective && goes_to_device_hook) text += kMeetingUnderTags;
   return text;
 }
 

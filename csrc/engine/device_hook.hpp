@@ -10,7 +10,7 @@ namespace axon {
 // Behind what a user is told whose message may have gone the other part's way.
 inline constexpr const char* kMeetingUnderTags = " CPU and CUDA tensors meet under tags other than 0.";
 
-class Companion {
+class DeviceHook {
  public:
   // The group has failed or was aborted: every wait for a peer is to end. More than once, perhaps.
   virtual void on_failed(const Status& reason) noexcept = 0;
@@ -22,7 +22,7 @@ class Companion {
   virtual Status fault() noexcept = 0;
 
  protected:
-  ~Companion() = default;
+  ~DeviceHook() = default;
 };
 
 }  // namespace axon

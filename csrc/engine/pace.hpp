@@ -33,7 +33,7 @@ inline constexpr microseconds kLongSleep{500};
 inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
 // … or is idle while a waiter blocks, who may not tell when it goes where processes outnumber cores.
 inline constexpr milliseconds kIdle{5};
-inline constexpr milliseconds kDeepSleepIdle{500};  // until a fault of a companion is seen
+inline constexpr milliseconds kDeepSleepIdle{500};  // until a fault of a device hook is seen
 // However busy, it looks after the peers' processes once in so many rounds, as every sleep does.
 inline constexpr unsigned kRoundsBetweenLooks = 4096;
 

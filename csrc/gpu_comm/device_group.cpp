@@ -50,7 +50,7 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicato
     group->without_slice_ = std::move(taken);
   }
   group->links_ = PeerLinks::open(communicator, group->arena_, group->slice_, round);
-  communicator.accompany(group.get());
+  communicator.set_device_hook(group.get());
   return group;
 }
 
@@ -92,7 +92,7 @@ void DeviceGroup::build_team(PeerAccess access, const TeamLayout& layout) {
 // Kernels that are still queued run on. Behind them the streams tell the slice owners of all slices that this rank has
 // left.
 DeviceGroup::~DeviceGroup() {
-  communicator_.accompany(nullptr);
+  communicator_.set_device_hook(nullptr);
   links_->close();
   if (slice_.num_bytes == 0) return;
   arena_->launches().forget(order_);

@@ -52,7 +52,7 @@ struct StreamBarrier {
   std::chrono::milliseconds timeout{0};
 };
 
-class DeviceGroup final : public Companion {
+class DeviceGroup final : public DeviceHook {
  public:
   // Takes a slice of the device's arena and sends this rank's address to the others. Waits for nobody. `timeout` is for
   // every later wait: the host's for a peer's address, and a kernel's for a peer where the operation brings none.
@@ -108,7 +108,7 @@ class DeviceGroup final : public Companion {
   // Ends what runs and all that comes. Idempotent, any thread.
   void abort() noexcept;
 
-  // Companion; of the communicator from form() to the destructor.
+  // DeviceHook; of the communicator from form() to the destructor.
   void on_failed(const Status& reason) noexcept override;
   void on_rank_lost(int rank, const Status& reason) noexcept override;
   // What a kernel has reported: which wait ended, or what the other side called.

@@ -176,7 +176,7 @@ TEST_P(FloodTest, other_groups_go_on) {
   EXPECT_EQ(expect_ended(sends, ""), 0u);
 }
 
-class Listener final : public Companion {
+class Listener final : public DeviceHook {
  public:
   void on_failed(const Status& reason) noexcept override { heard += reason.message(); }
   void on_rank_lost(int, const Status&) noexcept override {}
@@ -193,7 +193,7 @@ TEST(HeedlessSenderTest, more_than_an_inbox_may_keep_ends_the_group) {
   const std::vector<PeerAddress> addresses = engines.make_addresses();
   const std::array group{engines.form("flooded", 0, addresses), engines.form("flooded", 1, addresses)};
   Listener listener;
-  group[1]->accompany(&listener);
+  group[1]->set_device_hook(&listener);
   const std::vector<std::byte> block(kBlock);
   engines[0].exclusively([&] {
     const PeerId peer = engines[0].meet(addresses[1]).value();
@@ -208,7 +208,7 @@ TEST(HeedlessSenderTest, more_than_an_inbox_may_keep_ends_the_group) {
   EXPECT_NE(run(*group[0], *told).message().find(reason), std::string::npos) << told->status().message();
   const auto own = TestOperation::receive(1, 0, 0);
   EXPECT_EQ(run(*group[1], *own).code(), ErrorCode::kResourceExhausted);
-  group[1]->accompany(nullptr);
+  group[1]->set_device_hook(nullptr);
   EXPECT_NE(listener.heard.find(reason), std::string::npos) << listener.heard;
 }
 

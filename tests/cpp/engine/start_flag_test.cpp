@@ -1,4 +1,4 @@
-// Operations whose inputs a device provides later, and the companion that shares a group's fate.
+// Operations whose inputs a device provides later, and the device hook that shares a group's fate.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -106,7 +106,7 @@ TEST_F(StartFlagTest, a_start_flag_that_is_never_set_times_out) {
   EXPECT_EQ(flagged->status().code(), ErrorCode::kTimeout);
 }
 
-class Recorder final : public Companion {
+class Recorder final : public DeviceHook {
  public:
   void on_failed(const Status& reason) noexcept override {
     message = reason.message();
@@ -124,9 +124,9 @@ class Recorder final : public Companion {
   std::string message;  // written before num_failures
 };
 
-TEST_F(StartFlagTest, a_companions_fault_ends_the_collectives_of_all_ranks) {
+TEST_F(StartFlagTest, a_device_hooks_fault_ends_the_collectives_of_all_ranks) {
   Recorder recorders[kRanks];
-  for (int rank = 0; rank < kRanks; ++rank) group_[static_cast<size_t>(rank)]->accompany(&recorders[rank]);
+  for (int rank = 0; rank < kRanks; ++rank) group_[static_cast<size_t>(rank)]->set_device_hook(&recorders[rank]);
   const auto running = start(1, 1);
   recorders[0].broken.store(true);
   EXPECT_TRUE(wait(1, *running));
@@ -137,12 +137,12 @@ TEST_F(StartFlagTest, a_companions_fault_ends_the_collectives_of_all_ranks) {
     EXPECT_EQ(recorder.num_failures.load(), 1);
     EXPECT_NE(recorder.message.find("the device disagrees"), std::string::npos);
   }
-  for (const auto& communicator : group_) communicator->accompany(nullptr);
+  for (const auto& communicator : group_) communicator->set_device_hook(nullptr);
 }
 
-TEST_F(StartFlagTest, a_companions_timeout_says_what_every_rank_was_given_last) {
+TEST_F(StartFlagTest, a_device_hooks_timeout_says_what_every_rank_was_given_last) {
   Recorder recorder;
-  group_[0]->accompany(&recorder);
+  group_[0]->set_device_hook(&recorder);
   auto operation = TestOperation::all_reduce({1, 2, 3}, 30s);
   group_[0]->note_launch(*operation, "some kernel");
   group_[0]->note_launch(*operation, "some kernel");
@@ -156,25 +156,25 @@ TEST_F(StartFlagTest, a_companions_timeout_says_what_every_rank_was_given_last) 
     EXPECT_NE(failure.message().find(part), std::string::npos) << failure.message();
   }
   EXPECT_EQ(recorder.num_failures.load(), 1);
-  group_[0]->accompany(nullptr);
+  group_[0]->set_device_hook(nullptr);
 }
 
-TEST_F(StartFlagTest, beside_a_companion_a_late_message_without_a_tag_says_where_it_may_be) {
+TEST_F(StartFlagTest, beside_a_device_hook_a_late_message_without_a_tag_says_where_it_may_be) {
   Recorder recorder;
-  group_[0]->accompany(&recorder);
+  group_[0]->set_device_hook(&recorder);
   for (const uint32_t tag : {0u, 1u}) {
     auto receive = TestOperation::receive(3, 1, tag, 50ms);
     const std::string text = run(*group_[0], *receive).message();
     EXPECT_EQ(text.find("CPU and CUDA tensors meet under tags other than 0.") != std::string::npos, tag == 0) << text;
     await_release(*receive);
   }
-  group_[0]->accompany(nullptr);
+  group_[0]->set_device_hook(nullptr);
 }
 
-// A barrier whose callback finds the companion too late.
+// A barrier whose callback finds the device hook too late.
 class Asker final : public Operation {
  public:
-  Asker(Communicator& communicator, Recorder& companion) : communicator_(communicator), companion_(companion) {
+  Asker(Communicator& communicator, Recorder& device_hook) : communicator_(communicator), device_hook_(device_hook) {
     arguments.kind = OperationKind::kBarrier;
     arguments.dtype = DataType::kInt32;
     timeout = 30s;
@@ -188,18 +188,18 @@ class Asker final : public Operation {
  private:
   void on_finished() noexcept override {
     was_in_background = Progress::is_background();
-    companion_.late.store(true);
+    device_hook_.late.store(true);
     failure = communicator_.failure();
   }
   void on_released() noexcept override { released.store(true); }
 
   Communicator& communicator_;
-  Recorder& companion_;
+  Recorder& device_hook_;
 };
 
-TEST_F(StartFlagTest, a_companions_timeout_is_explained_to_callbacks_of_the_background_thread_too) {
+TEST_F(StartFlagTest, a_device_hooks_timeout_is_explained_to_callbacks_of_the_background_thread_too) {
   Recorder recorder;
-  group_[0]->accompany(&recorder);
+  group_[0]->set_device_hook(&recorder);
   Asker asker(*group_[0], recorder);
   group_[0]->start(asker);
   const auto theirs = TestOperation::barrier(30s);
@@ -209,24 +209,24 @@ TEST_F(StartFlagTest, a_companions_timeout_is_explained_to_callbacks_of_the_back
   EXPECT_EQ(asker.failure.code(), ErrorCode::kTimeout);
   EXPECT_EQ(asker.failure.message().find("does not answer"), std::string::npos) << asker.failure.message();
   EXPECT_TRUE(wait(1, *theirs));
-  group_[0]->accompany(nullptr);
+  group_[0]->set_device_hook(nullptr);
 }
 
-TEST_F(StartFlagTest, a_companions_fault_after_the_engines_end_is_told_to_nobody) {
+TEST_F(StartFlagTest, a_device_hooks_fault_after_the_engines_end_is_told_to_nobody) {
   Recorder recorder;
-  group_[0]->accompany(&recorder);
+  group_[0]->set_device_hook(&recorder);
   engines_[0].shut_down();
   recorder.late.store(true);
   EXPECT_EQ(group_[0]->failure().code(), ErrorCode::kAborted);
-  group_[0]->accompany(nullptr);
+  group_[0]->set_device_hook(nullptr);
 }
 
-TEST_F(StartFlagTest, a_companion_that_comes_late_hears_of_the_failure_at_once) {
+TEST_F(StartFlagTest, a_device_hook_that_comes_late_hears_of_the_failure_at_once) {
   group_[0]->abort("enough");
   Recorder recorder;
-  group_[0]->accompany(&recorder);
+  group_[0]->set_device_hook(&recorder);
   EXPECT_EQ(recorder.message, "enough");
-  group_[0]->accompany(nullptr);
+  group_[0]->set_device_hook(nullptr);
 }
 
 }  // namespace
