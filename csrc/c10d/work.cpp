@@ -43,8 +43,8 @@ void AxonWork::set_timeout(std::chrono::milliseconds timeout) {
   for_each_part([&](Part& part) { part.timeout = timeout; });
 }
 
-void AxonWork::set_site(std::string_view site) {
-  for_each_part([&](Part& part) { part.site = site; });
+void AxonWork::set_site(std::string_view call_site) {
+  for_each_part([&](Part& part) { part.call_site = call_site; });
 }
 
 void AxonWork::start(Communicator& communicator) {

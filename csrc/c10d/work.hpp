@@ -132,7 +132,7 @@ class AxonWork final : public c10d::Work {
   // Instead: it is complete, and nothing has been done.
   void skip() { complete(); }
   void set_timeout(std::chrono::milliseconds timeout);
-  void set_site(std::string_view site);
+  void set_site(std::string_view call_site);
 
   // On CUDA tensors: the stream that the parts of an asynchronous call have been enqueued on, to its present end.
   struct Place {

@@ -34,7 +34,7 @@ std::string CallRecord::describe() const {
 std::string CallRecord::describe_with_age() const {
   const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - called_at).count();
   return describe() + ", " + std::to_string(age / 1000) + "." + std::to_string(age % 1000 / 100) + " s ago" +
-         (site.empty() ? "" : ", at " + std::string(site));
+         (call_site.empty() ? "" : ", at " + std::string(call_site));
 }
 
 }  // namespace axon

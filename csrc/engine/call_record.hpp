@@ -38,7 +38,7 @@ struct CallRecord {
   uint32_t sequence = 0;  // of collectives, from 1; 0: it has not begun
   Shape shape;
   Clock::time_point called_at{};
-  std::string_view site;  // the line of the program, where somebody asked for it; never goes away
+  std::string_view call_site;  // the line of the program, where somebody asked for it; never goes away
 
   std::string describe() const;
   std::string describe_with_age() const;

@@ -25,7 +25,7 @@ static const char* name_of(const CallRecord& call) noexcept {
 static trace::Details details_of(const CallRecord& call, const CollectiveArguments& arguments) {
   trace::Details details;
   details.add("call", call.describe()).add("bytes", num_bytes_of(arguments));
-  if (!call.site.empty()) details.add("site", call.site);
+  if (!call.call_site.empty()) details.add("site", call.call_site);
   if (call.direction == Direction::kCollective) return details.add("sequence", call.sequence);
   return details.add("peer", call.peer);
 }

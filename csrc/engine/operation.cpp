@@ -15,7 +15,7 @@ CallRecord Operation::record() const {
           .sequence = sequence_,
           .shape = shape,
           .called_at = called_at_,
-          .site = site};
+          .call_site = call_site};
 }
 
 Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept {

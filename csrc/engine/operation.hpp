@@ -39,7 +39,7 @@ class Operation : public ListNode<Operation>, private Submission {
   // What all ranks must agree on: the tensor's elements, or all ranks' together; 0 where sizes may differ by rank.
   uint64_t num_elements = 0;
   Shape shape;
-  std::string_view site;  // the line of the program that calls, if it is to be told; never goes away
+  std::string_view call_site;  // the line of the program that calls, if it is to be told; never goes away
   std::chrono::milliseconds timeout{0};
   // If given: a flag that a device sets to something other than 0 once the inputs are there; nothing moves before.
   const std::atomic<uint32_t>* start_flag = nullptr;

@@ -52,13 +52,13 @@ TEST(CallRecord, says_what_was_called_and_how_long_ago) {
                     .sequence = 5,
                     .shape = {.sizes = {4, 256}, .num_dimensions = 2},
                     .called_at = Clock::now() - std::chrono::milliseconds(3250),
-                    .site = ""};
+                    .call_site = ""};
   EXPECT_EQ(record.describe(), "all_reduce #5 (float32[4, 256], SUM)");
   record.sequence = 0;
   EXPECT_EQ(record.describe(), "all_reduce (float32[4, 256], SUM)");
   record.sequence = 5;
   EXPECT_EQ(record.describe_with_age(), "all_reduce #5 (float32[4, 256], SUM), 3.2 s ago");
-  record.site = "train.py:12, in step";
+  record.call_site = "train.py:12, in step";
   EXPECT_EQ(record.describe_with_age(), "all_reduce #5 (float32[4, 256], SUM), 3.2 s ago, at train.py:12, in step");
 }
 
