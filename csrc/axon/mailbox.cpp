@@ -34,13 +34,13 @@ Mail::Mail(Invocation& invocation) : sender_(invocation.caller()) {
     Kept kept{static_cast<DataType>(tensor.dtype), {tensor.shape.begin(), tensor.shape.end()}, {}, {}, {}};
     kept.data = {tensor.data.data, tensor.data.num_bytes};
     kept.owner = std::move(tensor.owner);
-    kept.block = std::move(tensor.block);
+    kept.host_buffer = std::move(tensor.host_buffer);
     const bool is_copied = tensor.place == TensorPlace::kEnvelope && kept.owner.get() == nullptr;
     if (is_copied && !kept.data.empty()) {
-      kept.block = Block::take(kept.data.size());
-      if (!kept.block) throw std::bad_alloc();
-      std::memcpy(kept.block.data(), kept.data.data(), kept.data.size());
-      kept.data = {kept.block.data(), kept.data.size()};
+      kept.host_buffer = HostBuffer::take(kept.data.size());
+      if (!kept.host_buffer) throw std::bad_alloc();
+      std::memcpy(kept.host_buffer.data(), kept.data.data(), kept.data.size());
+      kept.data = {kept.host_buffer.data(), kept.data.size()};
     }
     tensors_.push_back(std::move(kept));
   }
@@ -58,8 +58,8 @@ Tensor Mail::tensor(size_t index) const noexcept {
   return {.type = kept.type, .shape = kept.shape, .data = kept.data};
 }
 
-Block Mail::take(size_t index) noexcept {
-  return index < tensors_.size() ? std::move(tensors_[index].block) : Block();
+HostBuffer Mail::take(size_t index) noexcept {
+  return index < tensors_.size() ? std::move(tensors_[index].host_buffer) : HostBuffer();
 }
 
 Owner Mail::take_owner(size_t index) noexcept {

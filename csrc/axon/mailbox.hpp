@@ -54,7 +54,7 @@ class Mail {
   Tensor tensor(size_t index) const noexcept;
   // Hands over the tensor's memory, which then lives as long as the block. Returns an empty block the second time, and
   // for tensors that have come into the receiver's own memory.
-  Block take(size_t index) noexcept;
+  HostBuffer take(size_t index) noexcept;
   // Hands over the Owner of the receiver's own memory that the tensor has come into; likewise once.
   Owner take_owner(size_t index) noexcept;
 
@@ -63,7 +63,7 @@ class Mail {
     DataType type;
     std::vector<int64_t> shape;
     std::span<std::byte> data;
-    Block block;
+    HostBuffer host_buffer;
     Owner owner;
   };
 

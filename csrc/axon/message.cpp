@@ -66,11 +66,11 @@ Tensor Received::tensor(size_t index) const noexcept {
           .data = {tensor.data.data, tensor.data.num_bytes}};
 }
 
-Block Received::take(size_t index) noexcept {
+HostBuffer Received::take(size_t index) noexcept {
   if (index >= num_tensors()) return {};
   Inbound::Tensor& tensor = inbound_.tensors()[index];
-  if (tensor.place == TensorPlace::kPart) return std::move(tensor.block);
-  Block copy = Block::take(tensor.data.num_bytes);
+  if (tensor.place == TensorPlace::kPart) return std::move(tensor.host_buffer);
+  HostBuffer copy = HostBuffer::take(tensor.data.num_bytes);
   if (copy) std::memcpy(copy.data(), tensor.data.data, tensor.data.num_bytes);
   return copy;
 }

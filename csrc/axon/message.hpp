@@ -91,9 +91,10 @@ class Received {
   size_t num_tensors() const noexcept;
   // What a value of kind kTensor counts. Empty where there is none.
   Tensor tensor(size_t index) const noexcept;
-  // Its memory, for as long as the block is kept: beyond the call, the peer and the runtime. Once; empty if there is no
-  // memory for a copy, which small tensors need, or no such tensor. Not of what has come into memory of its receiver's.
-  Block take(size_t index) noexcept;
+  // Its memory, for as long as the buffer is kept: beyond the call, the peer and the runtime. Once; empty if there is
+  // no memory for a copy, which small tensors need, or no such tensor. Not of what has come into memory of its
+  // receiver's.
+  HostBuffer take(size_t index) noexcept;
   // What such memory was given with, for as long as which it stays as it is. Once; empty where there is none. Of a call
   // that has failed only once it is released: until then something may still arrive there.
   Owner take_owner(size_t index) noexcept;

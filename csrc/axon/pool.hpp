@@ -2,7 +2,7 @@
 //
 //   axon::Pool pool(size_t{1} << 30);
 //   axon::Status added = runtime.add("update", handler, pool);   // callers get a BufferError while there is none left
-//   axon::Stream batches(server, "batches", {.ask = pool.or_blocks()});   // in blocks of the runtime's then
+//   axon::Stream batches(server, "batches", {.ask = pool.or_blocks()});   // in host buffers of the runtime's then
 //
 // A tensor has memory of its own, which is the pool's again when the tensor is not valid any more, or when nobody has
 // what Received::take_owner has taken. Copies are the same pool; for any thread. It may go before what lies in it.
@@ -25,7 +25,7 @@ class Pool {
 
   // An Ask: all tensors of a message go here. Where there is no memory for one, the message is refused.
   void operator()(Announced& coming) const;
-  // The same, but tensors that there is none for lie in blocks of the runtime's.
+  // The same, but tensors that there is none for lie in host buffers of the runtime's.
   Ask or_blocks() const;
   // One tensor goes here; false: there is no memory for it.
   bool receive(Announced& coming, size_t index) const;

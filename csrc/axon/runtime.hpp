@@ -40,7 +40,7 @@ class Runtime {
   uint64_t incarnation() const noexcept;
 
   // Names of 1 to 255 bytes, each once, that do not begin with "axon.", as the runtime's own do. `ask` says where the
-  // tensors of its arguments go; none: in blocks.
+  // tensors of its arguments go; none: in host buffers.
   Status add(std::string name, Handler handler, Ask ask = {});
   // Of the same names: one that peers iterate over.
   Status add_generator(std::string name, GeneratorFunction function, Ask ask = {});

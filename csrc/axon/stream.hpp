@@ -28,7 +28,7 @@ namespace axon::library {
 struct StreamOptions {
   size_t ahead = 16;                          // values that are asked for before they are used; no more are made
   std::chrono::milliseconds timeout{30'000};  // of each
-  // Where their tensors go, several on their way at a time, for as long as the stream lives; none: in blocks. The
+  // Where their tensors go, several on their way at a time, for as long as the stream lives; none: in host buffers. The
   // values are as they travel: [count, value].
   Ask ask{};
 };

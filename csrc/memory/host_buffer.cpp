@@ -30,32 +30,32 @@ Kept& kept() {
 
 }  // namespace
 
-Block Block::take(size_t num_bytes) noexcept {
+HostBuffer HostBuffer::take(size_t num_bytes) noexcept {
   if (num_bytes > kLargest) return {};
   const size_t rounded = std::bit_ceil(std::max(num_bytes, kSmallest));
   {
-    Kept& blocks = kept();
-    const std::lock_guard lock(blocks.mutex);
-    std::vector<std::byte*>& free = blocks.by_size[static_cast<size_t>(std::countr_zero(rounded))];
+    Kept& free_buffers = kept();
+    const std::lock_guard lock(free_buffers.mutex);
+    std::vector<std::byte*>& free = free_buffers.by_size[static_cast<size_t>(std::countr_zero(rounded))];
     if (!free.empty()) {
       std::byte* data = free.back();
       free.pop_back();
-      blocks.num_bytes -= rounded;
+      free_buffers.num_bytes -= rounded;
       return {data, rounded};
     }
   }
   auto* data = static_cast<std::byte*>(::operator new(rounded, kPage, std::nothrow));
-  return data == nullptr ? Block() : Block(data, rounded);
+  return data == nullptr ? HostBuffer() : HostBuffer(data, rounded);
 }
 
-Block::~Block() {
+HostBuffer::~HostBuffer() {
   if (data_ == nullptr) return;
-  Kept& blocks = kept();
+  Kept& free_buffers = kept();
   {
-    const std::lock_guard lock(blocks.mutex);
-    if (blocks.num_bytes + num_bytes_ <= kMostKept) {
-      blocks.by_size[static_cast<size_t>(std::countr_zero(num_bytes_))].push_back(data_);
-      blocks.num_bytes += num_bytes_;
+    const std::lock_guard lock(free_buffers.mutex);
+    if (free_buffers.num_bytes + num_bytes_ <= kMostKept) {
+      free_buffers.by_size[static_cast<size_t>(std::countr_zero(num_bytes_))].push_back(data_);
+      free_buffers.num_bytes += num_bytes_;
       return;
     }
   }

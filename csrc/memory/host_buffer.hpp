@@ -1,7 +1,7 @@
-// Host memory for what comes unasked: page-aligned blocks, which any thread may give back, whenever: they outlive the
+// Host memory for what comes unasked: page-aligned buffers, which any thread may give back, whenever: they outlive the
 // engine and whoever took them.
 //
-//   Block block = Block::take(num_bytes);       // empty if there is no memory for it
+//   HostBuffer buffer = HostBuffer::take(num_bytes);       // empty if there is no memory for it
 //
 // What is given back is kept for the next one, up to kMostKept: the first touch of a fresh page costs more than the
 // copy into it.
@@ -12,27 +12,27 @@
 
 namespace axon {
 
-class Block {
+class HostBuffer {
  public:
   static constexpr size_t kMostKept = size_t{512} << 20;
 
-  static Block take(size_t num_bytes) noexcept;
+  static HostBuffer take(size_t num_bytes) noexcept;
 
-  Block() noexcept = default;
-  Block(Block&& other) noexcept
+  HostBuffer() noexcept = default;
+  HostBuffer(HostBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
-  Block& operator=(Block&& other) noexcept {
+  HostBuffer& operator=(HostBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(num_bytes_, other.num_bytes_);
     return *this;
   }
-  ~Block();
+  ~HostBuffer();
 
   std::byte* data() const noexcept { return data_; }
   explicit operator bool() const noexcept { return data_ != nullptr; }
 
  private:
-  Block(std::byte* data, size_t num_bytes) noexcept : data_(data), num_bytes_(num_bytes) {}
+  HostBuffer(std::byte* data, size_t num_bytes) noexcept : data_(data), num_bytes_(num_bytes) {}
 
   std::byte* data_ = nullptr;
   size_t num_bytes_ = 0;  // as it was allocated: a power of two

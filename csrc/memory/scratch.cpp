@@ -29,8 +29,8 @@ void ScratchPool::give_back(Buffer buffer) noexcept {
 
 ScratchPool::~ScratchPool() {
   for (std::byte* data : given_up_) ::operator delete(data, kPage);
-  for (auto& [num_bytes, blocks] : free_) {
-    for (std::byte* data : blocks) ::operator delete(data, kPage);
+  for (auto& [num_bytes, buffers] : free_) {
+    for (std::byte* data : buffers) ::operator delete(data, kPage);
   }
 }
 

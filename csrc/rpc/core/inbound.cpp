@@ -84,10 +84,10 @@ void Inbound::land() noexcept {
 // For a part; what lies in the envelope stays there. False: there is no memory, and the message has failed.
 bool Inbound::give_block(Tensor& tensor) noexcept {
   if (tensor.place != TensorPlace::kPart) return true;
-  tensor.block = Block::take(tensor.data.num_bytes);
-  tensor.data.data = tensor.block.data();
-  if (!tensor.block) fail(ErrorCode::kResourceExhausted, "there is no memory for a message's tensors");
-  return static_cast<bool>(tensor.block);
+  tensor.host_buffer = HostBuffer::take(tensor.data.num_bytes);
+  tensor.data.data = tensor.host_buffer.data();
+  if (!tensor.host_buffer) fail(ErrorCode::kResourceExhausted, "there is no memory for a message's tensors");
+  return static_cast<bool>(tensor.host_buffer);
 }
 
 void Inbound::accept(std::span<const Buffer> buffers, std::span<Owner> owners) noexcept {

@@ -1,8 +1,8 @@
 // What is being received: a call's arguments or an answer, as its envelope and parts come, in any order.
 //
-// Large tensors land in memory of their own: a Block each, or wherever the receiver says once it knows what is coming
-// (Landing::kAsked). Nothing that the wire says is believed before it is compared with what has come and may come.
-// Used by the progress owner, until it is complete; then by whoever gets it.
+// Large tensors land in memory of their own: a HostBuffer for each, or wherever the receiver says once it knows what is
+// coming (Landing::kAsked). Nothing that the wire says is believed before it is compared with what has come and may
+// come. Used by the progress owner, until it is complete; then by whoever gets it.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,10 @@ class Inbound : private Completion {
     uint8_t dtype = 0;
     MemoryKind kind = MemoryKind::kHost;  // of the sender's
     std::span<const int64_t> shape;
-    Buffer data;  // valid as long as this Inbound is not used again, unless the block is taken, or it was handed out
-    Block block;  // of parts, unless they went where the receiver said
-    Owner owner;  // whatever came with that
-    Loan loan;    // of one that is lent: to be moved out and kept for as long as it is read, by the whereabouts
+    Buffer data;  // valid as long as this Inbound is not used again, unless the buffer is taken, or it was handed out
+    HostBuffer host_buffer;  // of parts, unless they went where the receiver said
+    Owner owner;             // whatever came with that
+    Loan loan;  // of one that is lent: to be moved out and kept for as long as it is read, by the whereabouts
     Whereabouts whereabouts{};
     TensorPlace place = TensorPlace::kEnvelope;
     bool begun = false;  // a part that has come, or is being fetched

@@ -20,7 +20,8 @@ using Handler = std::function<void(Invocation&)>;
 
 struct Function {
   Handler call;
-  // Where its arguments go, once they are announced: has Invocation::accept or fail follow, soon. None: in blocks.
+  // Where its arguments go, once they are announced: has Invocation::accept or fail follow, soon. None: in host
+  // buffers.
   Handler ask;
 };
 

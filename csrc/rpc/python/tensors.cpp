@@ -159,10 +159,10 @@ at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Conn
   if (received.owner.get() != nullptr) {
     return filled(received.owner, at::from_blob(received.data.data, shape, options));
   }
-  if (received.block) {
-    auto* block = new Block(std::move(received.block));
-    const auto give_back = [block](void*) { delete block; };
-    return at::from_blob(block->data(), shape, give_back, options);
+  if (received.host_buffer) {
+    auto* buffer = new HostBuffer(std::move(received.host_buffer));
+    const auto give_back = [buffer](void*) { delete buffer; };
+    return at::from_blob(buffer->data(), shape, give_back, options);
   }
   at::Tensor tensor = at::empty(shape, options);
   if (received.data.num_bytes != 0) {

@@ -106,7 +106,7 @@ TEST(Library, arguments_are_found_by_place_and_by_name) {
 
 TEST(Library, what_has_been_taken_outlives_the_runtimes) {
   for (const size_t num_bytes : {100, 100'000}) {
-    Block kept;
+    HostBuffer kept;
     {
       Meeting met;
       ASSERT_TRUE(met.server.add("echo", echo).ok());

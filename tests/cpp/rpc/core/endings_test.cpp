@@ -154,11 +154,11 @@ TEST_F(EndingsTest, memory_of_a_call_is_given_back_once_it_is_answered) {
   const std::vector<std::byte> bytes(3 << 20);
   EXPECT_TRUE(invoke(*pair.to_server, "look", bytes)->status().ok());
   EXPECT_TRUE(comes_true([&] {
-    std::vector<Block> blocks;
-    while (blocks.size() < 8 && (blocks.empty() || blocks.back().data() != came)) {
-      blocks.push_back(Block::take(bytes.size()));
+    std::vector<HostBuffer> buffers;
+    while (buffers.size() < 8 && (buffers.empty() || buffers.back().data() != came)) {
+      buffers.push_back(HostBuffer::take(bytes.size()));
     }
-    return blocks.back().data() == came;
+    return buffers.back().data() == came;
   }));
 }
 
