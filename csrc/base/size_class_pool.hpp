@@ -1,8 +1,8 @@
-// Blocks of memory by power-of-two size, kept for reuse: coroutine frames, request nodes, unexpected payloads of up to
+// Allocations by power-of-two size, kept for reuse: coroutine frames, request nodes, unexpected payloads of up to
 // 64 KiB with what stands before them.
 //
 // After warm-up allocate() and release() touch no heap. One owner at a time: used only by the holder of the engine's
-// progress token, hence no lock. Blocks above kLargestBlock come from the heap each time.
+// progress token, hence no lock. Larger ones than kLargestAllocation come from the heap each time.
 #pragma once
 
 #include <array>
@@ -10,29 +10,29 @@
 
 namespace axon {
 
-class BlockPool {
+class SizeClassPool {
  public:
-  static constexpr size_t kSmallestBlock = 64;
-  static constexpr size_t kLargestBlock = size_t{1} << 17;
+  static constexpr size_t kSmallestAllocation = 64;
+  static constexpr size_t kLargestAllocation = size_t{1} << 17;
 
-  BlockPool() = default;
-  ~BlockPool();
-  BlockPool(const BlockPool&) = delete;
-  BlockPool& operator=(const BlockPool&) = delete;
+  SizeClassPool() = default;
+  ~SizeClassPool();
+  SizeClassPool(const SizeClassPool&) = delete;
+  SizeClassPool& operator=(const SizeClassPool&) = delete;
 
   // 16-byte aligned; throws std::bad_alloc when the heap is exhausted.
   void* allocate(size_t num_bytes);
-  void release(void* block, size_t num_bytes) noexcept;
+  void release(void* allocation, size_t num_bytes) noexcept;
 
  private:
-  struct FreeBlock {
-    FreeBlock* next;
+  struct FreeAllocation {
+    FreeAllocation* next;
   };
   static constexpr size_t kNumClasses = 12;  // 64 B … 128 KiB
 
   static size_t class_of(size_t num_bytes) noexcept;
 
-  std::array<FreeBlock*, kNumClasses> free_{};
+  std::array<FreeAllocation*, kNumClasses> free_{};
 };
 
 }  // namespace axon

@@ -1,9 +1,9 @@
-// Task<T>: a lazy coroutine whose frame comes from a BlockPool.
+// Task<T>: a lazy coroutine whose frame comes from a SizeClassPool.
 //
 //   Task<Status> ring(Exchange& exchange) { …  AXON_CO_TRY(co_await batch);  co_return Status(); }
 //
-// The first parameter of every coroutine supplies the pool (`first.block_pool()`), so no frame ever comes from the heap
-// on the message path. A Task owns its frame; destroying it destroys the frame. Tasks run only on the progress
+// The first parameter of every coroutine supplies the pool (`first.size_class_pool()`), so no frame ever comes from the
+// heap on the message path. A Task owns its frame; destroying it destroys the frame. Tasks run only on the progress
 // owner. No exceptions cross an await: the data path is noexcept, an escaping exception terminates.
 #pragma once
 
@@ -75,15 +75,15 @@ struct Task<T>::promise_type {
 
   // The pool's address travels in front of the frame, for delete to find it.
   struct alignas(std::max_align_t) FrameHeader {
-    BlockPool* pool;
+    SizeClassPool* pool;
   };
 
   template <typename First, typename... Rest>
   static void* operator new(size_t num_bytes, First& first, Rest&...) {
-    BlockPool& pool = first.block_pool();
-    void* block = pool.allocate(num_bytes + sizeof(FrameHeader));
-    static_cast<FrameHeader*>(block)->pool = &pool;
-    return static_cast<FrameHeader*>(block) + 1;
+    SizeClassPool& pool = first.size_class_pool();
+    void* allocation = pool.allocate(num_bytes + sizeof(FrameHeader));
+    static_cast<FrameHeader*>(allocation)->pool = &pool;
+    return static_cast<FrameHeader*>(allocation) + 1;
   }
   static void operator delete(void* frame, size_t num_bytes) noexcept {
     FrameHeader* header = static_cast<FrameHeader*>(frame) - 1;

@@ -38,7 +38,7 @@ DirectReduction::DirectReduction(Exchange& exchange, const CollectiveArguments& 
       chunk_bytes_(chunk_bytes_for(exchange, longest_of(blocks))),
       num_chunks_(chunks_of(longest_of(blocks)).count()),
       staging_(exchange.scratch(chunk_bytes_ * blocks.size() * std::min(window_.depth, num_chunks_))),
-      operands_(exchange.block_pool(), exchange.size()),
+      operands_(exchange.size_class_pool(), exchange.size()),
       arrivals_(exchange, window_.depth),
       departures_(exchange, window_.depth) {}
 

@@ -1,4 +1,4 @@
-// A fixed number of small values, one a rank as a rule, in the engine's block pool: no heap on the message path.
+// A fixed number of small values, one a rank as a rule, in the engine's size-class pool: no heap on the message path.
 //
 // Only for what this process alone touches; memory that transfers touch comes from Exchange::scratch.
 #pragma once
@@ -17,7 +17,7 @@ class PoolArray {
   static_assert(std::is_trivially_destructible_v<T>);
 
  public:
-  PoolArray(BlockPool& pool, int count)
+  PoolArray(SizeClassPool& pool, int count)
       : pool_(pool),
         values_(static_cast<T*>(pool.allocate(static_cast<size_t>(count) * sizeof(T))), static_cast<size_t>(count)) {
     std::uninitialized_value_construct(values_.begin(), values_.end());
@@ -30,7 +30,7 @@ class PoolArray {
   operator std::span<const T>() const noexcept { return values_; }
 
  private:
-  BlockPool& pool_;
+  SizeClassPool& pool_;
   std::span<T> values_;
 };
 

@@ -17,7 +17,7 @@ Communicator::Communicator(Engine& engine, std::string name, Team team)
       team_(std::move(team)),
       track_(trace::is_on() ? trace::add_track(name_) : 0),
       answers_(team_.size()) {
-  inbox_.emplace(*engine_.transport_, engine_.messenger_.block_pool(), team_, *this);
+  inbox_.emplace(*engine_.transport_, engine_.messenger_.size_class_pool(), team_, *this);
 }
 
 Communicator::~Communicator() {

@@ -30,7 +30,7 @@ namespace {
 
 // A control message's text and completion, in the engine's pool until the transport is done with it.
 struct ControlSend : Completion {
-  BlockPool* pool;
+  SizeClassPool* pool;
   size_t num_bytes;
 
   std::byte* text() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
@@ -359,7 +359,7 @@ void Engine::tick(Clock::time_point now) noexcept {
 
 void Engine::send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept {
   if (messenger_.is_lost(peer)) return;
-  BlockPool& pool = messenger_.block_pool();
+  SizeClassPool& pool = messenger_.size_class_pool();
   auto* send = new (pool.allocate(sizeof(ControlSend) + text.size())) ControlSend;
   send->done = &ControlSend::release;
   send->pool = &pool;

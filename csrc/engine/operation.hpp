@@ -83,7 +83,7 @@ class Operation : public ListNode<Operation>, private Submission {
 
   // The whole life of the operation on the wire.
   Task<Status> run();
-  BlockPool& block_pool() noexcept { return exchange_->block_pool(); }
+  SizeClassPool& size_class_pool() noexcept { return exchange_->size_class_pool(); }
 
   Communicator* communicator_ = nullptr;
   Algorithm algorithm_ = nullptr;

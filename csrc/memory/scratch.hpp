@@ -2,7 +2,7 @@
 //
 // Algorithms take theirs from their Exchange (Exchange::scratch), which gives it back once no transfer can touch it.
 //
-// Used only by the progress owner, like BlockPool. Sizes are rounded up to a power of two, so that the
+// Used only by the progress owner, like SizeClassPool. Sizes are rounded up to a power of two, so that the
 // pool settles after the first operations; what is kept for reuse never exceeds kMostKept.
 #pragma once
 

@@ -89,7 +89,7 @@ bool Exchange::awaits(PeerId peer) noexcept {
 }
 
 Request& Exchange::make_request(Batch& batch, PeerId peer, const Message& message, Buffer buffer) noexcept {
-  auto* request = new (block_pool().allocate(sizeof(Request))) Request;
+  auto* request = new (size_class_pool().allocate(sizeof(Request))) Request;
   request->done = &Exchange::on_done;
   request->exchange = this;
   request->batch = &batch;
@@ -268,7 +268,7 @@ void Exchange::finish(Request& request, Status status) noexcept {
 void Exchange::release(Request& request) noexcept {
   static_cast<ExchangeNode&>(request).unlink();
   request.~Request();
-  block_pool().release(&request, sizeof(Request));
+  size_class_pool().release(&request, sizeof(Request));
 }
 
 // Its coroutine may be destroyed while it is suspended here, or about to be woken: nobody wakes it any more.

@@ -51,7 +51,7 @@ class Exchange {
   bool on_one_host() const noexcept { return inbox_.team().on_one_host; }
   const Fingerprint& fingerprint() const noexcept { return fingerprint_; }
   uint32_t sequence() const noexcept { return sequence_; }
-  BlockPool& block_pool() noexcept { return messenger_.block_pool(); }
+  SizeClassPool& size_class_pool() noexcept { return messenger_.size_class_pool(); }
 
   // Memory for the algorithm that lives as long as this exchange: when the algorithm has failed and is gone, transfers
   // may still read and write there. Page-aligned, at least as long as asked for; at most kMostScratches times.

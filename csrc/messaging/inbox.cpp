@@ -23,10 +23,10 @@ static size_t most_unexpected_bytes(const Allowance& of_each, size_t num_ranks) 
   return std::max(Inbox::kMostUnexpectedBytes, 2 * most_of_each * num_ranks);
 }
 
-Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener)
+Inbox::Inbox(Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener)
     : Inbox(transport, pool, team, listener, Allowance::in_group_of(team.size())) {}
 
-Inbox::Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener, Allowance allowance)
+Inbox::Inbox(Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener, Allowance allowance)
     : transport_(transport),
       pool_(pool),
       team_(team),

@@ -32,8 +32,8 @@ struct Unexpected : ListNode<Unexpected> {
 };
 
 // Keeps a message that nobody waits for yet; the copy goes back to the pool it came from, out of any list it is in.
-Unexpected& hold_copy(BlockPool& pool, const MessageHeader& header, const Payload& payload);
-void release_copy(BlockPool& pool, Unexpected& message) noexcept;
+Unexpected& hold_copy(SizeClassPool& pool, const MessageHeader& header, const Payload& payload);
+void release_copy(SizeClassPool& pool, Unexpected& message) noexcept;
 
 // Told what matching found wrong.
 class InboxListener {
@@ -56,9 +56,9 @@ class Inbox {
   // least allowances add up to more, twice as much as these.
   static constexpr size_t kMostUnexpectedBytes = size_t{256} << 20;
 
-  Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener);
+  Inbox(Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener);
   // Tests choose the allowance: the same in all inboxes of a group.
-  Inbox(Transport& transport, BlockPool& pool, const Team& team, InboxListener& listener, Allowance allowance);
+  Inbox(Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener, Allowance allowance);
   ~Inbox();
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
@@ -142,7 +142,7 @@ class Inbox {
   void drop(const MessageHeader& header, const Payload& payload, const Status& why) noexcept;
 
   Transport& transport_;
-  BlockPool& pool_;
+  SizeClassPool& pool_;
   const Team& team_;
   InboxListener& listener_;
   FlowControl flow_;

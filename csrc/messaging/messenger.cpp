@@ -12,10 +12,10 @@ static bool is_control(const MessageHeader& header) noexcept {
   return header.fingerprint.operation >= OperationKind::kFailureNotice;
 }
 
-Unexpected& hold_copy(BlockPool& pool, const MessageHeader& header, const Payload& payload) {
+Unexpected& hold_copy(SizeClassPool& pool, const MessageHeader& header, const Payload& payload) {
   const size_t num_copied = payload.rendezvous == nullptr ? payload.num_bytes : 0;
-  void* block = pool.allocate(sizeof(Unexpected) + num_copied);
-  auto* message = new (block) Unexpected;
+  void* allocation = pool.allocate(sizeof(Unexpected) + num_copied);
+  auto* message = new (allocation) Unexpected;
   message->header = header;
   message->payload = payload;
   if (num_copied != 0) {
@@ -26,7 +26,7 @@ Unexpected& hold_copy(BlockPool& pool, const MessageHeader& header, const Payloa
   return *message;
 }
 
-void release_copy(BlockPool& pool, Unexpected& message) noexcept {
+void release_copy(SizeClassPool& pool, Unexpected& message) noexcept {
   const size_t num_bytes = sizeof(Unexpected) + message.num_bytes_copied();
   message.unlink();
   message.~Unexpected();
@@ -41,7 +41,7 @@ Messenger::~Messenger() {
   discard_strangers();
   while (Request* orphan = orphans_.pop_front()) {
     orphan->~Request();
-    block_pool_.release(orphan, sizeof(Request));
+    size_class_pool_.release(orphan, sizeof(Request));
   }
 }
 
@@ -53,7 +53,7 @@ void Messenger::discard(Early& early) noexcept {
   while (Unexpected* message = early.messages.front()) {
     drop(message->payload);
     num_stranger_bytes_ -= message->num_bytes_held();
-    release_copy(block_pool_, *message);
+    release_copy(size_class_pool_, *message);
   }
 }
 
@@ -73,7 +73,7 @@ bool Messenger::hand_out_early(uint64_t key, Deliver deliver) {
   while (Unexpected* message = early.messages.front()) {
     deliver(*message);
     num_stranger_bytes_ -= message->num_bytes_held();
-    release_copy(block_pool_, *message);
+    release_copy(size_class_pool_, *message);
   }
   const bool overflowed = early.overflowed;
   expected_.erase(found);
@@ -185,7 +185,7 @@ void Messenger::hold_stranger(const MessageHeader& header, const Payload& payloa
   const bool is_question = kind == OperationKind::kProgressQuery || kind == OperationKind::kProgressReply;
   if (is_question) return drop(payload);
   if (num_stranger_bytes_ < kMostStrangerBytes) {
-    Unexpected& message = hold_copy(block_pool_, header, payload);
+    Unexpected& message = hold_copy(size_class_pool_, header, payload);
     early.messages.push_back(message);
     num_stranger_bytes_ += message.num_bytes_held();
     return;

@@ -58,7 +58,7 @@ class Messenger final : public Receiver {
   ~Messenger();
 
   Transport& transport() noexcept { return transport_; }
-  BlockPool& block_pool() noexcept { return block_pool_; }
+  SizeClassPool& size_class_pool() noexcept { return size_class_pool_; }
   ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
 
   // This key is given out now: what comes for it before its inbox is attached is kept, up to a bound for all keys.
@@ -145,7 +145,7 @@ class Messenger final : public Receiver {
 
   Transport& transport_;
   ControlHandler& control_;
-  BlockPool block_pool_;
+  SizeClassPool size_class_pool_;
   ScratchPool scratch_pool_;
   IntrusiveList<Wakeable> ready_;
   IntrusiveList<FlowControl> due_;  // that have credit to return, or messages that may go now

@@ -1,4 +1,4 @@
-// One message that an operation sends or waits for. Lives in the engine's block pool, from its posting until the
+// One message that an operation sends or waits for. Lives in the engine's size-class pool, from its posting until the
 // transport has let go of it.
 #pragma once
 

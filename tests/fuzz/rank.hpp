@@ -214,7 +214,7 @@ class Rank final : ControlHandler, InboxListener {
   Messenger messenger_{transport_, *this};
   const Team team_{.rank = 0, .peers = {0, 1, 2}, .keys = {kKey, 2, 3}};
   static constexpr Allowance kAllowance{.num_messages = 4, .num_bytes = 100};
-  Inbox inbox_{transport_, messenger_.block_pool(), team_, *this, kAllowance};
+  Inbox inbox_{transport_, messenger_.size_class_pool(), team_, *this, kAllowance};
   std::list<std::vector<std::byte>> memory_;
   std::list<Receive> receives_;
   std::set<uint32_t> ended_;

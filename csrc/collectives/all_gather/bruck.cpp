@@ -17,7 +17,7 @@ Task<Status> all_gather::bruck(Exchange& exchange, const CollectiveArguments& ar
   const int rank = exchange.rank();
   // Staging holds the blocks one after the other, starting with the own one: position p is the block of rank + p.
   const auto block_at = [&](int position) { return arguments.outputs[ring_neighbour(rank, position, size)]; };
-  PoolArray<size_t> offsets(exchange.block_pool(), size + 1);
+  PoolArray<size_t> offsets(exchange.size_class_pool(), size + 1);
   for (int i = 0; i < size; ++i) offsets[i + 1] = offsets[i] + block_at(i).num_bytes;
   const Buffer staging = exchange.scratch(offsets[size]);
   const auto blocks = [&](int begin, int end) { return staging.slice(offsets[begin], offsets[end] - offsets[begin]); };

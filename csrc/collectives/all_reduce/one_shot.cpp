@@ -14,7 +14,7 @@ Task<Status> all_reduce::one_shot(Exchange& exchange, const CollectiveArguments&
   const int size = exchange.size();
   const int rank = exchange.rank();
   const Buffer staging = exchange.scratch(tensor.num_bytes * static_cast<size_t>(size));
-  PoolArray<ConstBuffer> operands(exchange.block_pool(), size);
+  PoolArray<ConstBuffer> operands(exchange.size_class_pool(), size);
 
   Batch batch(exchange);
   operands[rank] = tensor;

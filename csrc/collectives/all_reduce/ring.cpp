@@ -14,8 +14,8 @@ Task<Status> all_reduce::ring(Exchange& exchange, const CollectiveArguments& arg
   const Buffer tensor = arguments.outputs[0];
   const int size = exchange.size();
   const Partition parts(tensor.num_bytes, size);
-  PoolArray<Buffer> results(exchange.block_pool(), size);
-  PoolArray<ConstBuffer> contributions(exchange.block_pool(), size);
+  PoolArray<Buffer> results(exchange.size_class_pool(), size);
+  PoolArray<ConstBuffer> contributions(exchange.size_class_pool(), size);
   for (int owner = 0; owner < size; ++owner) contributions[owner] = results[owner] = slice(tensor, parts[owner]);
 
   const RingReduction reduction{.blocks = contributions, .output = results[exchange.rank()]};

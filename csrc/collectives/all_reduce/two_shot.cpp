@@ -35,7 +35,7 @@ Task<Status> all_reduce::two_shot(Exchange& exchange, const CollectiveArguments&
   const Buffer tensor = arguments.outputs[0];
   const int size = exchange.size();
   const Partition parts(tensor.num_bytes, size);
-  PoolArray<ConstBuffer> blocks(exchange.block_pool(), size);
+  PoolArray<ConstBuffer> blocks(exchange.size_class_pool(), size);
   for (int owner = 0; owner < size; ++owner) blocks[owner] = slice(tensor, parts[owner]);
   const Buffer own = slice(tensor, parts[exchange.rank()]);
 

@@ -17,7 +17,7 @@ Task<Status> broadcast::scatter_ring(Exchange& exchange, const CollectiveArgumen
   const int rank = exchange.rank();
   const int root = arguments.root;
   const Partition parts(tensor.num_bytes, size);
-  PoolArray<Buffer> blocks(exchange.block_pool(), size);
+  PoolArray<Buffer> blocks(exchange.size_class_pool(), size);
   for (int owner = 0; owner < size; ++owner) {
     blocks[owner] = slice(tensor, parts[ring_neighbour(owner, -root, size)]);
   }

@@ -24,7 +24,7 @@ Task<Status> reduce::two_shot(Exchange& exchange, const CollectiveArguments& arg
   const int size = exchange.size();
   const bool is_root = exchange.rank() == arguments.root;
   const Partition parts(input.num_bytes, size);
-  PoolArray<ConstBuffer> blocks(exchange.block_pool(), size);
+  PoolArray<ConstBuffer> blocks(exchange.size_class_pool(), size);
   for (int owner = 0; owner < size; ++owner) blocks[owner] = slice(input, parts[owner]);
   const Range own = parts[exchange.rank()];
 

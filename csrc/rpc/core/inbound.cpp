@@ -127,7 +127,7 @@ void Inbound::place_early() noexcept {
 
 void Inbound::release_early(Unexpected& message) noexcept {
   *limits_.num_early_bytes -= message.num_bytes_copied();
-  release_copy(engine_->messenger().block_pool(), message);
+  release_copy(engine_->messenger().size_class_pool(), message);
 }
 
 void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexcept {
@@ -145,7 +145,7 @@ void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexc
     drop(payload);
     return fail(ErrorCode::kResourceExhausted, "more parts than may be kept before it is known where they go");
   }
-  early_.push_back(hold_copy(engine_->messenger().block_pool(), header, payload));
+  early_.push_back(hold_copy(engine_->messenger().size_class_pool(), header, payload));
   *limits_.num_early_bytes += num_bytes;
   ++num_early_;
 }

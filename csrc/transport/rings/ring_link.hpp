@@ -40,7 +40,7 @@ class RingLink {
     RingAddress own;
     bool reads_processes = true;
     Receiver* receiver = nullptr;
-    BlockPool pool;
+    SizeClassPool pool;
   };
 
   enum class State : uint8_t {

@@ -134,7 +134,7 @@ class PieceTransport final : public Transport, private Receiver {
 
   const PieceUse use_;
   const uint64_t name_;  // what others call this transport; whoever is to know it has its address
-  BlockPool pool_;
+  SizeClassPool pool_;
   Receiver* receiver_ = nullptr;
   std::vector<std::byte> address_;
   std::deque<Peer> peers_;  // by PeerId, which is the network's

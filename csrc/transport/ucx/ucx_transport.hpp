@@ -149,7 +149,7 @@ class UcxTransport final : public Transport {
   UcxWorker worker_;
   uint64_t name_ = 0;               // random: whoever knows it has been given the address
   std::vector<std::byte> address_;  // the worker's, and the name
-  BlockPool pool_;
+  SizeClassPool pool_;
   Numbered<Offer> numbers_;
   IntrusiveList<Offer> offers_;     // until their transfers end
   IntrusiveList<Waiting> waiting_;  // at their senders, until they are fetched or refused

@@ -49,29 +49,29 @@ TEST(IntrusiveList, element_is_in_two_lists_at_once) {
   EXPECT_EQ(first.find([](const Element& element) { return element.value == 1; }), nullptr);
 }
 
-TEST(BlockPool, gives_a_released_block_again_for_its_class_only) {
-  BlockPool pool;
-  void* block = pool.allocate(100);
-  pool.release(block, 100);
+TEST(SizeClassPool, gives_a_released_allocation_again_for_its_class_only) {
+  SizeClassPool pool;
+  void* allocation = pool.allocate(100);
+  pool.release(allocation, 100);
   void* larger = pool.allocate(129);
-  EXPECT_NE(larger, block);
-  EXPECT_EQ(pool.allocate(65), block);  // 65 … 128 bytes are one class
-  pool.release(block, 128);
+  EXPECT_NE(larger, allocation);
+  EXPECT_EQ(pool.allocate(65), allocation);  // 65 … 128 bytes are one class
+  pool.release(allocation, 128);
   pool.release(larger, 200);
 }
 
-TEST(BlockPool, blocks_are_aligned_apart_and_may_be_large) {
-  BlockPool pool;
-  const std::array<size_t, 5> sizes{1, 64, 65, BlockPool::kLargestBlock, size_t{1} << 20};
-  std::set<void*> blocks;
+TEST(SizeClassPool, allocations_are_aligned_apart_and_may_be_large) {
+  SizeClassPool pool;
+  const std::array<size_t, 5> sizes{1, 64, 65, SizeClassPool::kLargestAllocation, size_t{1} << 20};
+  std::set<void*> allocations;
   for (const size_t num_bytes : sizes) {
-    void* block = pool.allocate(num_bytes);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 64, 0u);
-    static_cast<char*>(block)[num_bytes - 1] = 1;
-    blocks.insert(block);
-    pool.release(block, num_bytes);
+    void* allocation = pool.allocate(num_bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(allocation) % 64, 0u);
+    static_cast<char*>(allocation)[num_bytes - 1] = 1;
+    allocations.insert(allocation);
+    pool.release(allocation, num_bytes);
   }
-  EXPECT_EQ(blocks.size(), 4u);  // the second is the first again
+  EXPECT_EQ(allocations.size(), 4u);  // the second is the first again
 }
 
 TEST(Status, carries_code_and_text_and_clones) {

@@ -11,11 +11,11 @@ namespace axon {
 namespace {
 
 struct Stage {
-  BlockPool pool;
+  SizeClassPool pool;
   std::coroutine_handle<> suspended;
   int num_alive = 0;
 
-  BlockPool& block_pool() { return pool; }
+  SizeClassPool& size_class_pool() { return pool; }
 };
 
 struct Suspend {

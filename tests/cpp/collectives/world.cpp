@@ -49,7 +49,7 @@ struct World::Rank final : ControlHandler, InboxListener {
       team.peers.push_back(transport.add_peer(other->transport.address(), true).value());
       team.keys.push_back(static_cast<uint64_t>(other->team.rank) + 1);
     }
-    inbox.emplace(transport, messenger.block_pool(), team, *this, allowance_of_seed(world.seed_, team.size()));
+    inbox.emplace(transport, messenger.size_class_pool(), team, *this, allowance_of_seed(world.seed_, team.size()));
     messenger.attach(*inbox);
   }
 

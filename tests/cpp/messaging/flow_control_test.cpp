@@ -70,7 +70,7 @@ class Side final : ControlHandler, InboxListener {
     team_.keys.push_back(team_.peers.size());
   }
   void join(Allowance allowance) {
-    inbox_.emplace(*transport_, messenger_.block_pool(), team_, static_cast<InboxListener&>(*this), allowance);
+    inbox_.emplace(*transport_, messenger_.size_class_pool(), team_, static_cast<InboxListener&>(*this), allowance);
     messenger_.attach(*inbox_);
   }
 

@@ -130,7 +130,7 @@ class MessengerTest : public testing::Test {
   RecordingListener listener_;
   Messenger messenger_{transport_, control_};
   Team team_{.rank = 0, .peers = {0, 1, 2}, .keys = {kKey, 78, 79}};
-  Inbox inbox_{transport_, messenger_.block_pool(), team_, listener_};
+  Inbox inbox_{transport_, messenger_.size_class_pool(), team_, listener_};
 };
 
 class AttachedTest : public MessengerTest {
