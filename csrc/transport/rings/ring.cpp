@@ -70,7 +70,7 @@ RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const MessageHeader& 
   const Outcome outcome = put(kind, header, payload);
   if (is_of_call && outcome != Outcome::kFull && !keys_.has(header.key)) {
     keys_.put(header.key);
-    named_at_[KeyTable::place_of(header.key)] = line;
+    named_at_[KeyTable::index_of(header.key)] = line;
   }
   return outcome;
 }
@@ -85,9 +85,9 @@ std::byte* RingWriter::operation_in(uint32_t line, const MessageHeader& call) co
   if (kind == RingHead::Kind::kCall) {
     CallHeader header;
     sync::copy(&header, first.begin(), sizeof header);
-    const uint8_t place = KeyTable::place_of(call.key);
+    const uint8_t index = KeyTable::index_of(call.key);
     const bool is_of_key =
-        header.key == place && keys_.has(call.key) && num_written_ - named_at_[place] > num_written_ - line;
+        header.key == index && keys_.has(call.key) && num_written_ - named_at_[index] > num_written_ - line;
     const bool is_this = is_of_key && header.sequence == call.sequence && is_withdrawable(header.operation);
     return is_this ? first.begin() + offsetof(CallHeader, operation) : nullptr;
   }

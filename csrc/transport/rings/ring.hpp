@@ -50,17 +50,17 @@ struct alignas(sizeof(uint64_t)) RingHead {
 struct CallHeader {
   uint32_t sequence = 0;
   OperationKind operation{};
-  uint8_t key = 0;  // its place in the table
+  uint8_t key = 0;  // its index in the table
   uint16_t reserved = 0;
 };
 static_assert(sizeof(CallHeader) == 8);
 
 class KeyTable {
  public:
-  bool has(uint64_t key) const noexcept { return keys_[place_of(key)] == key; }
-  void put(uint64_t key) noexcept { keys_[place_of(key)] = key; }
+  bool has(uint64_t key) const noexcept { return keys_[index_of(key)] == key; }
+  void put(uint64_t key) noexcept { keys_[index_of(key)] = key; }
   CallHeader shorten(const MessageHeader& header) const noexcept {
-    return {.sequence = header.sequence, .operation = header.fingerprint.operation, .key = place_of(header.key)};
+    return {.sequence = header.sequence, .operation = header.fingerprint.operation, .key = index_of(header.key)};
   }
   // With a key of nobody's where there is none.
   MessageHeader restore(const CallHeader& header) const noexcept {
@@ -71,7 +71,7 @@ class KeyTable {
     return whole;
   }
   static constexpr size_t kNumKeys = 64;
-  static uint8_t place_of(uint64_t key) noexcept { return key % kNumKeys; }
+  static uint8_t index_of(uint64_t key) noexcept { return key % kNumKeys; }
 
  private:
   std::array<uint64_t, kNumKeys> keys_{};
