@@ -10,22 +10,22 @@
 
 namespace axon {
 
-// `inputs` and `outputs` hold one block, or one a rank (index = rank), as the operation has it:
+// `inputs` and `outputs` hold one shard, or one a rank (index = rank), as the operation has it:
 //
 // clang-format off
 //   operation       inputs                        outputs
 //   broadcast       –                             1: read at the root, written elsewhere
 //   all_reduce      –                             1: read and written
 //   reduce          1                             1: written at the root only; may be the input itself
-//   all_gather      1                             n: block r from rank r, sizes may differ; own block may be the input
+//   all_gather      1                             n: shard r from rank r, sizes may differ; own shard may be the input
 //   gather          1                             n at the root, none elsewhere
 //   scatter         n at the root, none elsewhere 1
-//   reduce_scatter  n: block r for rank r         1: sizes may differ by rank; may be the own block of the inputs
-//   all_to_all      n: block r for rank r         n: block r from rank r
+//   reduce_scatter  n: shard r for rank r         1: sizes may differ by rank; may be the own shard of the inputs
+//   all_to_all      n: shard r for rank r         n: shard r from rank r
 //   barrier         –                             –
 // clang-format on
 //
-// Blocks may be empty. Memory stays valid until the operation has come to rest.
+// Shards may be empty. Memory stays valid until the operation has come to rest.
 struct CollectiveArguments {
   OperationKind kind{};
   DataType dtype{};

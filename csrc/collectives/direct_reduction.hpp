@@ -1,7 +1,7 @@
 // The reducing half of the direct algorithms (reduce_scatter/direct, all_reduce/two_shot, reduce/two_shot): everybody
-// sends every other rank its piece of that rank's block, chunk by chunk, and reduces the pieces of its own block.
+// sends every other rank its piece of that rank's shard, chunk by chunk, and reduces the pieces of its own shard.
 //
-//   DirectReduction reduction(exchange, arguments, blocks);
+//   DirectReduction reduction(exchange, arguments, shards);
 //   for (size_t step = 0; step < reduction.num_steps(); ++step) {
 //     if (reduction.posts(step)) {
 //       AXON_CO_TRY(co_await reduction.departures(step));     // of the chunk depth() before: its memory is free again
@@ -30,8 +30,8 @@ namespace axon {
 
 class DirectReduction {
  public:
-  // `blocks`: this rank's contribution to each rank's block. They outlive this.
-  DirectReduction(Exchange& exchange, const CollectiveArguments& arguments, std::span<const ConstBuffer> blocks);
+  // `shards`: this rank's contribution to each rank's shard. They outlive this.
+  DirectReduction(Exchange& exchange, const CollectiveArguments& arguments, std::span<const ConstBuffer> shards);
 
   size_t ahead() const noexcept { return window_.ahead; }
   size_t depth() const noexcept { return window_.depth; }
@@ -42,12 +42,12 @@ class DirectReduction {
   Batch& arrivals(size_t chunk) noexcept { return arrivals_[chunk]; }
   Batch& departures(size_t chunk) noexcept { return departures_[chunk]; }
 
-  // The chunk of a block of `num_bytes`; possibly empty.
+  // The chunk of a shard of `num_bytes`; possibly empty.
   Chunks chunks_of(size_t num_bytes) const noexcept { return {num_bytes, chunk_bytes_}; }
   // The slot that pieces of this chunk use; the next one is free for the algorithm.
   static uint32_t slot_of(size_t chunk) noexcept { return static_cast<uint32_t>(2 * chunk); }
 
-  // Sends the others their pieces, and receives those of the own block.
+  // Sends the others their pieces, and receives those of the own shard.
   void post(size_t chunk) noexcept;
 
   // Once its pieces have arrived. The output may be this rank's own contribution.
@@ -65,14 +65,14 @@ class DirectReduction {
   static constexpr Window kWithinHost{.ahead = 2, .depth = 4};
   static constexpr Window kBetweenHosts{.ahead = 8, .depth = 16};
 
-  Buffer piece(size_t chunk, int source) const noexcept;
+  Buffer staging_slot(size_t chunk, int source) const noexcept;
 
   Exchange& exchange_;
   const Window window_;
   const ReductionPlan plan_;
-  const std::span<const ConstBuffer> blocks_;
+  const std::span<const ConstBuffer> shards_;
   size_t chunk_bytes_;
-  size_t num_chunks_;  // of the longest block
+  size_t num_chunks_;  // of the longest shard
   Buffer staging_;
   PoolArray<ConstBuffer> operands_;
   BatchRing<kBetweenHosts.depth> arrivals_;

@@ -8,8 +8,8 @@
 
 namespace axon {
 
-// A rank's own block: nothing to do where the output is the input.
-inline void copy_block(Buffer output, ConstBuffer input) noexcept {
+// A rank's own shard: nothing to do where the output is the input.
+inline void copy_shard(Buffer output, ConstBuffer input) noexcept {
   if (output.data != input.data && input.num_bytes != 0) std::memcpy(output.data, input.data, input.num_bytes);
 }
 

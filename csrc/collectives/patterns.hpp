@@ -25,10 +25,10 @@ inline ConstBuffer slice(ConstBuffer buffer, Range range) noexcept {
 }
 
 // Of the longest of these buffers.
-template <typename Block>
-size_t longest_of(std::span<const Block> blocks) noexcept {
+template <typename Shard>
+size_t longest_of(std::span<const Shard> shards) noexcept {
   size_t longest = 0;
-  for (const Block& block : blocks) longest = std::max(longest, block.num_bytes);
+  for (const Shard& shard : shards) longest = std::max(longest, shard.num_bytes);
   return longest;
 }
 
@@ -60,7 +60,7 @@ class Partition {
 };
 
 // `num_bytes` cut into chunks of `chunk_bytes`, the last one shorter. There is always a first chunk, if need be an
-// empty one, whose message tells the other side that the block is empty; chunks past the end are empty and are not
+// empty one, whose message tells the other side that the shard is empty; chunks past the end are empty and are not
 // sent.
 class Chunks {
  public:
@@ -84,12 +84,12 @@ inline int ring_neighbour(int rank, int distance, int num_ranks) noexcept {
   return (rank + distance + num_ranks) % num_ranks;
 }
 
-// The order in which chunks of all blocks go round a ring: a group of chunks makes all its steps before the next group
+// The order in which chunks of all shards go round a ring: a group of chunks makes all its steps before the next group
 // starts, and the chunks of a group follow one another within a step.
 struct RingSchedule {
   size_t num_steps;
   size_t group;       // chunks
-  size_t num_chunks;  // of the longest block
+  size_t num_chunks;  // of the longest shard
 
   struct Item {
     int step;

@@ -15,23 +15,23 @@ static constexpr size_t kDepth = 2 * kGroup;
 // long.
 static constexpr size_t kChunkBytes = size_t{60} << 10;
 
-static RingSchedule schedule_of(int num_steps, size_t longest_block) noexcept {
-  const size_t num_chunks = Chunks(longest_block, kChunkBytes).count();
+static RingSchedule schedule_of(int num_steps, size_t longest_shard) noexcept {
+  const size_t num_chunks = Chunks(longest_shard, kChunkBytes).count();
   return {.num_steps = static_cast<size_t>(num_steps), .group = kGroup, .num_chunks = num_chunks};
 }
 
 namespace {
 
-// Item i of the schedule at step s: the partial result of the block whose owner is 1 + s places down the ring. It is
+// Item i of the schedule at step s: the partial result of the shard whose owner is 1 + s places down the ring. It is
 // received with the slot of the left neighbour's item i − kGroup, one step earlier there.
 class ReductionLane {
  public:
   ReductionLane(Exchange& exchange, const ReductionPlan& plan, const RingReduction& ring)
-      : schedule(schedule_of(exchange.size(), longest_of(ring.blocks))),
+      : schedule(schedule_of(exchange.size(), longest_of(ring.shards))),
         exchange_(exchange),
         plan_(plan),
         ring_(ring),
-        stride_(partial_bytes(plan.dtype, std::min(longest_of(ring.blocks), kChunkBytes))),
+        stride_(partial_bytes(plan.dtype, std::min(longest_of(ring.shards), kChunkBytes))),
         staging_(exchange.scratch(stride_ * kDepth)) {}
 
   const RingSchedule schedule;
@@ -58,13 +58,13 @@ class ReductionLane {
  private:
   static uint32_t slot_of(size_t item) noexcept { return static_cast<uint32_t>(2 * item); }
 
-  ConstBuffer block_of(size_t item) const noexcept {
+  ConstBuffer shard_of(size_t item) const noexcept {
     const int owner = ring_neighbour(exchange_.rank(), -1 - schedule[item].step, exchange_.size());
-    return ring_.blocks[static_cast<size_t>(owner)];
+    return ring_.shards[static_cast<size_t>(owner)];
   }
-  Chunks chunks_of(size_t item) const noexcept { return {block_of(item).num_bytes, kChunkBytes}; }
+  Chunks chunks_of(size_t item) const noexcept { return {shard_of(item).num_bytes, kChunkBytes}; }
   Range range_of(size_t item) const noexcept { return chunks_of(item)[schedule[item].chunk]; }
-  ConstBuffer own(size_t item) const noexcept { return slice(block_of(item), range_of(item)); }
+  ConstBuffer own(size_t item) const noexcept { return slice(shard_of(item), range_of(item)); }
   size_t num_elements(size_t item) const noexcept { return range_of(item).length / size_of(plan_.dtype); }
   Buffer partial(size_t item) const noexcept {
     return staging_.slice(stride_ * (item % kDepth), partial_bytes(plan_.dtype, range_of(item).length));
@@ -108,19 +108,19 @@ Task<Status> ring_reduce_scatter(Exchange& exchange, const CollectiveArguments& 
   co_return Status();
 }
 
-// In step s, item i brings the block of the rank 1 + s places down the ring, and passes on the one s places down, which
+// In step s, item i brings the shard of the rank 1 + s places down the ring, and passes on the one s places down, which
 // item i − kGroup has brought.
 Task<Status> ring_all_gather(Exchange& exchange, RingGather ring) {
   const int size = exchange.size();
   const int left = ring_neighbour(exchange.rank(), -1, size);
   const int right = ring_neighbour(exchange.rank(), 1, size);
-  const RingSchedule schedule = schedule_of(size - 1, longest_of(ring.blocks));
+  const RingSchedule schedule = schedule_of(size - 1, longest_of(ring.shards));
   BatchRing<kDepth> arrivals(exchange);
   BatchRing<kDepth> departures(exchange);
   const auto chunk_from = [&](int distance, size_t chunk) -> std::optional<Buffer> {
-    const Buffer block = ring.blocks[static_cast<size_t>(ring_neighbour(exchange.rank(), -distance, size))];
-    const Chunks chunks(block.num_bytes, kChunkBytes);
-    return chunks.contains(chunk) ? std::optional(slice(block, chunks[chunk])) : std::nullopt;
+    const Buffer shard = ring.shards[static_cast<size_t>(ring_neighbour(exchange.rank(), -distance, size))];
+    const Chunks chunks(shard.num_bytes, kChunkBytes);
+    return chunks.contains(chunk) ? std::optional(slice(shard, chunks[chunk])) : std::nullopt;
   };
 
   for (size_t item = 0; item < schedule.count(); ++item) {

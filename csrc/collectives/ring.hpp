@@ -1,7 +1,7 @@
 // The two halves of the ring algorithms, as coroutines of their own: rank r receives only from r−1 and sends only to
 // r+1.
 //
-// Chunks of all blocks go round in groups of a few: a step of the ring moves one group of one block, and while its
+// Chunks of all shards go round in groups of a few: a step of the ring moves one group of one shard, and while its
 // first chunk is being reduced or stored, the others of the group are on their way. Twice that many buffers or messages
 // a direction are enough: what is sent in one step is received in the neighbour's next, so the wait for a buffer always
 // points back to an earlier step, never round the ring to itself.
@@ -17,19 +17,19 @@
 
 namespace axon {
 
-// Reduces everybody's blocks[r] into rank r's `output`. Partial results travel in partial_type() and are rounded once;
-// they start at the rank after the owner and end at the owner, so the order of operands differs by block only.
-// `output` may be the own block.
+// Reduces everybody's shards[r] into rank r's `output`. Partial results travel in partial_type() and are rounded once;
+// they start at the rank after the owner and end at the owner, so the order of operands differs by shard only.
+// `output` may be the own shard.
 struct RingReduction {
-  std::span<const ConstBuffer> blocks;
+  std::span<const ConstBuffer> shards;
   Buffer output;
 };
 Task<Status> ring_reduce_scatter(Exchange& exchange, const CollectiveArguments& arguments, RingReduction ring);
 
-// Brings blocks[r], which rank r has in place, to all ranks. `complete_rank` (if any) has all blocks already and is
+// Brings shards[r], which rank r has in place, to all ranks. `complete_rank` (if any) has all shards already and is
 // sent none.
 struct RingGather {
-  std::span<const Buffer> blocks;
+  std::span<const Buffer> shards;
   int complete_rank = -1;
 };
 Task<Status> ring_all_gather(Exchange& exchange, RingGather ring);

@@ -47,7 +47,7 @@ struct GroupShape {
   bool on_one_host;
 };
 
-// `num_bytes` is what all ranks know alike: the tensor's (broadcast, all_reduce, reduce), that of all blocks together
+// `num_bytes` is what all ranks know alike: the tensor's (broadcast, all_reduce, reduce), that of all shards together
 // (all_gather, reduce_scatter), 0 where sizes may differ (gather, scatter, all_to_all) and for barrier.
 const AlgorithmRow& select(OperationKind kind, GroupShape group, size_t num_bytes,
                            const AlgorithmOverrides& overrides) noexcept;

@@ -10,9 +10,9 @@
 namespace axon {
 
 static int64_t num_bytes_of(const CollectiveArguments& arguments) {
-  const auto total = [](const auto& blocks) {
-    return std::transform_reduce(blocks.begin(), blocks.end(), size_t{0}, std::plus<>(),
-                                 [](const auto& block) { return block.num_bytes; });
+  const auto total = [](const auto& shards) {
+    return std::transform_reduce(shards.begin(), shards.end(), size_t{0}, std::plus<>(),
+                                 [](const auto& shard) { return shard.num_bytes; });
   };
   return static_cast<int64_t>(std::max(total(arguments.inputs), total(arguments.outputs)));
 }

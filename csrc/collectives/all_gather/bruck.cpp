@@ -1,8 +1,8 @@
-// Bruck: every rank passes on all blocks that it has, doubling their number in each step.
+// Bruck: every rank passes on all shards that it has, doubling their number in each step.
 //
-// ⌈log2 n⌉ steps; a rank sends and receives the n−1 other blocks once, over staging memory, whence they are copied into
+// ⌈log2 n⌉ steps; a rank sends and receives the n−1 other shards once, over staging memory, whence they are copied into
 // place. Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient Algorithms for All-to-All Communications in Multiport
-// Message-Passing Systems" (1997). Wins for small blocks on many ranks.
+// Message-Passing Systems" (1997). Wins for small shards on many ranks.
 #include <algorithm>
 
 #include "collectives/algorithms.hpp"
@@ -15,23 +15,23 @@ namespace axon {
 Task<Status> all_gather::bruck(Exchange& exchange, const CollectiveArguments& arguments) {
   const int size = exchange.size();
   const int rank = exchange.rank();
-  // Staging holds the blocks one after the other, starting with the own one: position p is the block of rank + p.
-  const auto block_at = [&](int position) { return arguments.outputs[ring_neighbour(rank, position, size)]; };
+  // Staging holds the shards one after the other, starting with the own one: position p is the shard of rank + p.
+  const auto shard_at = [&](int position) { return arguments.outputs[ring_neighbour(rank, position, size)]; };
   PoolArray<size_t> offsets(exchange.size_class_pool(), size + 1);
-  for (int i = 0; i < size; ++i) offsets[i + 1] = offsets[i] + block_at(i).num_bytes;
+  for (int i = 0; i < size; ++i) offsets[i + 1] = offsets[i] + shard_at(i).num_bytes;
   const Buffer staging = exchange.scratch(offsets[size]);
-  const auto blocks = [&](int begin, int end) { return staging.slice(offsets[begin], offsets[end] - offsets[begin]); };
+  const auto shards = [&](int begin, int end) { return staging.slice(offsets[begin], offsets[end] - offsets[begin]); };
 
   Batch batch(exchange);
-  copy_block(staging, arguments.inputs[0]);
+  copy_shard(staging, arguments.inputs[0]);
   uint32_t slot = 0;
   for (int held = 1; held < size; held *= 2, ++slot) {
     const int wanted = std::min(held, size - held);
-    batch.send({.peer = ring_neighbour(rank, -held, size), .slot = slot}, blocks(0, wanted));
-    batch.receive({.peer = ring_neighbour(rank, held, size), .slot = slot}, blocks(held, held + wanted));
+    batch.send({.peer = ring_neighbour(rank, -held, size), .slot = slot}, shards(0, wanted));
+    batch.receive({.peer = ring_neighbour(rank, held, size), .slot = slot}, shards(held, held + wanted));
     AXON_CO_TRY(co_await batch);
   }
-  for (int i = 0; i < size; ++i) copy_block(block_at(i), blocks(i, i + 1));
+  for (int i = 0; i < size; ++i) copy_shard(shard_at(i), shards(i, i + 1));
   co_return Status();
 }
 

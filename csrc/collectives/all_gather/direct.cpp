@@ -1,6 +1,6 @@
-// Direct exchange: everybody sends its block to everybody.
+// Direct exchange: everybody sends its shard to everybody.
 //
-// One step; a rank sends its block n−1 times and receives the n−1 others, straight into place. Peers are taken in ring
+// One step; a rank sends its shard n−1 times and receives the n−1 others, straight into place. Peers are taken in ring
 // order from the own rank on, so that no rank is everybody's first. Wins for few ranks, and within a host at any size.
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"
@@ -19,7 +19,7 @@ Task<Status> all_gather::direct(Exchange& exchange, const CollectiveArguments& a
     batch.receive({.peer = source}, arguments.outputs[source]);
     batch.send({.peer = ring_neighbour(rank, distance, size)}, own);
   }
-  copy_block(arguments.outputs[rank], own);
+  copy_shard(arguments.outputs[rank], own);
   co_return co_await batch;
 }
 

@@ -1,7 +1,7 @@
-// Ring: every rank passes on to its right what it got from its left, starting with its own block.
+// Ring: every rank passes on to its right what it got from its left, starting with its own shard.
 //
-// n−1 steps a chunk, chunks pipelined; a rank sends and receives the n−1 other blocks, straight into place, to and from
-// its neighbours only. Thakur, Rabenseifner, Gropp (2005), section 4.1. Wins for large blocks on many ranks.
+// n−1 steps a chunk, chunks pipelined; a rank sends and receives the n−1 other shards, straight into place, to and from
+// its neighbours only. Thakur, Rabenseifner, Gropp (2005), section 4.1. Wins for large shards on many ranks.
 #include "collectives/ring.hpp"
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"
@@ -9,8 +9,8 @@
 namespace axon {
 
 Task<Status> all_gather::ring(Exchange& exchange, const CollectiveArguments& arguments) {
-  copy_block(arguments.outputs[static_cast<size_t>(exchange.rank())], arguments.inputs[0]);
-  const RingGather gathering{.blocks = arguments.outputs};
+  copy_shard(arguments.outputs[static_cast<size_t>(exchange.rank())], arguments.inputs[0]);
+  const RingGather gathering{.shards = arguments.outputs};
   co_return co_await ring_all_gather(exchange, gathering);
 }
 

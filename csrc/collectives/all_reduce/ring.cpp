@@ -18,9 +18,9 @@ Task<Status> all_reduce::ring(Exchange& exchange, const CollectiveArguments& arg
   PoolArray<ConstBuffer> contributions(exchange.size_class_pool(), size);
   for (int owner = 0; owner < size; ++owner) contributions[owner] = results[owner] = slice(tensor, parts[owner]);
 
-  const RingReduction reduction{.blocks = contributions, .output = results[exchange.rank()]};
+  const RingReduction reduction{.shards = contributions, .output = results[exchange.rank()]};
   AXON_CO_TRY(co_await ring_reduce_scatter(exchange, arguments, reduction));
-  const RingGather gathering{.blocks = results};
+  const RingGather gathering{.shards = results};
   co_return co_await ring_all_gather(exchange, gathering);
 }
 

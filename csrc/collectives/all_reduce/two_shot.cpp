@@ -35,11 +35,11 @@ Task<Status> all_reduce::two_shot(Exchange& exchange, const CollectiveArguments&
   const Buffer tensor = arguments.outputs[0];
   const int size = exchange.size();
   const Partition parts(tensor.num_bytes, size);
-  PoolArray<ConstBuffer> blocks(exchange.size_class_pool(), size);
-  for (int owner = 0; owner < size; ++owner) blocks[owner] = slice(tensor, parts[owner]);
+  PoolArray<ConstBuffer> shards(exchange.size_class_pool(), size);
+  for (int owner = 0; owner < size; ++owner) shards[owner] = slice(tensor, parts[owner]);
   const Buffer own = slice(tensor, parts[exchange.rank()]);
 
-  DirectReduction reduction(exchange, arguments, blocks);
+  DirectReduction reduction(exchange, arguments, shards);
   const Chunks own_chunks = reduction.chunks_of(own.num_bytes);
   for (size_t step = 0; step < reduction.num_steps(); ++step) {
     if (reduction.posts(step)) {

@@ -1,6 +1,6 @@
 // Pairwise exchange: in step d every rank sends to the rank d places up the ring and receives from the one d down.
 //
-// n−1 steps, kDepth of them in flight; a rank sends and receives each of its blocks once, straight into place, and in
+// n−1 steps, kDepth of them in flight; a rank sends and receives each of its shards once, straight into place, and in
 // every step each rank is the target of one other. Thakur, Rabenseifner, Gropp (2005), section 4.3.
 #include "collectives/algorithms.hpp"
 #include "collectives/batch_ring.hpp"
@@ -26,7 +26,7 @@ Task<Status> all_to_all::pairwise(Exchange& exchange, const CollectiveArguments&
     step.send({.peer = destination, .num_back = arguments.outputs[destination].num_bytes / element_num_bytes},
               arguments.inputs[destination]);
   }
-  copy_block(arguments.outputs[rank], arguments.inputs[rank]);
+  copy_shard(arguments.outputs[rank], arguments.inputs[rank]);
   for (size_t i = 0; i < kDepth; ++i) AXON_CO_TRY(co_await steps[i]);
   co_return Status();
 }

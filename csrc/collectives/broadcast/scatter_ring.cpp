@@ -17,21 +17,21 @@ Task<Status> broadcast::scatter_ring(Exchange& exchange, const CollectiveArgumen
   const int rank = exchange.rank();
   const int root = arguments.root;
   const Partition parts(tensor.num_bytes, size);
-  PoolArray<Buffer> blocks(exchange.size_class_pool(), size);
+  PoolArray<Buffer> shards(exchange.size_class_pool(), size);
   for (int owner = 0; owner < size; ++owner) {
-    blocks[owner] = slice(tensor, parts[ring_neighbour(owner, -root, size)]);
+    shards[owner] = slice(tensor, parts[ring_neighbour(owner, -root, size)]);
   }
 
   Batch dealing(exchange);
   if (rank != root) {
-    dealing.receive({.peer = root}, blocks[rank]);
+    dealing.receive({.peer = root}, shards[rank]);
     AXON_CO_TRY(co_await dealing);
   }
   for (int distance = 1; rank == root && distance < size; ++distance) {
     const int owner = ring_neighbour(root, distance, size);
-    dealing.send({.peer = owner}, blocks[owner]);
+    dealing.send({.peer = owner}, shards[owner]);
   }
-  const RingGather gathering{.blocks = blocks, .complete_rank = root};
+  const RingGather gathering{.shards = shards, .complete_rank = root};
   AXON_CO_TRY(co_await ring_all_gather(exchange, gathering));
   co_return co_await dealing;
 }

@@ -1,7 +1,7 @@
-// Direct: everybody sends its block to the root, which receives them all at once, straight into place.
+// Direct: everybody sends its shard to the root, which receives them all at once, straight into place.
 //
-// One step; a rank sends its block, the root receives n−1. Nothing moves fewer bytes; a tree would save the root
-// messages only for very many, very small blocks.
+// One step; a rank sends its shard, the root receives n−1. Nothing moves fewer bytes; a tree would save the root
+// messages only for very many, very small shards.
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
@@ -22,7 +22,7 @@ Task<Status> gather::direct(Exchange& exchange, const CollectiveArguments& argum
     const int source = ring_neighbour(root, distance, size);
     batch.receive({.peer = source}, arguments.outputs[source]);
   }
-  copy_block(arguments.outputs[root], own);
+  copy_shard(arguments.outputs[root], own);
   co_return co_await batch;
 }
 

@@ -24,11 +24,11 @@ Task<Status> reduce::two_shot(Exchange& exchange, const CollectiveArguments& arg
   const int size = exchange.size();
   const bool is_root = exchange.rank() == arguments.root;
   const Partition parts(input.num_bytes, size);
-  PoolArray<ConstBuffer> blocks(exchange.size_class_pool(), size);
-  for (int owner = 0; owner < size; ++owner) blocks[owner] = slice(input, parts[owner]);
+  PoolArray<ConstBuffer> shards(exchange.size_class_pool(), size);
+  for (int owner = 0; owner < size; ++owner) shards[owner] = slice(input, parts[owner]);
   const Range own = parts[exchange.rank()];
 
-  DirectReduction reduction(exchange, arguments, blocks);
+  DirectReduction reduction(exchange, arguments, shards);
   const Chunks own_chunks = reduction.chunks_of(own.length);
   for (size_t step = 0; step < reduction.num_steps(); ++step) {
     if (reduction.posts(step)) {

@@ -1,4 +1,4 @@
-// Direct: every rank sends each other rank its piece of that rank's block, and reduces the pieces of its own.
+// Direct: every rank sends each other rank its piece of that rank's shard, and reduces the pieces of its own.
 //
 // One step a chunk, chunks pipelined; a rank sends, receives and reduces (n−1)/n of the whole. The operands come in
 // rank order and are rounded once. The pairwise exchange of Thakur, Rabenseifner, Gropp (2005), section 4.6, with all

@@ -1,14 +1,14 @@
-// Ring: the partial result of a block starts at the rank after its owner, goes round, and ends reduced at the owner.
+// Ring: the partial result of a shard starts at the rank after its owner, goes round, and ends reduced at the owner.
 //
 // n−1 steps a chunk, chunks pipelined; a rank sends and receives (n−1)/n of the whole (as partial results: fp32 for
-// half types), to and from its neighbours only. Patarasuk, Yuan (2009). Wins for large blocks on many ranks.
+// half types), to and from its neighbours only. Patarasuk, Yuan (2009). Wins for large shards on many ranks.
 #include "collectives/ring.hpp"
 #include "collectives/algorithms.hpp"
 
 namespace axon {
 
 Task<Status> reduce_scatter::ring(Exchange& exchange, const CollectiveArguments& arguments) {
-  const RingReduction reduction{.blocks = arguments.inputs, .output = arguments.outputs[0]};
+  const RingReduction reduction{.shards = arguments.inputs, .output = arguments.outputs[0]};
   co_return co_await ring_reduce_scatter(exchange, arguments, reduction);
 }
 

@@ -1,7 +1,7 @@
-// Direct: the root sends every rank its block.
+// Direct: the root sends every rank its shard.
 //
-// One step; the root sends n−1 blocks, any other rank receives its own. Nothing moves fewer bytes; a tree would save
-// the root messages only for very many, very small blocks.
+// One step; the root sends n−1 shards, any other rank receives its own. Nothing moves fewer bytes; a tree would save
+// the root messages only for very many, very small shards.
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
@@ -22,7 +22,7 @@ Task<Status> scatter::direct(Exchange& exchange, const CollectiveArguments& argu
     const int destination = ring_neighbour(root, distance, size);
     batch.send({.peer = destination}, arguments.inputs[destination]);
   }
-  copy_block(own, arguments.inputs[root]);
+  copy_shard(own, arguments.inputs[root]);
   co_return co_await batch;
 }
 

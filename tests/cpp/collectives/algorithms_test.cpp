@@ -75,7 +75,7 @@ TEST_P(AlgorithmTest, right_over_many_chunks) {
   if (reduces()) expect_success(uniform_case(GetParam().kind, 2, num_elements), 3);
 }
 
-TEST_P(AlgorithmTest, right_for_uneven_blocks) {
+TEST_P(AlgorithmTest, right_for_uneven_shards) {
   for (const uint64_t seed : {0, 1, 2, 3}) {
     OperationCase operation = uniform_case(GetParam().kind, 6, 0);
     operation.num_elements = {7, 0, 200001, 0, 1, 3000};

@@ -13,14 +13,14 @@ namespace {
 
 struct Size {
   OperationKind kind;
-  size_t num_elements;  // float32; of each rank's block in all_gather
+  size_t num_elements;  // float32; of each rank's shard in all_gather
 };
 
 class ManyRanksTest : public testing::TestWithParam<Size> {
  protected:
   static const AlgorithmRow& algorithm(int num_ranks) {
-    const size_t num_blocks = GetParam().kind == OperationKind::kAllGather ? static_cast<size_t>(num_ranks) : 1;
-    return select(GetParam().kind, {num_ranks, false}, GetParam().num_elements * num_blocks * sizeof(float), {});
+    const size_t num_shards = GetParam().kind == OperationKind::kAllGather ? static_cast<size_t>(num_ranks) : 1;
+    return select(GetParam().kind, {num_ranks, false}, GetParam().num_elements * num_shards * sizeof(float), {});
   }
 
   // The most that a rank sends and gets.

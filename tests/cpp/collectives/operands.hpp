@@ -14,7 +14,7 @@ struct OperationCase {
   DataType dtype = DataType::kFloat32;
   Reduction reduction = Reduction::kNone;
   int root = 0;
-  // Elements of the block of each rank; operations with one tensor take the first. all_to_all: of the block from any
+  // Elements of the shard of each rank; operations with one tensor take the first. all_to_all: of the shard from any
   // rank r to this one, r added.
   std::vector<size_t> num_elements{};
 };

@@ -37,7 +37,7 @@ TEST(PartitionTest, leaves_the_last_parts_empty_when_there_is_too_little) {
   EXPECT_EQ(parts[3].length, 0u);
 }
 
-TEST(ChunksTest, an_empty_block_is_one_empty_chunk) {
+TEST(ChunksTest, an_empty_shard_is_one_empty_chunk) {
   const Chunks chunks(0, 64);
   EXPECT_EQ(chunks.count(), 1u);
   EXPECT_EQ(chunks[0], (Range{0, 0}));
@@ -64,7 +64,7 @@ TEST(RingScheduleTest, visits_every_step_of_every_chunk_once) {
   std::set<std::pair<int, size_t>> seen;
   for (size_t i = 0; i < schedule.count(); ++i) seen.insert({schedule[i].step, schedule[i].chunk});
   EXPECT_EQ(seen.size(), schedule.count());
-  EXPECT_EQ(schedule.count(), 3u * 6u);  // the last group has a chunk that no block has
+  EXPECT_EQ(schedule.count(), 3u * 6u);  // the last group has a chunk that no shard has
   EXPECT_EQ(schedule[0], (RingSchedule::Item{0, 0}));
   EXPECT_EQ(schedule[3], (RingSchedule::Item{1, 1}));
   EXPECT_EQ(schedule[6], (RingSchedule::Item{0, 2}));
