@@ -19,7 +19,7 @@
 namespace axon {
 
 // What an epoll event carries: a process's descriptor and its peer, or one of two marks.
-static constexpr uint64_t kBell = UINT64_MAX;
+static constexpr uint64_t kBackgroundEvent = UINT64_MAX;
 static constexpr uint64_t kOther = UINT64_MAX - 1;
 
 static uint64_t mark_of(int process, PeerId peer) noexcept {
@@ -31,18 +31,18 @@ static FileDescriptor checked(int value, const char* what) {
   return FileDescriptor(value);
 }
 
-static FileDescriptor make_bell() {
+static FileDescriptor make_event() {
   return checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
 }
 
-static void ring(const FileDescriptor& bell) noexcept {
+static void ring(const FileDescriptor& event) noexcept {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof one);  // full only if rung already
+  [[maybe_unused]] const ssize_t written = ::write(event.get(), &one, sizeof one);  // full only if rung already
 }
 
-static void silence(const FileDescriptor& bell) noexcept {
+static void silence(const FileDescriptor& event) noexcept {
   uint64_t rings;
-  [[maybe_unused]] const ssize_t read = ::read(bell.get(), &rings, sizeof rings);
+  [[maybe_unused]] const ssize_t read = ::read(event.get(), &rings, sizeof rings);
 }
 
 static timespec timespec_of(std::chrono::microseconds time) noexcept {
@@ -58,11 +58,11 @@ static void add(const FileDescriptor& set, int descriptor, uint64_t mark) {
 
 Doorbell::Doorbell(int transport_fd)
     : transport_fd_(transport_fd),
-      bell_(make_bell()),
-      waiters_bell_(make_bell()),
+      background_event_(make_event()),
+      waiter_event_(make_event()),
       light_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       deep_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
-  add(light_, bell_.get(), kBell);
+  add(light_, background_event_.get(), kBackgroundEvent);
   add(deep_, light_.get(), kOther);
   add(deep_, transport_fd, kOther);
 }
@@ -83,11 +83,11 @@ class Doorbell::Pass {
 };
 
 void Doorbell::ring() noexcept {
-  if (const Pass pass(*this); pass.is_valid()) axon::ring(bell_);
+  if (const Pass pass(*this); pass.is_valid()) axon::ring(background_event_);
 }
 
 void Doorbell::ring_waiter() noexcept {
-  if (const Pass pass(*this); pass.is_valid()) axon::ring(waiters_bell_);
+  if (const Pass pass(*this); pass.is_valid()) axon::ring(waiter_event_);
 }
 
 void Doorbell::close() noexcept {
@@ -97,7 +97,7 @@ void Doorbell::close() noexcept {
   const std::lock_guard lock(mutex_);
   watched_.clear();
   polled_.clear();
-  for (FileDescriptor* each : {&bell_, &waiters_bell_, &light_, &deep_}) *each = FileDescriptor();
+  for (FileDescriptor* each : {&background_event_, &waiter_event_, &light_, &deep_}) *each = FileDescriptor();
 }
 
 Status Doorbell::watch(int32_t pid, PeerId peer) {
@@ -163,8 +163,8 @@ std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds a
   size_t num_ended = 0;
   for (int i = 0; i < num_events; ++i) {
     const uint64_t mark = events[i].data.u64;
-    if (mark == kBell) {
-      silence(bell_);
+    if (mark == kBackgroundEvent) {
+      silence(background_event_);
     } else {
       ended_[num_ended++] = static_cast<PeerId>(mark >> 32);
       forget(static_cast<int>(mark & UINT32_MAX));
@@ -179,9 +179,9 @@ bool Doorbell::block_on_events(std::chrono::microseconds at_most) noexcept {
   if (!pass.is_valid()) return false;
   const timespec timeout = timespec_of(at_most);
   std::array<pollfd, 2> set{{{.fd = transport_fd_, .events = POLLIN, .revents = 0},
-                             {.fd = waiters_bell_.get(), .events = POLLIN, .revents = 0}}};
+                             {.fd = waiter_event_.get(), .events = POLLIN, .revents = 0}}};
   if (ppoll(set.data(), set.size(), &timeout, nullptr) <= 0) return false;
-  if (set[1].revents != 0) silence(waiters_bell_);
+  if (set[1].revents != 0) silence(waiter_event_);
   return set[0].revents != 0;
 }
 

@@ -1,8 +1,8 @@
 // What threads sleep on that drive the engine.
 //
-//   background thread   a bell that any thread can ring, the processes of the peers on this host, and, in deep sleep
+//   background thread   an event that any thread can ring, the processes of the peers on this host, and, in deep sleep
 //                       only, the transport's event descriptor
-//   a waiter            the transport's event descriptor, and a bell of its own: while one blocks, the background
+//   a waiter            the transport's event descriptor, and an event of its own: while one blocks, the background
 //                       thread does not
 //
 // The kernel makes a process's descriptor readable the moment the process ends, whatever the transport believes: over
@@ -67,9 +67,9 @@ class Doorbell {
   const int transport_fd_;
   std::atomic<bool> is_closed_{false};
   std::atomic<int> num_inside_{0};  // threads that may use the descriptors
-  FileDescriptor bell_;
-  FileDescriptor waiters_bell_;
-  FileDescriptor light_;  // bell and processes
+  FileDescriptor background_event_;
+  FileDescriptor waiter_event_;
+  FileDescriptor light_;  // background_event_ and processes
   FileDescriptor deep_;   // light_ and the transport
   std::mutex mutex_;
   std::vector<FileDescriptor> watched_;  // guarded by mutex_; processes that have not ended

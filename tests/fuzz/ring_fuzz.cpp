@@ -178,7 +178,8 @@ class Descriptors {
 // dropped.
 class Offers final : Receiver {
  public:
-  Offers(Input& input, Descriptors& descriptors, Bell& bell) : input_(input), descriptors_(descriptors), bell_(bell) {
+  Offers(Input& input, Descriptors& descriptors, RingDoorbell& doorbell)
+      : input_(input), descriptors_(descriptors), doorbell_(doorbell) {
     for (uint8_t ring = 0; ring < Descriptors::kNumRings; ++ring) descriptors_.ring(ring).clear();
     transport_.set_receiver(*this);
   }
@@ -207,10 +208,11 @@ class Offers final : Receiver {
   }
 
  private:
-  // All are at one bell: whose key it has can be called back.
+  // All are at one doorbell: whose key it has can be called back.
   RingAddress take_address() {
     const auto chosen = input_.take<uint8_t>();
-    RingAddress address{.key = chosen % 8u, .identity = 0, .pid = getpid(), .page = bell_.page(), .pipe = bell_.pipe()};
+    RingAddress address{
+        .key = chosen % 8u, .identity = 0, .pid = getpid(), .page = doorbell_.page(), .pipe = doorbell_.pipe()};
     if (chosen % 8 == 7) address = own_;
     if (chosen & 8) address.pid = input_.take<int32_t>() | 1 << 22;  // other processes may not be looked into here
     if (chosen & 16) address.page = descriptors_.take(input_);
@@ -252,7 +254,7 @@ class Offers final : Receiver {
                         .descriptor = descriptors_.take(input_)};
     if (chosen & 16) descriptors_.name_rings(call.caller.key, own_.key);
     if (chosen & 4) {
-      pull_.call(call);
+      wake_up_pipe_.call(call);
     } else {
       const size_t num_bytes = input_.take<uint8_t>() % (sizeof call + 1);
       [[maybe_unused]] const ssize_t written = write(pipe_.get(), &call, num_bytes);
@@ -282,14 +284,14 @@ class Offers final : Receiver {
 
   Input& input_;
   Descriptors& descriptors_;
-  Bell& bell_;
+  RingDoorbell& doorbell_;
   std::array<std::byte, 512> into_{};
   Completion fetched_ = unattended;
   RingTransport transport_{std::make_unique<FuzzTransport>(), RingUse::kAlways};
   std::vector<bool> is_dropped_;  // by peer
   RingAddress own_ = std::bit_cast<RingAddress>(
       *reinterpret_cast<const std::array<std::byte, sizeof(RingAddress)>*>(transport_.address().data()));
-  BellPull pull_ = BellPull::open(own_).value();
+  WakeUpPipe wake_up_pipe_ = WakeUpPipe::open(own_).value();
   FileDescriptor pipe_ = open_pipe();
 };
 
@@ -312,8 +314,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   if (input.take<uint8_t>() % 4 != 0) {
     act(Reading(input, descriptors.ring(0)));
   } else {
-    static Bell bell = Bell::make(3).value();
-    act(Offers(input, descriptors, bell));
+    static RingDoorbell doorbell = RingDoorbell::make(3).value();
+    act(Offers(input, descriptors, doorbell));
   }
   return 0;
 }

@@ -170,7 +170,7 @@ void full_ring_turns_away() {
   model::check(written.size() >= 2 && world.came() == written, "what was taken comes");
 }
 
-// As RingTransport sleeps, which a bell wakes.
+// As RingTransport sleeps, which a doorbell wakes.
 template <uint32_t kNumMessages>
 void reader_sleeps() {
   World world;

@@ -18,8 +18,8 @@ static Status failed(const std::string& call) {
 }
 
 // The pipe has its owner for a writer, too: it is never at its end.
-Result<Bell> Bell::make(uint64_t key) {
-  Result<SharedPages> page = SharedPages::make(sizeof(BellPage));
+Result<RingDoorbell> RingDoorbell::make(uint64_t key) {
+  Result<SharedPages> page = SharedPages::make(sizeof(DoorbellPage));
   if (!page.ok()) return std::move(page.status());
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return failed("pipe2");
@@ -28,12 +28,12 @@ Result<Bell> Bell::make(uint64_t key) {
   const std::string path = "/proc/self/fd/" + std::to_string(read_end.get());
   FileDescriptor pipe(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!pipe.valid()) return failed("open of " + path);
-  Bell bell(key, std::move(page).value(), std::move(pipe));
-  bell.shared().key = key;
-  return bell;
+  RingDoorbell doorbell(key, std::move(page).value(), std::move(pipe));
+  doorbell.shared().key = key;
+  return doorbell;
 }
 
-bool Bell::read_more() noexcept {
+bool RingDoorbell::read_more() noexcept {
   std::memmove(bytes_.data(), bytes_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
   const ssize_t num_read = read(pipe_.get(), bytes_.data() + end_, bytes_.size() - end_);
@@ -42,7 +42,7 @@ bool Bell::read_more() noexcept {
   return true;
 }
 
-bool Bell::next(RingCall& call, bool& finds_foreign) noexcept {
+bool RingDoorbell::next(RingCall& call, bool& finds_foreign) noexcept {
   const uint32_t num_calls = shared().num_calls.load(std::memory_order_acquire);
   for (;;) {
     for (; end_ - begin_ >= sizeof call; ++begin_) {
@@ -62,42 +62,42 @@ bool Bell::next(RingCall& call, bool& finds_foreign) noexcept {
   }
 }
 
-void Bell::wake() noexcept {
+void RingDoorbell::wake() noexcept {
   const RingCall wake{.key = key_, .caller = {}};
   [[maybe_unused]] const ssize_t written = write(pipe_.get(), &wake, sizeof wake);  // full: it is readable
 }
 
-void Bell::refuse(uint64_t number) noexcept {
-  BellPage& page = shared();
+void RingDoorbell::refuse(uint64_t number) noexcept {
+  DoorbellPage& page = shared();
   const uint32_t num_refusals = page.num_refusals.load(std::memory_order_relaxed) + 1;
-  page.refusals[num_refusals % BellPage::kNumRefusals].store(number, std::memory_order_relaxed);
+  page.refusals[num_refusals % DoorbellPage::kNumRefusals].store(number, std::memory_order_relaxed);
   page.num_refusals.store(num_refusals, std::memory_order_release);
 }
 
 // For reading, too: to write into a pipe that nobody reads any more would be a signal that ends the process.
-Result<BellPull> BellPull::open(const RingAddress& address) {
-  Result<SharedPages> page = SharedPages::open(address.pid, address.page, sizeof(BellPage));
+Result<WakeUpPipe> WakeUpPipe::open(const RingAddress& address) {
+  Result<SharedPages> page = SharedPages::open(address.pid, address.page, sizeof(DoorbellPage));
   if (!page.ok()) return std::move(page.status());
   const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.pipe);
   FileDescriptor pipe(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!pipe.valid()) return failed("open of " + path);
   struct stat found{};
-  BellPull pull(std::move(page).value(), std::move(pipe));
-  if (fstat(pull.pipe_.get(), &found) != 0 || !S_ISFIFO(found.st_mode) || pull.shared().key != address.key) {
+  WakeUpPipe wake_up(std::move(page).value(), std::move(pipe));
+  if (fstat(wake_up.pipe_.get(), &found) != 0 || !S_ISFIFO(found.st_mode) || wake_up.shared().key != address.key) {
     return Status(ErrorCode::kPeerLost, "process " + std::to_string(address.pid) + " is another one than was met");
   }
-  pull.num_refusals_seen_ = pull.shared().num_refusals.load(std::memory_order_acquire);
-  return pull;
+  wake_up.num_refusals_seen_ = wake_up.shared().num_refusals.load(std::memory_order_acquire);
+  return wake_up;
 }
 
-bool BellPull::call(const RingCall& call) noexcept {
+bool WakeUpPipe::call(const RingCall& call) noexcept {
   const ssize_t num_written = write(pipe_.get(), &call, sizeof call);
   if (call.kind != RingCall::Kind::kWake) shared().num_calls.fetch_add(1, std::memory_order_release);
   return num_written == static_cast<ssize_t>(sizeof call);
 }
 
-BellPull::Refused BellPull::has_refused(uint64_t number) noexcept {
-  BellPage& page = shared();
+WakeUpPipe::Refused WakeUpPipe::has_refused(uint64_t number) noexcept {
+  DoorbellPage& page = shared();
   const uint32_t num_refusals = page.num_refusals.load(std::memory_order_acquire);
   const uint32_t num_new = num_refusals - std::exchange(num_refusals_seen_, num_refusals);
   if (num_new == 0) return Refused::kNo;
@@ -106,7 +106,7 @@ BellPull::Refused BellPull::has_refused(uint64_t number) noexcept {
     if (which == number) return Refused::kYes;
     if (which == (number | RingCall::kForWant)) return Refused::kForWant;
   }
-  return num_new < BellPage::kNumRefusals ? Refused::kNo : Refused::kMaybe;
+  return num_new < DoorbellPage::kNumRefusals ? Refused::kNo : Refused::kMaybe;
 }
 
 }  // namespace axon

@@ -1,7 +1,7 @@
 // How a process calls another one of its host: a pipe that its owner reads, and a page that says whether to look there.
 //
-//   Result<Bell> mine = Bell::make(key);                       // who knows the key may call
-//   Result<BellPull> theirs = BellPull::open(address);         // of theirs, by way of their process's descriptors
+//   Result<RingDoorbell> mine = RingDoorbell::make(key);           // who knows the key may call
+//   Result<WakeUpPipe> theirs = WakeUpPipe::open(address);         // of theirs, by way of their process's descriptors
 //   theirs.value().call({.key = address.key, …});              // never waits
 //
 // A call is written whole or not at all, whoever is killed meanwhile. Others who may look into the process can write
@@ -46,7 +46,7 @@ struct RingCall {
 };
 static_assert(sizeof(RingCall) == 56);
 
-struct BellPage {
+struct DoorbellPage {
   static constexpr uint32_t kNumRefusals = 64;
 
   uint64_t key;
@@ -56,9 +56,9 @@ struct BellPage {
   std::array<std::atomic<uint64_t>, kNumRefusals> refusals;  // the numbers of their calls
 };
 
-class Bell {
+class RingDoorbell {
  public:
-  static Result<Bell> make(uint64_t key);
+  static Result<RingDoorbell> make(uint64_t key);
 
   int page() const noexcept { return page_.descriptor(); }
   int pipe() const noexcept { return pipe_.get(); }
@@ -72,9 +72,9 @@ class Bell {
   void close() noexcept { shared().is_closed.store(1, std::memory_order_release); }
 
  private:
-  Bell(uint64_t key, SharedPages page, FileDescriptor pipe) noexcept
+  RingDoorbell(uint64_t key, SharedPages page, FileDescriptor pipe) noexcept
       : key_(key), page_(std::move(page)), pipe_(std::move(pipe)) {}
-  BellPage& shared() const noexcept { return *reinterpret_cast<BellPage*>(page_.data()); }
+  DoorbellPage& shared() const noexcept { return *reinterpret_cast<DoorbellPage*>(page_.data()); }
   bool read_more() noexcept;
 
   uint64_t key_;
@@ -86,10 +86,10 @@ class Bell {
   size_t end_ = 0;
 };
 
-class BellPull {
+class WakeUpPipe {
  public:
   // Fails where this process may not look into that one, or it is another one by now.
-  static Result<BellPull> open(const RingAddress& address);
+  static Result<WakeUpPipe> open(const RingAddress& address);
 
   // False: so much lies there unread that there is no room. Who sleeps is woken then, too.
   bool call(const RingCall& call) noexcept;
@@ -99,8 +99,8 @@ class BellPull {
   bool is_closed() const noexcept { return shared().is_closed.load(std::memory_order_acquire) != 0; }
 
  private:
-  BellPull(SharedPages page, FileDescriptor pipe) noexcept : page_(std::move(page)), pipe_(std::move(pipe)) {}
-  BellPage& shared() const noexcept { return *reinterpret_cast<BellPage*>(page_.data()); }
+  WakeUpPipe(SharedPages page, FileDescriptor pipe) noexcept : page_(std::move(page)), pipe_(std::move(pipe)) {}
+  DoorbellPage& shared() const noexcept { return *reinterpret_cast<DoorbellPage*>(page_.data()); }
 
   SharedPages page_;
   FileDescriptor pipe_;

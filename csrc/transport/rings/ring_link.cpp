@@ -83,7 +83,7 @@ bool RingLink::write(RingHead::Kind kind, const MessageHeader& header, ConstBuff
     case RingWriter::Outcome::kFull:
       return false;
     case RingWriter::Outcome::kWrittenToSleeper:
-      bell_->call({.key = address_.key, .caller = shared_.own});
+      wake_up_pipe_->call({.key = address_.key, .caller = shared_.own});
       break;
     case RingWriter::Outcome::kWritten:
       break;
@@ -249,7 +249,7 @@ unsigned RingLink::push_piece() noexcept {
 // ---- Receiving
 
 Status RingLink::open(int descriptor) noexcept {
-  AXON_TRY(open_bell());
+  AXON_TRY(open_wake_up_pipe());
   Result<RingReader> opened = RingReader::open(address_.pid, descriptor, address_.key, shared_.own.key);
   if (!opened.ok()) return std::move(opened.status());
   reader_.emplace(std::move(opened).value());
@@ -385,7 +385,7 @@ bool RingLink::reads_memory() noexcept {
 // ---- Both
 
 unsigned RingLink::advance_all() noexcept {
-  if (state_ == State::kNew) connect();  // the bell was full
+  if (state_ == State::kNew) connect();  // the pipe was full
   if (state_ == State::kCalled) look_for_answer();
   look_for_fault();
   unsigned num_moved = state_ == State::kOpen ? write_waiting() : 0;
@@ -395,7 +395,8 @@ unsigned RingLink::advance_all() noexcept {
 
 // What waits, waits for nobody.
 void RingLink::look_for_fault() noexcept {
-  if (fault_ == nullptr && bell_ && bell_->is_closed() && !has_message()) fault_ = "it takes no messages any more";
+  if (fault_ == nullptr && wake_up_pipe_ && wake_up_pipe_->is_closed() && !has_message())
+    fault_ = "it takes no messages any more";
 }
 
 void RingLink::find_harm(const char* what) noexcept {
@@ -410,7 +411,7 @@ bool RingLink::is_gone() const noexcept {
 
 void RingLink::lose() noexcept {
   state_ = State::kLost;
-  bell_.reset();
+  wake_up_pipe_.reset();
   writer_.reset();
   reader_.reset();
   while (Waiting* waiting = queue_.front()) {

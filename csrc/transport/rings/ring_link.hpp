@@ -110,7 +110,7 @@ class RingLink {
   struct Kept;
 
   unsigned advance_all() noexcept;
-  Status open_bell() noexcept;
+  Status open_wake_up_pipe() noexcept;
   Status make_ring() noexcept;
   void look_for_answer() noexcept;
   void look_for_fault() noexcept;
@@ -144,7 +144,7 @@ class RingLink {
   uint64_t call_ = 0;                      // the number of the latest
   sync::Clock::time_point short_since_{};  // of descriptors, here or there; the epoch: not
   sync::Clock::time_point next_try_{};
-  std::optional<BellPull> bell_;
+  std::optional<WakeUpPipe> wake_up_pipe_;
   std::optional<RingWriter> writer_;
   std::optional<RingReader> reader_;
   IntrusiveList<Waiting> queue_;  // to be written, in order: by driving

@@ -23,7 +23,7 @@ void RingLink::connect() noexcept {
   if (reads()) return;
   state_ = State::kNetwork;
   const std::string text = "messages to process " + std::to_string(address_.pid) + " take no ring: " + made.message();
-  bell_ ? log::warn(text) : log::info(text);  // for want of memory; or since they may not look into each other
+  wake_up_pipe_ ? log::warn(text) : log::info(text);  // for want of memory; or since they may not look into each other
 }
 
 void RingLink::await_descriptors(const char* whose) noexcept {
@@ -34,16 +34,16 @@ void RingLink::await_descriptors(const char* whose) noexcept {
   if (now - short_since_ > kLongestShortage && fault_ == nullptr) fault_ = whose;
 }
 
-Status RingLink::open_bell() noexcept {
-  if (bell_) return Status();
-  Result<BellPull> opened = BellPull::open(address_);
+Status RingLink::open_wake_up_pipe() noexcept {
+  if (wake_up_pipe_) return Status();
+  Result<WakeUpPipe> opened = WakeUpPipe::open(address_);
   if (!opened.ok()) return std::move(opened.status());
-  bell_.emplace(std::move(opened).value());
+  wake_up_pipe_.emplace(std::move(opened).value());
   return Status();
 }
 
 Status RingLink::make_ring() noexcept {
-  AXON_TRY(open_bell());
+  AXON_TRY(open_wake_up_pipe());
   if (writer_) return Status();
   Result<RingWriter> made = RingWriter::make(shared_.own.key, address_.key);
   if (!made.ok()) return std::move(made.status());
@@ -51,14 +51,14 @@ Status RingLink::make_ring() noexcept {
   return Status();
 }
 
-// Where the bell is full it is rung again.
+// Where the pipe is full it is written to again.
 void RingLink::offer_ring() noexcept {
   call_ = random_number() & ~RingCall::kForWant;
-  const bool is_heard = bell_->call({.key = address_.key,
-                                     .caller = shared_.own,
-                                     .number = call_,
-                                     .kind = RingCall::Kind::kRing,
-                                     .descriptor = writer_->descriptor()});
+  const bool is_heard = wake_up_pipe_->call({.key = address_.key,
+                                             .caller = shared_.own,
+                                             .number = call_,
+                                             .kind = RingCall::Kind::kRing,
+                                             .descriptor = writer_->descriptor()});
   state_ = is_heard ? State::kCalled : State::kNew;
 }
 
@@ -69,18 +69,18 @@ void RingLink::look_for_answer() noexcept {
     if (refuses_ring_) fault_ = "it reads what this process writes, which cannot read what it writes";
     return;
   }
-  switch (bell_->has_refused(call_)) {
-    case BellPull::Refused::kNo:
+  switch (wake_up_pipe_->has_refused(call_)) {
+    case WakeUpPipe::Refused::kNo:
       break;
-    case BellPull::Refused::kYes:
+    case WakeUpPipe::Refused::kYes:
       state_ = State::kNetwork;
       writer_.reset();
       if (reads()) fault_ = "it writes to this process, but cannot read what this one writes";
       break;
-    case BellPull::Refused::kForWant:
+    case WakeUpPipe::Refused::kForWant:
       await_descriptors("it has had no file descriptor left for what this process sends (ulimit -n raises the limit)");
       break;
-    case BellPull::Refused::kMaybe:
+    case WakeUpPipe::Refused::kMaybe:
       offer_ring();
       break;
   }

@@ -25,7 +25,7 @@ std::unique_ptr<Transport> with_rings(std::unique_ptr<Transport> network, RingUs
 
 RingTransport::RingTransport(std::unique_ptr<Transport> network, RingUse use) : network_(std::move(network)) {
   shared_.reads_processes = use == RingUse::kAlways;
-  Status opened = use == RingUse::kNever ? Status() : open_bell();
+  Status opened = use == RingUse::kNever ? Status() : open_doorbell();
   if (!opened.ok()) log::warn("messages between processes of this host take the network: " + opened.message());
   const auto below = network_->address();
   const auto end = std::as_bytes(std::span(&shared_.own, 1));
@@ -37,15 +37,15 @@ RingTransport::RingTransport(std::unique_ptr<Transport> network, RingUse use) : 
 // Others may be reading this process's memory, whose content means nothing any more: they find another key.
 RingTransport::~RingTransport() {
   std::atomic_ref(shared_.own.key).store(0, std::memory_order_release);
-  if (bell_) bell_->close();
+  if (doorbell_) doorbell_->close();
 }
 
-Status RingTransport::open_bell() {
+Status RingTransport::open_doorbell() {
   const uint64_t key = random_number();
-  Result<Bell> bell = Bell::make(key);
-  if (!bell.ok()) return std::move(bell.status());
+  Result<RingDoorbell> doorbell = RingDoorbell::make(key);
+  if (!doorbell.ok()) return std::move(doorbell.status());
   FileDescriptor events(epoll_create1(EPOLL_CLOEXEC));
-  for (const int descriptor : {bell.value().pipe(), network_->event_fd()}) {
+  for (const int descriptor : {doorbell.value().pipe(), network_->event_fd()}) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
     if (epoll_ctl(events.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
       return out_of("epoll_ctl", errno);
@@ -55,9 +55,9 @@ Status RingTransport::open_bell() {
   shared_.own = {.key = key,
                  .identity = reinterpret_cast<uint64_t>(&shared_.own.key),
                  .pid = getpid(),
-                 .page = bell.value().page(),
-                 .pipe = bell.value().pipe()};
-  bell_.emplace(std::move(bell).value());
+                 .page = doorbell.value().page(),
+                 .pipe = doorbell.value().pipe()};
+  doorbell_.emplace(std::move(doorbell).value());
   return Status();
 }
 
@@ -78,7 +78,7 @@ Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool 
   if (!added.ok()) return added;
   peers_.resize(std::max<size_t>(peers_.size(), added.value() + 1));
   peers_[added.value()].is_of_host = same_host;
-  if (!bell_ || end.key == 0 || end.key == shared_.own.key) return added;
+  if (!doorbell_ || end.key == 0 || end.key == shared_.own.key) return added;
   Peer& peer = peers_[added.value()];
   peer.address = end;
   // A process whose ring is read here is on this host, though only that one may have been able to prove it.
@@ -175,20 +175,20 @@ unsigned RingTransport::read_rings() noexcept {
 }
 
 unsigned RingTransport::progress() noexcept {
-  if (!bell_) return network_->progress();
+  if (!doorbell_) return network_->progress();
   if (is_to_tidy_) [[unlikely]]
     tidy();
   unsigned num_moved = 0;
-  if (bell_->has_calls()) [[unlikely]] {
+  if (doorbell_->has_calls()) [[unlikely]] {
     num_moved = answer_calls();
-    bell_->wake();  // whoever armed it may not have slept yet
+    doorbell_->wake();  // whoever armed it may not have slept yet
   }
   num_moved += read_rings();
   return num_moved + network_->progress();
 }
 
 bool RingTransport::arm() noexcept {
-  if (!bell_) return network_->arm();
+  if (!doorbell_) return network_->arm();
   for (RingLink* link : live_) link->fall_asleep();
   if (answer_calls() != 0) return false;
   const auto is_awake = [](const RingLink* link) { return link->has_message() || link->has_work(); };
@@ -230,7 +230,7 @@ unsigned RingTransport::answer_calls() noexcept {
   unsigned num_answered = 0;
   RingCall call;
   bool finds_foreign = false;
-  while (num_answered < kMostCalls && bell_->next(call, finds_foreign)) {
+  while (num_answered < kMostCalls && doorbell_->next(call, finds_foreign)) {
     ++num_answered;
     if (call.kind == RingCall::Kind::kRing) on_offer(call);
   }
@@ -255,7 +255,7 @@ void RingTransport::on_offer(const RingCall& call) noexcept {
     return;
   }
   const bool is_for_want = read.code() == ErrorCode::kResourceExhausted;  // it may ask again
-  bell_->refuse(is_for_want ? call.number | RingCall::kForWant : call.number);
+  doorbell_->refuse(is_for_want ? call.number | RingCall::kForWant : call.number);
   if (is_known) {
     if (!is_for_want) link->refuse_ring();
   } else if (link != nullptr) {

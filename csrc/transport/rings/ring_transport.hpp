@@ -1,12 +1,12 @@
 // Processes of one host write their messages into rings in memory that they share; all else goes through the transport
 // below.
 //
-// The first message to a process of this host makes a ring for all of them, and calls the process by its bell. Messages
-// wait until it reads there, and whenever the ring is full; they come in order. Long payloads wait at their sender,
-// whose memory their receiver reads, or else asks for them by pieces. Where a process may not look into another one, or
-// has as many rings as it may, the network takes all between these two.
+// The first message to a process of this host makes a ring for all of them, and calls the process by its doorbell.
+// Messages wait until it reads there, and whenever the ring is full; they come in order. Long payloads wait at their
+// sender, whose memory their receiver reads, or else asks for them by pieces. Where a process may not look into another
+// one, or has as many rings as it may, the network takes all between these two.
 //
-// Whoever is killed, at any instruction, holds nobody up: each ring and each bell's call has one writer.
+// Whoever is killed, at any instruction, holds nobody up: each ring and each doorbell's call has one writer.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class RingTransport final : public Transport, private Receiver {
  public:
   // Each look at what has come looks into all rings.
   static constexpr size_t kMostLinks = 64;
-  // The peer's bell, and the ring until it is read.
+  // The peer's doorbell, and the ring until it is read.
   static constexpr size_t kDescriptorsOfALink = 2;
 
   RingTransport(std::unique_ptr<Transport> network, RingUse use);
@@ -72,7 +72,7 @@ class RingTransport final : public Transport, private Receiver {
   void on_peer_lost(PeerId peer, Status reason) noexcept override;
   void on_refused(const char* what) noexcept override { shared_.receiver->on_refused(what); }
 
-  Status open_bell();
+  Status open_doorbell();
   // Connected, if messages go by it.
   RingLink* link_to(const Peer& peer) noexcept;
   RingLink* find_link(const RingAddress& address) noexcept;
@@ -87,8 +87,8 @@ class RingTransport final : public Transport, private Receiver {
 
   RingLink::Shared shared_;
   std::unique_ptr<Transport> network_;
-  std::optional<Bell> bell_;  // none: nothing goes by rings
-  FileDescriptor events_;     // the bell's and the network's
+  std::optional<RingDoorbell> doorbell_;  // none: nothing goes by rings
+  FileDescriptor events_;                 // the doorbell's and the network's
   std::vector<std::byte> address_;
   std::vector<Peer> peers_;      // by PeerId, which is the network's
   std::deque<RingLink> links_;   // of whoever was met or has called

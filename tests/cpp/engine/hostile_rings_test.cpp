@@ -46,12 +46,12 @@ struct SharedRing {
 // A process that reaches an engine, and has read its address: as much as a rank of its group knows.
 class Process final : public Receiver {
  public:
-  static constexpr uint64_t kKey = 0x5EED;  // of its bell
+  static constexpr uint64_t kKey = 0x5EED;  // of its doorbell
 
   explicit Process(LoopbackFabric& fabric) : transport_(fabric.make_transport()) { transport_->set_receiver(*this); }
 
   RingAddress ring_address(uint64_t key = kKey) const {
-    return {.key = key, .identity = 0, .pid = getpid(), .page = bell_.page(), .pipe = bell_.pipe()};
+    return {.key = key, .identity = 0, .pid = getpid(), .page = doorbell_.page(), .pipe = doorbell_.pipe()};
   }
   PeerAddress address() const {
     PeerAddress peer_address{.key = 77, .process = {kKey, kKey}, .host = 1, .pid = getpid(), .transport_address = {}};
@@ -65,7 +65,7 @@ class Process final : public Receiver {
   void call(const PeerAddress& peer_address, RingCall::Kind kind, int descriptor = -1, uint64_t key_difference = 0,
             uint64_t own_key = kKey) {
     const RingAddress called = address_in(peer_address);
-    const bool is_taken = BellPull::open(called).value().call(
+    const bool is_taken = WakeUpPipe::open(called).value().call(
         {.key = called.key + key_difference, .caller = ring_address(own_key), .kind = kind, .descriptor = descriptor});
     EXPECT_TRUE(is_taken || kind == RingCall::Kind::kWake);  // who sleeps is woken by those before it
   }
@@ -90,7 +90,7 @@ class Process final : public Receiver {
   void on_peer_lost(PeerId, Status) noexcept override {}
 
   std::unique_ptr<Transport> transport_;
-  Bell bell_ = Bell::make(kKey).value();
+  RingDoorbell doorbell_ = RingDoorbell::make(kKey).value();
 };
 
 // Views of all rings that this process has mapped, each once.

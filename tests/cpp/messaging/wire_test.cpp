@@ -84,11 +84,11 @@ TEST(Wire, call_bytes) {
   const std::array<uint32_t, 14> golden{0x04030201, 0x08070605, 2, 0, 3, 0, 4, 5, 6, 0, 7, 0, 1, 8};
   static_assert(sizeof golden == sizeof call);
   EXPECT_EQ(std::memcmp(&call, golden.data(), sizeof golden), 0);
-  EXPECT_EQ(offsetof(BellPage, num_calls), 8U);
-  EXPECT_EQ(offsetof(BellPage, num_refusals), 12U);
-  EXPECT_EQ(offsetof(BellPage, is_closed), 16U);
-  EXPECT_EQ(offsetof(BellPage, refusals), 24U);
-  EXPECT_EQ(sizeof(BellPage), 24U + 64 * 8);
+  EXPECT_EQ(offsetof(DoorbellPage, num_calls), 8U);
+  EXPECT_EQ(offsetof(DoorbellPage, num_refusals), 12U);
+  EXPECT_EQ(offsetof(DoorbellPage, is_closed), 16U);
+  EXPECT_EQ(offsetof(DoorbellPage, refusals), 24U);
+  EXPECT_EQ(sizeof(DoorbellPage), 24U + 64 * 8);
 }
 
 TEST(Wire, names_of_values_out_of_range_are_safe) {

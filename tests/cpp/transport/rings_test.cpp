@@ -41,8 +41,8 @@ class RingTransports : public testing::TestWithParam<RingUse> {
     std::memcpy(&end, node.transport().address().last(sizeof end).data(), sizeof end);
     return end;
   }
-  static RingAddress address_at(const Bell& bell, uint64_t key) {
-    return {.key = key, .identity = 0, .pid = getpid(), .page = bell.page(), .pipe = bell.pipe()};
+  static RingAddress address_at(const RingDoorbell& doorbell, uint64_t key) {
+    return {.key = key, .identity = 0, .pid = getpid(), .page = doorbell.page(), .pipe = doorbell.pipe()};
   }
   // To the second one, as by the process of this key.
   bool offer(uint64_t key, int descriptor, uint64_t number = 0) {
@@ -50,11 +50,11 @@ class RingTransports : public testing::TestWithParam<RingUse> {
     return offer(address_of(second), caller, descriptor, number);
   }
   static bool offer(const RingAddress& called, const RingAddress& caller, int descriptor, uint64_t number = 0) {
-    return BellPull::open(called).value().call({.key = called.key,
-                                                .caller = caller,
-                                                .number = number,
-                                                .kind = RingCall::Kind::kRing,
-                                                .descriptor = descriptor});
+    return WakeUpPipe::open(called).value().call({.key = called.key,
+                                                  .caller = caller,
+                                                  .number = number,
+                                                  .kind = RingCall::Kind::kRing,
+                                                  .descriptor = descriptor});
   }
   RingWriter ring_to_second(uint64_t key) { return RingWriter::make(key, address_of(second).key).value(); }
   void offer_broken(uint64_t key) {
@@ -71,7 +71,7 @@ class RingTransports : public testing::TestWithParam<RingUse> {
   Node second{with_rings(below->make_transport(), GetParam())};
   PeerId to_second = first.meet(second, true);
   PeerId to_first = second.meet(first, true);
-  Bell stranger = Bell::make(5).value();
+  RingDoorbell stranger = RingDoorbell::make(5).value();
 };
 
 INSTANTIATE_TEST_SUITE_P(Uses, RingTransports, testing::Values(RingUse::kAlways, RingUse::kCopies),
@@ -174,30 +174,30 @@ TEST_P(RingTransports, refuse_offers_that_are_not_theirs) {
   RingWriter to_another = RingWriter::make(5, address_of(first).key).value();
   RingWriter of_another = ring_to_second(address_of(first).key);
   const SharedPages shorter = SharedPages::make(4096).value();
-  BellPull pull = BellPull::open(address_of(second)).value();
+  WakeUpPipe wake_up_pipe = WakeUpPipe::open(address_of(second)).value();
   EXPECT_TRUE(offer(0, ring.descriptor()));
   EXPECT_TRUE(offer(address_of(second).key, ring.descriptor()));
   EXPECT_TRUE(offer(5, shorter.descriptor()));
   EXPECT_TRUE(offer(5, to_another.descriptor()));
   EXPECT_TRUE(offer(5, of_another.descriptor(), 9));
   ASSERT_TRUE(run([&] { return second.num_refused == 5; }));
-  EXPECT_EQ(pull.has_refused(9), BellPull::Refused::kYes);
+  EXPECT_EQ(wake_up_pipe.has_refused(9), WakeUpPipe::Refused::kYes);
   EXPECT_TRUE(offer(5, 1 << 20, 10));  // as of who has ended meanwhile
-  ASSERT_TRUE(run([&] { return pull.has_refused(10) == BellPull::Refused::kYes; }));
+  ASSERT_TRUE(run([&] { return wake_up_pipe.has_refused(10) == WakeUpPipe::Refused::kYes; }));
   EXPECT_EQ(second.num_refused, 5U);
   EXPECT_FALSE(ring.is_read() || to_another.is_read() || of_another.is_read());
   for (int time = 0; time < 3; ++time) EXPECT_TRUE(offer(5, ring.descriptor()));
   ASSERT_TRUE(run([&] { return ring.is_read() && second.num_refused == 7; })) << "once, however often it is offered";
-  EXPECT_EQ(num_mapped(), num_before + 7);  // ours, those of others, the shorter one, the pull; theirs: one and a pull
+  EXPECT_EQ(num_mapped(), num_before + 7);  // ours, those of others, the shorter one, the pipe; theirs: one and a pipe
 }
 
 TEST_P(RingTransports, take_the_network_to_who_refuses) {
-  std::deque<Bell> bells;
+  std::deque<RingDoorbell> doorbells;
   std::vector<RingWriter> rings;
   for (uint64_t key = 100; key < 100 + RingTransport::kMostLinks - 1; ++key) {  // and the first one
-    Bell& bell = bells.emplace_back(Bell::make(key).value());
+    RingDoorbell& doorbell = doorbells.emplace_back(RingDoorbell::make(key).value());
     RingWriter& ring = rings.emplace_back(ring_to_second(key));
-    ASSERT_TRUE(offer(address_of(second), address_at(bell, key), ring.descriptor()));
+    ASSERT_TRUE(offer(address_of(second), address_at(doorbell, key), ring.descriptor()));
     ASSERT_TRUE(run([&] { return ring.is_read(); }));
   }
   Node third{with_rings(below->make_transport(), GetParam())};
@@ -242,7 +242,7 @@ TEST_P(RingTransports, lose_a_peer_whose_ring_makes_no_sense) {
 TEST_P(RingTransports, let_go_of_a_ring_that_makes_no_sense_of_who_has_not_been_met) {
   const size_t num_before = num_mapped();
   offer_broken(5);
-  EXPECT_TRUE(run([&] { return num_mapped() <= num_before + 1; }));  // its bell stays
+  EXPECT_TRUE(run([&] { return num_mapped() <= num_before + 1; }));  // its doorbell stays
   EXPECT_TRUE(second.lost.empty());
   EXPECT_EQ(second.num_refused, 1U);
 }
@@ -253,10 +253,10 @@ TEST_P(RingTransports, believe_no_answer_to_what_was_not_offered) {
   for (const Kind kind : {Kind::kFetched, Kind::kRefused, Kind::kPull, Kind::kPiece, Kind::kOffer}) {
     SCOPED_TRACE(static_cast<int>(kind));
     Node third{with_rings(below->make_transport(), GetParam())};
-    Bell bell = Bell::make(77).value();
+    RingDoorbell doorbell = RingDoorbell::make(77).value();
     const RingAddress called = address_of(third);
     RingWriter ring = RingWriter::make(77, called.key).value();
-    ASSERT_TRUE(offer(called, address_at(bell, 77), ring.descriptor()));
+    ASSERT_TRUE(offer(called, address_at(doorbell, 77), ring.descriptor()));
     ASSERT_TRUE(drive({&third}, [&] { return ring.is_read(); }));
     MessageHeader header;
     header.key = uint64_t{1} << 32;
@@ -288,7 +288,7 @@ TEST_P(RingTransports, let_go_of_the_memory_of_who_is_dropped) {
   first.transport().drop_peer(to_second);
   second.transport().drop_peer(to_first);
   EXPECT_TRUE(
-      run([&] { return num_mapped() == num_before - 4; }));  // of each the ring, and its view of the other's bell
+      run([&] { return num_mapped() == num_before - 4; }));  // of each the ring, and its view of the other's doorbell
 }
 
 TEST_P(RingTransports, have_so_many_rings_and_no_more) {
