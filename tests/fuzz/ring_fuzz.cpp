@@ -20,10 +20,10 @@ class SharedRing {
   RingMemory& memory() const noexcept { return *reinterpret_cast<RingMemory*>(pages_.data()); }
   void clear() noexcept { std::memset(pages_.data(), 0, sizeof(RingMemory)); }
 
-  RingHead take_head(Input& input, uint32_t line) const noexcept {
+  RingHead take_head(Input& input, uint32_t entry) const noexcept {
     const auto plausible = input.take<uint8_t>();
     auto head = input.take<RingHead>();
-    if (plausible & 1) head.line = line;
+    if (plausible & 1) head.entry = entry;
     if (plausible & 2) head.kind = RingHead::Kind::kMessage;
     if (plausible & 4) head.num_bytes = head.num_bytes % 64;
     if (plausible & 8) head.num_bytes = head.num_bytes % (RingMemory::kMostBytes + 2);
@@ -35,7 +35,7 @@ class SharedRing {
   SharedPages pages_ = SharedPages::open(getpid(), writer_.descriptor(), sizeof(RingMemory)).value();
 };
 
-constexpr uint32_t kNumLines = RingMemory::kNumLines;
+constexpr uint32_t kNumEntries = RingMemory::kNumEntries;
 
 // Writes what the input says, and reads it into a rank.
 class Reading {
@@ -49,7 +49,7 @@ class Reading {
       case 1:
         return write_message();
       case 2:
-        return lines(next_).head.store(ring_.take_head(input_, next_));
+        return entries(next_).head.store(ring_.take_head(input_, next_));
       case 3:
         return scribble();
       case 4:
@@ -60,44 +60,44 @@ class Reading {
   }
 
  private:
-  RingLine& lines(uint32_t line) const noexcept { return ring_.memory().lines[line % kNumLines]; }
+  RingEntry& entries(uint32_t entry) const noexcept { return ring_.memory().entries[entry % kNumEntries]; }
 
   void write_message() {
     const MessageHeader header = rank_.take_header();
     const RingHead head = ring_.take_head(input_, next_);
-    std::memcpy(lines(next_).begin(), &header, sizeof header);
-    lines(next_).head.store(head);
-    next_ += RingMemory::lines_of(head.num_bytes);
+    std::memcpy(entries(next_).begin(), &header, sizeof header);
+    entries(next_).head.store(head);
+    next_ += RingMemory::entries_of(head.num_bytes);
   }
 
   void scribble() {
     const auto bytes = input_.take<uint64_t>();
-    const size_t place = input_.take<uint16_t>() % (sizeof(RingMemory::lines) - sizeof bytes + 1);
-    std::memcpy(reinterpret_cast<std::byte*>(ring_.memory().lines) + place, &bytes, sizeof bytes);
+    const size_t place = input_.take<uint16_t>() % (sizeof(RingMemory::entries) - sizeof bytes + 1);
+    std::memcpy(reinterpret_cast<std::byte*>(ring_.memory().entries) + place, &bytes, sizeof bytes);
   }
 
-  // So many lines with messages of no group.
+  // So many entries with messages of no group.
   void go_around() {
     while (read()) continue;
     next_ = taken_;
-    for (uint32_t left = input_.take<uint16_t>() % kNumLines; left != 0 && !reader_.is_broken(); --left, ++next_) {
-      std::memset(lines(next_).begin(), 0, RingLine::kNumBytes);
-      lines(next_).head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0, .line = next_});
+    for (uint32_t left = input_.take<uint16_t>() % kNumEntries; left != 0 && !reader_.is_broken(); --left, ++next_) {
+      std::memset(entries(next_).begin(), 0, RingEntry::kNumBytes);
+      entries(next_).head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0, .entry = next_});
       CHECK(read());
     }
   }
 
   // At most one message, against what stands there; whether there was something.
   bool read() {
-    const RingHead head = lines(taken_).head.load();
-    const uint32_t num_left = kNumLines - taken_ % kNumLines;
-    const uint32_t num_lines = RingMemory::lines_of(head.num_bytes);
-    const bool is_there = !reader_.is_broken() && head.line == taken_ && head.kind != RingHead::Kind::kNothing;
+    const RingHead head = entries(taken_).head.load();
+    const uint32_t num_left = kNumEntries - taken_ % kNumEntries;
+    const uint32_t num_entries = RingMemory::entries_of(head.num_bytes);
+    const bool is_there = !reader_.is_broken() && head.entry == taken_ && head.kind != RingHead::Kind::kNothing;
     const bool is_message = is_there && head.kind >= RingHead::Kind::kMessage && head.kind <= RingHead::Kind::kPiece &&
-                            num_lines <= num_left && head.num_bytes <= RingMemory::kMostBytes;
+                            num_entries <= num_left && head.num_bytes <= RingMemory::kMostBytes;
     const bool is_wrap = is_there && head.kind == RingHead::Kind::kWrap;
     MessageHeader stood_there;
-    std::memcpy(&stood_there, lines(taken_).begin(), sizeof stood_there);
+    std::memcpy(&stood_there, entries(taken_).begin(), sizeof stood_there);
     unsigned num_delivered = 0;
     const unsigned num_read = reader_.read(1, [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
       ++num_delivered;
@@ -109,16 +109,16 @@ class Reading {
     });
     CHECK(num_read == (is_there ? 1 : 0) && num_delivered == (is_message ? 1 : 0));
     CHECK(!is_there || reader_.is_broken() == (!is_message && !is_wrap));
-    if (is_message) taken_ += num_lines;
+    if (is_message) taken_ += num_entries;
     if (is_wrap) taken_ += num_left;
-    CHECK(taken_ - ring_.memory().num_taken.load() < ring_size::kNumLinesPerReturn);
+    CHECK(taken_ - ring_.memory().num_taken.load() < ring_size::kNumEntriesPerReturn);
     return is_there;
   }
 
   // The reader has mapped the ring at an address of its own.
   void check_place(const Payload& payload) {
     const size_t place =
-        offsetof(RingMemory, lines) + taken_ % kNumLines * kLineBytes + sizeof(RingHead) + sizeof(MessageHeader);
+        offsetof(RingMemory, entries) + taken_ % kNumEntries * kEntryBytes + sizeof(RingHead) + sizeof(MessageHeader);
     const std::byte* const ring = payload.bytes - place;
     if (ring_as_read_ == nullptr) ring_as_read_ = ring;
     CHECK(ring == ring_as_read_ && reinterpret_cast<uintptr_t>(ring) % static_cast<size_t>(getpagesize()) == 0);
@@ -130,8 +130,8 @@ class Reading {
   RingReader reader_ = RingReader::open(getpid(), ring_.descriptor(), 0, 0).value();
   Rank rank_{input_};
   const std::byte* ring_as_read_ = nullptr;
-  uint32_t next_ = 0;   // line to write
-  uint32_t taken_ = 0;  // lines, by the reader
+  uint32_t next_ = 0;   // entry to write
+  uint32_t taken_ = 0;  // entries, by the reader
 };
 
 // What an offer can name, right and wrong.
@@ -236,8 +236,8 @@ class Offers final : Receiver {
 
   void write_head() {
     RingMemory& memory = descriptors_.ring(input_.take<uint8_t>()).memory();
-    const uint32_t line = input_.take<uint8_t>();
-    memory.lines[line].head.store(descriptors_.ring(0).take_head(input_, line));
+    const uint32_t entry = input_.take<uint8_t>();
+    memory.entries[entry].head.store(descriptors_.ring(0).take_head(input_, entry));
   }
 
   void send(size_t peer) {

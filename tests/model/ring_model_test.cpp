@@ -1,5 +1,5 @@
-// A ring of four lines between its writer and its reader, in every interleaving: what is written is read once, in order
-// and whole, and no reader sleeps while there is something to read.
+// A ring of four entries between its writer and its reader, in every interleaving: what is written is read once, in
+// order and whole, and no reader sleeps while there is something to read.
 //
 // Built again with a fault sown into the ring's own code (AXON_SEEDED), where the same programs have to find it.
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Outcome = RingWriter::Outcome;
 
-// Of one line or two, in an order in which the ring's last line is filled at first, then left out; and heads begin
+// Of one entry or two, in an order in which the ring's last entry is filled at first, then left out; and heads begin
 // where there were payloads in the lap before. Those of calls have short headers, but for the first.
 struct Sent {
   size_t num_bytes;
@@ -38,12 +38,12 @@ size_t header_bytes_of(uint32_t sequence) {
 
 using Bytes = std::array<std::byte, RingMemory::kMostBytes>;
 
-// What lies on a second line's first place is a head of that line, a lap later.
-Bytes payload_of(uint32_t sequence, uint32_t line) {
+// What lies on a second entry's first place is a head of that entry, a lap later.
+Bytes payload_of(uint32_t sequence, uint32_t entry) {
   Bytes bytes;
   bytes.fill(static_cast<std::byte>(sequence + 1));
-  const RingHead forged{.kind = RingHead::Kind::kMessage, .line = line + 1 + RingMemory::kNumLines};
-  std::memcpy(bytes.data() + RingLine::kNumBytes - header_bytes_of(sequence), &forged, sizeof forged);
+  const RingHead forged{.kind = RingHead::Kind::kMessage, .entry = entry + 1 + RingMemory::kNumEntries};
+  std::memcpy(bytes.data() + RingEntry::kNumBytes - header_bytes_of(sequence), &forged, sizeof forged);
   return bytes;
 }
 
@@ -52,14 +52,14 @@ class World {
  public:
   Outcome write(uint32_t sequence) {
     const Sent sent = sent_as(sequence);
-    const uint32_t num_lines = RingMemory::lines_of(sent.num_bytes, header_bytes_of(sequence));
-    const uint32_t num_left = num_left_at(write_line_);
-    const uint32_t line = num_lines > num_left ? write_line_ + num_left : write_line_;
-    const Bytes payload = payload_of(sequence, line);
+    const uint32_t num_entries = RingMemory::entries_of(sent.num_bytes, header_bytes_of(sequence));
+    const uint32_t num_left = num_left_at(write_entry_);
+    const uint32_t entry = num_entries > num_left ? write_entry_ + num_left : write_entry_;
+    const Bytes payload = payload_of(sequence, entry);
     const MessageHeader header{.key = kKey, .sequence = sequence, .fingerprint = {.operation = sent.operation}};
     const Outcome outcome =
         writer.write(RingHead::Kind::kMessage, header, {.data = payload.data(), .num_bytes = sent.num_bytes});
-    if (outcome != Outcome::kFull) write_line_ = line + num_lines;
+    if (outcome != Outcome::kFull) write_entry_ = entry + num_entries;
     return outcome;
   }
   // Waits for room.
@@ -84,7 +84,7 @@ class World {
     const unsigned num_read = reader.read(
         1, [this](RingHead::Kind, const MessageHeader& header, const Payload& payload) { take(header, payload); });
     model::check(!reader.is_broken(), "what is read makes sense");
-    if (num_read != 0 && came_.size() == num_before) read_line_ += num_left_at(read_line_);
+    if (num_read != 0 && came_.size() == num_before) read_entry_ += num_left_at(read_entry_);
     return num_read != 0;
   }
   void read_all(RingReader& reader, uint32_t num_messages) {
@@ -94,8 +94,8 @@ class World {
     model::check(came_.back() == num_messages - 1 && !reader.has_message(), "none is lost, and no more come");
   }
   bool has_message() const {
-    const RingHead head = memory().lines[read_line_ % RingMemory::kNumLines].head.peek();
-    return head.kind != RingHead::Kind::kNothing && head.line == read_line_;
+    const RingHead head = memory().entries[read_entry_ % RingMemory::kNumEntries].head.peek();
+    return head.kind != RingHead::Kind::kNothing && head.entry == read_entry_;
   }
   const std::vector<uint32_t>& came() const { return came_; }
 
@@ -103,7 +103,7 @@ class World {
   static RingReader open() { return RingReader::open(0, -1, 1, 2).value(); }
 
  private:
-  static uint32_t num_left_at(uint32_t line) { return RingMemory::kNumLines - line % RingMemory::kNumLines; }
+  static uint32_t num_left_at(uint32_t entry) { return RingMemory::kNumEntries - entry % RingMemory::kNumEntries; }
   RingMemory& memory() const { return *reinterpret_cast<RingMemory*>(pages_.data()); }
 
   void take(const MessageHeader& header, const Payload& payload) {
@@ -113,8 +113,8 @@ class World {
     const auto [num_bytes, operation] = sent_as(sequence);
     model::check(payload.num_bytes == num_bytes, "the length is what was written");
     model::check(header.key == kKey && header.fingerprint.operation == operation, "so is the header");
-    const Bytes sent = payload_of(sequence, read_line_);
-    read_line_ += RingMemory::lines_of(num_bytes, header_bytes_of(sequence));
+    const Bytes sent = payload_of(sequence, read_entry_);
+    read_entry_ += RingMemory::entries_of(num_bytes, header_bytes_of(sequence));
     for (int look = 0; look < 2; ++look) {
       model::check(std::memcmp(sent.data(), payload.bytes, num_bytes) == 0, "the payload is whole, and stays");
       model::point();
@@ -122,8 +122,8 @@ class World {
   }
 
   SharedPages pages_ = SharedPages::open(0, -1, sizeof(RingMemory)).value();
-  uint32_t write_line_ = 0;
-  uint32_t read_line_ = 0;
+  uint32_t write_entry_ = 0;
+  uint32_t read_entry_ = 0;
   std::vector<uint32_t> came_;
 };
 

@@ -22,31 +22,31 @@ bool RingWriter::is_read() noexcept {
   return is_read_;
 }
 
-bool RingWriter::has_room(uint32_t num_lines) noexcept {
-  const auto fits = [&] { return num_lines <= RingMemory::kNumLines - (num_written_ - num_taken_); };
+bool RingWriter::has_room(uint32_t num_entries) noexcept {
+  const auto fits = [&] { return num_entries <= RingMemory::kNumEntries - (num_written_ - num_taken_); };
   if (fits()) [[likely]]
     return true;
   num_taken_ = ring().num_taken.load(std::memory_order_acquire);
   return fits();
 }
 
-// The first line last and at one go: its reader looks at it all the time, and takes it away in between. The head is
+// The first entry last and at one go: its reader looks at it all the time, and takes it away in between. The head is
 // exchanged, not stored: whether the reader sleeps is read behind it, as the reader looks for messages behind saying
 // so.
 template <typename Header>
 RingWriter::Outcome RingWriter::put(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept {
-  static constexpr size_t kMostInFirst = RingLine::kNumBytes - sizeof header;
-  const uint32_t num_lines = RingMemory::lines_of(payload.num_bytes, sizeof header);
-  const uint32_t num_left = RingMemory::kNumLines - num_written_ % RingMemory::kNumLines;
-  const uint32_t num_skipped = num_lines > num_left ? num_left : 0;
-  if (!has_room(num_skipped + num_lines)) return Outcome::kFull;
+  static constexpr size_t kMostInFirst = RingEntry::kNumBytes - sizeof header;
+  const uint32_t num_entries = RingMemory::entries_of(payload.num_bytes, sizeof header);
+  const uint32_t num_left = RingMemory::kNumEntries - num_written_ % RingMemory::kNumEntries;
+  const uint32_t num_skipped = num_entries > num_left ? num_left : 0;
+  if (!has_room(num_skipped + num_entries)) return Outcome::kFull;
   RingMemory& memory = ring();
   if (num_skipped != 0) {
-    memory.lines[num_written_ % RingMemory::kNumLines].head.store({.kind = RingHead::Kind::kWrap, .line = num_written_},
-                                                                  std::memory_order_release);
+    memory.entries[num_written_ % RingMemory::kNumEntries].head.store(
+        {.kind = RingHead::Kind::kWrap, .entry = num_written_}, std::memory_order_release);
     num_written_ += num_skipped;
   }
-  RingLine& first = memory.lines[num_written_ % RingMemory::kNumLines];
+  RingEntry& first = memory.entries[num_written_ % RingMemory::kNumEntries];
   std::byte* const target = first.begin() + sizeof header;
   const size_t num_in_first = std::min(payload.num_bytes, kMostInFirst);
   if (payload.num_bytes > kMostInFirst) {
@@ -54,8 +54,8 @@ RingWriter::Outcome RingWriter::put(RingHead::Kind kind, const Header& header, C
   }
   sync::copy(first.begin(), &header, sizeof header);
   if (num_in_first != 0) sync::copy(target, payload.data, num_in_first);
-  first.head.exchange({.kind = kind, .num_bytes = static_cast<uint32_t>(payload.num_bytes), .line = num_written_});
-  num_written_ += num_lines;
+  first.head.exchange({.kind = kind, .num_bytes = static_cast<uint32_t>(payload.num_bytes), .entry = num_written_});
+  num_written_ += num_entries;
   const bool sleeps = memory.sleeps.load() != 0 && memory.sleeps.exchange(0) != 0;
   return sleeps ? Outcome::kWrittenToSleeper : Outcome::kWritten;
 }
@@ -66,11 +66,11 @@ RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const MessageHeader& 
   if (is_of_call && is_short && keys_.has(header.key)) {
     return put(RingHead::Kind::kCall, keys_.shorten(header), payload);
   }
-  const uint32_t line = num_written_;
+  const uint32_t entry = num_written_;
   const Outcome outcome = put(kind, header, payload);
   if (is_of_call && outcome != Outcome::kFull && !keys_.has(header.key)) {
     keys_.put(header.key);
-    named_at_[KeyTable::index_of(header.key)] = line;
+    named_at_[KeyTable::index_of(header.key)] = entry;
   }
   return outcome;
 }
@@ -79,15 +79,15 @@ static bool is_withdrawable(OperationKind kind) noexcept {
   return kind == OperationKind::kInvoke || kind == OperationKind::kTell;
 }
 
-std::byte* RingWriter::operation_in(uint32_t line, const MessageHeader& call) const noexcept {
-  RingLine& first = ring().lines[line % RingMemory::kNumLines];
+std::byte* RingWriter::operation_in(uint32_t entry, const MessageHeader& call) const noexcept {
+  RingEntry& first = ring().entries[entry % RingMemory::kNumEntries];
   const RingHead::Kind kind = first.head.load(std::memory_order_relaxed).kind;
   if (kind == RingHead::Kind::kCall) {
     CallHeader header;
     sync::copy(&header, first.begin(), sizeof header);
     const uint8_t index = KeyTable::index_of(call.key);
     const bool is_of_key =
-        header.key == index && keys_.has(call.key) && num_written_ - named_at_[index] > num_written_ - line;
+        header.key == index && keys_.has(call.key) && num_written_ - named_at_[index] > num_written_ - entry;
     const bool is_this = is_of_key && header.sequence == call.sequence && is_withdrawable(header.operation);
     return is_this ? first.begin() + offsetof(CallHeader, operation) : nullptr;
   }
@@ -99,35 +99,35 @@ std::byte* RingWriter::operation_in(uint32_t line, const MessageHeader& call) co
   return is_this ? first.begin() + offsetof(MessageHeader, fingerprint) + offsetof(Fingerprint, operation) : nullptr;
 }
 
-// From the last line that the reader has given back: what lies behind it begins with a head. A reader that says
+// From the last entry that the reader has given back: what lies behind it begins with a head. A reader that says
 // otherwise gets what it deserves, but leads nobody out of the ring. The head is stored once more, so that whoever
 // finds it from now on sees what is written before.
 void RingWriter::withdraw(const MessageHeader& call) noexcept {
-  uint32_t line = ring().num_taken.load(std::memory_order_acquire);
-  for (uint32_t num_left = num_written_ - line; num_left != 0 && num_left <= RingMemory::kNumLines;) {
-    sync::atomic<RingHead>& head = ring().lines[line % RingMemory::kNumLines].head;
+  uint32_t entry = ring().num_taken.load(std::memory_order_acquire);
+  for (uint32_t num_left = num_written_ - entry; num_left != 0 && num_left <= RingMemory::kNumEntries;) {
+    sync::atomic<RingHead>& head = ring().entries[entry % RingMemory::kNumEntries].head;
     const RingHead found = head.load(std::memory_order_relaxed);
-    if (found.line != line) return;
-    if (std::byte* const operation = operation_in(line, call)) {
+    if (found.entry != entry) return;
+    if (std::byte* const operation = operation_in(entry, call)) {
       static constexpr OperationKind kWithdrawn = OperationKind::kWithdrawn;
       sync::copy(operation, &kWithdrawn, sizeof kWithdrawn);
       return head.store(found, std::memory_order_release);
     }
     const size_t num_header_bytes = found.kind == RingHead::Kind::kCall ? sizeof(CallHeader) : sizeof(MessageHeader);
-    const uint32_t num_lines = found.kind == RingHead::Kind::kWrap
-                                   ? RingMemory::kNumLines - line % RingMemory::kNumLines
-                                   : RingMemory::lines_of(found.num_bytes, num_header_bytes);
-    if (num_lines > num_left) return;
-    line += num_lines;
-    num_left -= num_lines;
+    const uint32_t num_entries = found.kind == RingHead::Kind::kWrap
+                                     ? RingMemory::kNumEntries - entry % RingMemory::kNumEntries
+                                     : RingMemory::entries_of(found.num_bytes, num_header_bytes);
+    if (num_entries > num_left) return;
+    entry += num_entries;
+    num_left -= num_entries;
   }
 }
 
-// Lines that hold a head of theirs keep it: in the next lap it is none.
+// Entries that hold a head of theirs keep it: in the next lap it is none.
 void RingReader::give_back() noexcept {
   for (; num_told_ != num_taken_; ++num_told_) {
-    sync::atomic<RingHead>& head = ring().lines[num_told_ % RingMemory::kNumLines].head;
-    if (head.load(std::memory_order_relaxed).line != num_told_) head.store({}, std::memory_order_relaxed);
+    sync::atomic<RingHead>& head = ring().entries[num_told_ % RingMemory::kNumEntries].head;
+    if (head.load(std::memory_order_relaxed).entry != num_told_) head.store({}, std::memory_order_relaxed);
   }
   ring().num_taken.store(num_taken_, std::memory_order_release);
 }

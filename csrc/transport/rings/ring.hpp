@@ -3,13 +3,13 @@
 //   if (writer.write(kind, header, payload) == RingWriter::Outcome::kFull) …   // later
 //   reader.read(most, [](RingHead::Kind kind, const MessageHeader& header, const Payload& payload) { … });
 //
-// The memory is lines of 64 bytes. A message takes as many as it needs, side by side: a head, the header, the payload,
-// so that up to 16 bytes travel in one line, 48 of a call's. The head is written last: a writer that dies at any
-// instruction leaves nothing half written to be read, nor can it hold anybody up. A reader believes no head that leads
-// out of the ring.
+// The memory is entries of 64 bytes. A message takes as many as it needs, side by side: a head, the header, the
+// payload, so that up to 16 bytes travel in one entry, 48 of a call's. The head is written last: a writer that dies at
+// any instruction leaves nothing half written to be read, nor can it hold anybody up. A reader believes no head that
+// leads out of the ring.
 //
-// Heads name their line, counted from the start: what is left of the lap before is none. Nor are payloads taken for
-// one: where one has lain on a line's first bytes, the reader clears them before the writer gets the line again.
+// Heads name their entry, counted from the start: what is left of the lap before is none. Nor are payloads taken for
+// one: where one has lain on an entry's first bytes, the reader clears them before the writer gets the entry again.
 #pragma once
 
 #include <array>
@@ -23,14 +23,14 @@
 
 namespace axon {
 
-inline constexpr size_t kLineBytes = 64;
+inline constexpr size_t kEntryBytes = 64;
 
-// A line's number, what begins there, and how many bytes of payload it has. Aligned as what is loaded at one go is:
+// An entry's number, what begins there, and how many bytes of payload it has. Aligned as what is loaded at one go is:
 // clang calls libatomic for anything else.
 struct alignas(sizeof(uint64_t)) RingHead {
   enum class Kind : uint8_t {
     kNothing,
-    kWrap,     // the next one begins on the ring's first line
+    kWrap,     // the next one begins on the ring's first entry
     kMessage,  // this and those below: see ring_link.hpp
     kOffer,
     kFetched,
@@ -42,7 +42,7 @@ struct alignas(sizeof(uint64_t)) RingHead {
 
   Kind kind : 8 = Kind::kNothing;
   uint32_t num_bytes : 24 = 0;
-  uint32_t line = 0;
+  uint32_t entry = 0;
 };
 
 // What of a call's message header differs from one to the next. Whole headers of calls put their keys into a table of
@@ -77,30 +77,30 @@ class KeyTable {
   std::array<uint64_t, kNumKeys> keys_{};
 };
 
-struct alignas(kLineBytes) RingLine {
+struct alignas(kEntryBytes) RingEntry {
   sync::atomic<RingHead> head;
 
-  // Of the header, behind the head; the payload follows, through the lines behind this one.
+  // Of the header, behind the head; the payload follows, through the entries behind this one.
   std::byte* begin() noexcept { return reinterpret_cast<std::byte*>(this) + sizeof head; }
-  static constexpr size_t kNumBytes = kLineBytes - sizeof head;
+  static constexpr size_t kNumBytes = kEntryBytes - sizeof head;
 };
-static_assert(sizeof(RingLine) == kLineBytes && sync::atomic<RingHead>::is_always_lock_free);
+static_assert(sizeof(RingEntry) == kEntryBytes && sync::atomic<RingHead>::is_always_lock_free);
 
 struct RingMemory {
-  static constexpr uint32_t kNumLines = ring_size::kNumLines;
+  static constexpr uint32_t kNumEntries = ring_size::kNumEntries;
   static constexpr size_t kMostBytes = ring_size::kMostBytes;
 
-  // Written by the reader. The count is of lines from the start, and wraps.
-  alignas(2 * kLineBytes) sync::atomic<uint32_t> num_taken;
+  // Written by the reader. The count is of entries from the start, and wraps.
+  alignas(2 * kEntryBytes) sync::atomic<uint32_t> num_taken;
   sync::atomic<uint32_t> is_read;  // from now on; before, nothing is written
   sync::atomic<uint32_t> sleeps;   // the reader does, and wants to be woken; cleared by the writer
   uint64_t writer;                 // the keys of these two, by the writer, who then shows the ring
   uint64_t reader;
-  alignas(2 * kLineBytes) RingLine lines[kNumLines];
+  alignas(2 * kEntryBytes) RingEntry entries[kNumEntries];
 
-  static uint32_t lines_of(size_t num_payload_bytes, size_t num_header_bytes = sizeof(MessageHeader)) noexcept {
-    const size_t num_bytes = sizeof(RingLine::head) + num_header_bytes + num_payload_bytes;
-    return static_cast<uint32_t>((num_bytes + kLineBytes - 1) / kLineBytes);
+  static uint32_t entries_of(size_t num_payload_bytes, size_t num_header_bytes = sizeof(MessageHeader)) noexcept {
+    const size_t num_bytes = sizeof(RingEntry::head) + num_header_bytes + num_payload_bytes;
+    return static_cast<uint32_t>((num_bytes + kEntryBytes - 1) / kEntryBytes);
   }
 };
 
@@ -124,16 +124,16 @@ class RingWriter {
   RingMemory& ring() const noexcept { return *reinterpret_cast<RingMemory*>(pages_.data()); }
   template <typename Header>
   Outcome put(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept;
-  bool has_room(uint32_t num_lines) noexcept;
-  // The place of the operation in the header of the line, if that begins this call; else null.
-  std::byte* operation_in(uint32_t line, const MessageHeader& call) const noexcept;
+  bool has_room(uint32_t num_entries) noexcept;
+  // The place of the operation in the header of the entry, if that begins this call; else null.
+  std::byte* operation_in(uint32_t entry, const MessageHeader& call) const noexcept;
 
   SharedPages pages_;
   uint32_t num_written_ = 0;
   uint32_t num_taken_ = 0;  // as last seen
   bool is_read_ = false;
   KeyTable keys_;                                        // that its reader knows
-  std::array<uint32_t, KeyTable::kNumKeys> named_at_{};  // from which line on a place has the key that it has now
+  std::array<uint32_t, KeyTable::kNumKeys> named_at_{};  // from which entry on a place has the key that it has now
 };
 
 class RingReader {
@@ -145,7 +145,7 @@ class RingReader {
   // Up to so many messages; returns how many. They are the ring's until `deliver` returns, and may change until then.
   template <typename Deliver>
   unsigned read(unsigned most, Deliver deliver) noexcept;
-  bool has_message() const noexcept { return !is_broken_ && is_next(line().head.load()); }
+  bool has_message() const noexcept { return !is_broken_ && is_next(entry().head.load()); }
   // Something that no writer of ours writes has been found: nothing is read any more.
   bool is_broken() const noexcept { return is_broken_; }
   // The writer tells of the next message. Look for messages afterwards.
@@ -154,13 +154,13 @@ class RingReader {
  private:
   explicit RingReader(SharedPages pages) noexcept : pages_(std::move(pages)) {}
   RingMemory& ring() const noexcept { return *reinterpret_cast<RingMemory*>(pages_.data()); }
-  RingLine& line() const noexcept { return ring().lines[num_taken_ % RingMemory::kNumLines]; }
+  RingEntry& entry() const noexcept { return ring().entries[num_taken_ % RingMemory::kNumEntries]; }
   bool is_next(RingHead head) const noexcept {
-    return head.line == num_taken_ && head.kind != RingHead::Kind::kNothing;
+    return head.entry == num_taken_ && head.kind != RingHead::Kind::kNothing;
   }
-  void take(uint32_t num_lines) noexcept {
-    num_taken_ += num_lines;
-    if (num_taken_ - num_told_ >= ring_size::kNumLinesPerReturn) give_back();
+  void take(uint32_t num_entries) noexcept {
+    num_taken_ += num_entries;
+    if (num_taken_ - num_told_ >= ring_size::kNumEntriesPerReturn) give_back();
   }
   void give_back() noexcept;
 
@@ -175,21 +175,21 @@ template <typename Deliver>
 unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
   unsigned num_read = 0;
   while (num_read < most && !is_broken_) {
-    RingLine& first = line();
+    RingEntry& first = entry();
     const RingHead head = first.head.load(std::memory_order_acquire);
     if (!is_next(head)) {
       __builtin_prefetch(&first + 1);  // what the next message goes on with is written before its head, and then here
       break;
     }
     ++num_read;
-    const uint32_t num_left = RingMemory::kNumLines - num_taken_ % RingMemory::kNumLines;
+    const uint32_t num_left = RingMemory::kNumEntries - num_taken_ % RingMemory::kNumEntries;
     if (head.kind == RingHead::Kind::kWrap) {
       take(num_left);
       continue;
     }
     const size_t num_header_bytes = head.kind == RingHead::Kind::kCall ? sizeof(CallHeader) : sizeof(MessageHeader);
-    const uint32_t num_lines = RingMemory::lines_of(head.num_bytes, num_header_bytes);
-    is_broken_ = head.kind > RingHead::Kind::kCall || head.num_bytes > RingMemory::kMostBytes || num_lines > num_left;
+    const uint32_t num_entries = RingMemory::entries_of(head.num_bytes, num_header_bytes);
+    is_broken_ = head.kind > RingHead::Kind::kCall || head.num_bytes > RingMemory::kMostBytes || num_entries > num_left;
     if (is_broken_) break;
     const Payload payload{.bytes = first.begin() + num_header_bytes, .num_bytes = head.num_bytes};
     if (head.kind == RingHead::Kind::kCall) {
@@ -202,7 +202,7 @@ unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
       if (head.kind == RingHead::Kind::kMessage && is_of_a_call(header.fingerprint.operation)) keys_.put(header.key);
       deliver(head.kind, header, payload);
     }
-    take(num_lines);
+    take(num_entries);
   }
   return num_read;
 }

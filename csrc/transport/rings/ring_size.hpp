@@ -6,10 +6,10 @@
 
 namespace axon::ring_size {
 
-inline constexpr uint32_t kNumLines = 4096;
+inline constexpr uint32_t kNumEntries = 4096;
 // Of a payload: longer ones wait at their sender.
 inline constexpr size_t kMostBytes = size_t{64} << 10;
 // The reader has taken as many when it tells the writer.
-inline constexpr uint32_t kNumLinesPerReturn = 32;
+inline constexpr uint32_t kNumEntriesPerReturn = 32;
 
 }  // namespace axon::ring_size

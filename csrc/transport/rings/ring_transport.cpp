@@ -214,7 +214,7 @@ bool RingTransport::check_receive_queue(std::chrono::milliseconds at_most) noexc
 // What it had written before still counts. A ring holds no more than that.
 void RingTransport::on_peer_lost(PeerId peer, Status reason) noexcept {
   RingLink* const link = peers_[peer].link;
-  for (uint32_t i = 0; link != nullptr && i <= RingMemory::kNumLines / kMostAtOnce; ++i) link->read(kMostAtOnce);
+  for (uint32_t i = 0; link != nullptr && i <= RingMemory::kNumEntries / kMostAtOnce; ++i) link->read(kMostAtOnce);
   shared_.receiver->on_peer_lost(peer, std::move(reason));
 }
 

@@ -28,7 +28,7 @@ constexpr int kNumRounds = 100;
 
 class EngineAllocation : public testing::TestWithParam<size_t> {};
 
-// Elements: in one line of a ring, in two, in many, and more than a ring takes.
+// Elements: in one entry of a ring, in two, in many, and more than a ring takes.
 INSTANTIATE_TEST_SUITE_P(Sizes, EngineAllocation, testing::Values(1, 8, 200, 1000));
 
 // Rank 0 sends, rank 1 receives; both reduce; and so on.

@@ -113,15 +113,15 @@ std::vector<const RingMemory*> mapped_rings() {
 // From its first lap.
 std::vector<Written> messages_in(const RingMemory& memory) {
   std::vector<Written> messages;
-  for (uint32_t line = 0; line < RingMemory::kNumLines;) {
-    const RingHead head = memory.lines[line].head.load();
-    if (head.kind != RingHead::Kind::kMessage || head.line != line) break;
-    const auto* const begin = reinterpret_cast<const std::byte*>(&memory.lines[line]) + sizeof head;
+  for (uint32_t entry = 0; entry < RingMemory::kNumEntries;) {
+    const RingHead head = memory.entries[entry].head.load();
+    if (head.kind != RingHead::Kind::kMessage || head.entry != entry) break;
+    const auto* const begin = reinterpret_cast<const std::byte*>(&memory.entries[entry]) + sizeof head;
     Written& message = messages.emplace_back();
     std::memcpy(&message.header, begin, sizeof message.header);
     const std::span payload(begin + sizeof message.header, head.num_bytes);
     message.payload.assign(payload.begin(), payload.end());
-    line += RingMemory::lines_of(head.num_bytes);
+    entry += RingMemory::entries_of(head.num_bytes);
   }
   return messages;
 }
@@ -200,11 +200,11 @@ class HostileRings : public testing::Test {
     }
   }
   // Bytes that break the ring where its next message would be.
-  void expect_lost_by(RingHead head, uint32_t line, uint64_t num_refused_before) {
+  void expect_lost_by(RingHead head, uint32_t entry, uint64_t num_refused_before) {
     auto waiting = TestOperation::receive(4, static_cast<int>(kMember), kTag);
     group_[0]->start(*waiting);
-    head.line = line;
-    ring_.memory.lines[line % RingMemory::kNumLines].head.store(head);
+    head.entry = entry;
+    ring_.memory.entries[entry % RingMemory::kNumEntries].head.store(head);
     member_.wake(addresses_[0]);
     ASSERT_TRUE(group_[0]->wait(*waiting, Clock::now() + 10s));
     EXPECT_EQ(waiting->status().code(), ErrorCode::kPeerLost);
@@ -303,7 +303,7 @@ TEST_F(HostileRings, payloads_of_another_length_fail_their_receive_alone) {
 
 TEST_F(HostileRings, heads_of_no_known_kind_lose_their_writer) {
   expect_arrives({1});
-  expect_lost_by({.kind = static_cast<RingHead::Kind>(9)}, RingMemory::lines_of(4), 0);
+  expect_lost_by({.kind = static_cast<RingHead::Kind>(9)}, RingMemory::entries_of(4), 0);
 }
 
 TEST_F(HostileRings, heads_of_more_bytes_than_a_message_may_have_lose_their_writer) {
@@ -311,17 +311,17 @@ TEST_F(HostileRings, heads_of_more_bytes_than_a_message_may_have_lose_their_writ
 }
 
 TEST_F(HostileRings, heads_that_lead_out_of_the_ring_lose_their_writer) {
-  static constexpr uint32_t kLast = RingMemory::kNumLines - 1;
+  static constexpr uint32_t kLast = RingMemory::kNumEntries - 1;
   Written foreign = message({});
   foreign.header.key = 0;
-  for (uint32_t line = 0; line < kLast; ++line) write(foreign);
+  for (uint32_t entry = 0; entry < kLast; ++entry) write(foreign);
   expect_refused(kLast);
   expect_lost_by({.kind = RingHead::Kind::kMessage, .num_bytes = 17}, kLast, kLast);
 }
 
 TEST_F(HostileRings, heads_of_other_lines_are_none) {
-  for (const uint32_t line : {1u, RingMemory::kNumLines, UINT32_MAX}) {
-    ring_.memory.lines[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = line});
+  for (const uint32_t entry : {1u, RingMemory::kNumEntries, UINT32_MAX}) {
+    ring_.memory.entries[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .entry = entry});
     member_.wake(addresses_[0]);
     expect_others_undisturbed();
   }
@@ -362,13 +362,13 @@ TEST_F(HostileRings, payloads_that_change_while_they_are_read_stay_within_their_
   const pid_t parent = getpid();
   const Child child;
   ASSERT_GE(child.pid, 0);
-  if (child.pid == 0) {  // nothing but stores to the ring's lines, but for those that begin with a head and header
+  if (child.pid == 0) {  // nothing but stores to the ring's entries, but for those that begin with a head and header
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const uint32_t num_lines = RingMemory::lines_of(kNumElements * 4);
+    const uint32_t num_entries = RingMemory::entries_of(kNumElements * 4);
     while (getppid() == parent) {
-      for (uint32_t line = 0; line < RingMemory::kNumLines; ++line) {
-        if (line % num_lines == 0 || line / num_lines == RingMemory::kNumLines / num_lines) continue;
-        std::memset(static_cast<void*>(&ring_.memory.lines[line]), 0x22, kLineBytes);
+      for (uint32_t entry = 0; entry < RingMemory::kNumEntries; ++entry) {
+        if (entry % num_entries == 0 || entry / num_entries == RingMemory::kNumEntries / num_entries) continue;
+        std::memset(static_cast<void*>(&ring_.memory.entries[entry]), 0x22, kEntryBytes);
       }
     }
     _exit(0);

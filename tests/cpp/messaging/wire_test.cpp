@@ -55,7 +55,7 @@ TEST(Wire, long_message_bytes) {
 }
 
 TEST(Wire, ring_bytes) {
-  const RingHead head{.kind = RingHead::Kind::kMessage, .num_bytes = 0x040302, .line = 0x08070605};
+  const RingHead head{.kind = RingHead::Kind::kMessage, .num_bytes = 0x040302, .entry = 0x08070605};
   const std::array<uint8_t, 8> golden_head{2, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(std::memcmp(&head, golden_head.data(), golden_head.size()), 0);
   EXPECT_EQ(static_cast<int>(RingHead::Kind::kPiece), 7);
@@ -71,7 +71,7 @@ TEST(Wire, ring_bytes) {
   EXPECT_EQ(offsetof(RingMemory, sleeps), 8U);
   EXPECT_EQ(offsetof(RingMemory, writer), 16U);
   EXPECT_EQ(offsetof(RingMemory, reader), 24U);
-  EXPECT_EQ(offsetof(RingMemory, lines), 128U);
+  EXPECT_EQ(offsetof(RingMemory, entries), 128U);
   EXPECT_EQ(sizeof(RingMemory), 128U + 4096 * 64);
 }
 

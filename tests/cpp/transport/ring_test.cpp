@@ -85,14 +85,14 @@ TEST_F(Ring, brings_the_headers_of_calls_whole_however_short_they_are) {
   }
 }
 
-TEST_F(Ring, carries_a_small_call_in_one_line) {
+TEST_F(Ring, carries_a_small_call_in_one_entry) {
   const MessageHeader header{.key = 7, .fingerprint = {.operation = OperationKind::kInvoke}};
   const Bytes payload(48);
   for (int i = 0; i < 2; ++i) writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()});
-  EXPECT_EQ(memory.lines[2].head.load().kind, RingHead::Kind::kCall);  // behind the first, whose header is whole
+  EXPECT_EQ(memory.entries[2].head.load().kind, RingHead::Kind::kCall);  // behind the first, whose header is whole
   writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()});
-  EXPECT_EQ(memory.lines[3].head.load().kind, RingHead::Kind::kCall);
-  EXPECT_EQ(memory.lines[3].head.load().line, 3U);
+  EXPECT_EQ(memory.entries[3].head.load().kind, RingHead::Kind::kCall);
+  EXPECT_EQ(memory.entries[3].head.load().entry, 3U);
 }
 
 class WithdrawnCalls : public Ring {
@@ -172,15 +172,15 @@ TEST_F(WithdrawnCalls, are_not_looked_for_beyond_the_ring_whatever_its_reader_sa
     withdraw(7, 1);
   }
   memory.num_taken.store(0);
-  memory.lines[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = 0});
+  memory.entries[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .entry = 0});
   withdraw(7, 2);
 }
 
 // A key that has not been named, and whatever else stands there, is nobody's.
 TEST_F(Ring, takes_no_short_header_for_one_that_was_named) {
   const CallHeader forged{.sequence = 5, .operation = OperationKind::kReply, .key = 255, .reserved = 1};
-  std::memcpy(memory.lines[0].begin(), &forged, sizeof forged);
-  memory.lines[0].head.store({.kind = RingHead::Kind::kCall, .num_bytes = 0, .line = 0});
+  std::memcpy(memory.entries[0].begin(), &forged, sizeof forged);
+  memory.entries[0].head.store({.kind = RingHead::Kind::kCall, .num_bytes = 0, .entry = 0});
   const auto check = [&](RingHead::Kind, const MessageHeader& header, const Payload&) {
     EXPECT_EQ(header.key, 0U);
     EXPECT_EQ(header.sequence, 5U);
@@ -211,21 +211,21 @@ TEST_F(Ring, is_full_at_some_time_and_loses_nothing_then) {
   EXPECT_EQ(times_full, 200U);
 }
 
-// A payload's bytes on the lines' first places are heads of those lines a lap later, exactly.
+// A payload's bytes on the entries' first places are heads of those entries a lap later, exactly.
 TEST_F(Ring, takes_no_payload_for_a_message) {
-  const uint32_t num_lines = RingMemory::lines_of(RingMemory::kMostBytes);
-  uint32_t line = 0;
+  const uint32_t num_entries = RingMemory::entries_of(RingMemory::kMostBytes);
+  uint32_t entry = 0;
   for (int message = 0; message < 20; ++message) {
-    const uint32_t left = RingMemory::kNumLines - line % RingMemory::kNumLines;
-    if (num_lines > left) line += left;
+    const uint32_t left = RingMemory::kNumEntries - entry % RingMemory::kNumEntries;
+    if (num_entries > left) entry += left;
     Bytes forged(RingMemory::kMostBytes);
-    for (uint32_t i = 1; i < num_lines; ++i) {
-      const RingHead head{.kind = RingHead::Kind::kMessage, .line = line + i + RingMemory::kNumLines};
-      const size_t offset = i * kLineBytes - sizeof head - sizeof(MessageHeader);
+    for (uint32_t i = 1; i < num_entries; ++i) {
+      const RingHead head{.kind = RingHead::Kind::kMessage, .entry = entry + i + RingMemory::kNumEntries};
+      const size_t offset = i * kEntryBytes - sizeof head - sizeof(MessageHeader);
       std::memcpy(forged.data() + offset, &head, std::min(sizeof head, forged.size() - offset));
     }
     ASSERT_EQ(write(7, forged), Outcome::kWritten);
-    line += num_lines;
+    entry += num_entries;
     const auto came = read();
     ASSERT_TRUE(came);
     ASSERT_EQ(came->second, forged);
@@ -235,43 +235,43 @@ TEST_F(Ring, takes_no_payload_for_a_message) {
 }
 
 TEST_F(Ring, is_broken_by_what_no_writer_writes) {
-  const RingHead heads[]{{.kind = RingHead::Kind::kMessage, .num_bytes = RingMemory::kMostBytes + 1, .line = 0},
-                         {.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = 0},
-                         {.kind = static_cast<RingHead::Kind>(9), .line = 0}};
+  const RingHead heads[]{{.kind = RingHead::Kind::kMessage, .num_bytes = RingMemory::kMostBytes + 1, .entry = 0},
+                         {.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .entry = 0},
+                         {.kind = static_cast<RingHead::Kind>(9), .entry = 0}};
   for (const RingHead& head : heads) {
     RingReader another = RingReader::open(getpid(), writer.descriptor(), kWriter, kReader).value();
-    memory.lines[0].head.store(head);
+    memory.entries[0].head.store(head);
     EXPECT_EQ(another.read(16, [](RingHead::Kind, const MessageHeader&, const Payload&) { FAIL(); }), 1U);
     EXPECT_TRUE(another.is_broken());
   }
   // One that would end behind the ring's end.
-  memory.lines[0].head.store({.kind = RingHead::Kind::kWrap, .line = 0});
-  memory.lines[0].head.store({});
-  for (uint32_t sequence = 0; sequence < RingMemory::kNumLines - 1; ++sequence) {
+  memory.entries[0].head.store({.kind = RingHead::Kind::kWrap, .entry = 0});
+  memory.entries[0].head.store({});
+  for (uint32_t sequence = 0; sequence < RingMemory::kNumEntries - 1; ++sequence) {
     ASSERT_EQ(write(sequence, {}), Outcome::kWritten);
     ASSERT_TRUE(read());
   }
-  const uint32_t last = RingMemory::kNumLines - 1;
-  memory.lines[last].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 17, .line = last});
+  const uint32_t last = RingMemory::kNumEntries - 1;
+  memory.entries[last].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 17, .entry = last});
   EXPECT_FALSE(read());
   EXPECT_TRUE(reader.is_broken());
 }
 
 TEST_F(Ring, ends_a_look_although_it_goes_around_for_ever) {
   for (uint32_t lap = 0; lap < 3; ++lap) {
-    memory.lines[0].head.store({.kind = RingHead::Kind::kWrap, .line = lap * RingMemory::kNumLines});
+    memory.entries[0].head.store({.kind = RingHead::Kind::kWrap, .entry = lap * RingMemory::kNumEntries});
     EXPECT_EQ(reader.read(16, [](RingHead::Kind, const MessageHeader&, const Payload&) { FAIL(); }), 1U);
   }
 }
 
-// Each line is looked at once, whatever stands there afterwards.
+// Each entry is looked at once, whatever stands there afterwards.
 TEST_F(Ring, believes_no_second_look) {
   for (uint32_t sequence = 0; sequence < 3; ++sequence) {
     const Bytes sent = pattern(200, sequence);
-    RingLine& first = memory.lines[sequence * RingMemory::lines_of(200)];
+    RingEntry& first = memory.entries[sequence * RingMemory::entries_of(200)];
     ASSERT_EQ(write(sequence, sent), Outcome::kWritten);
     const auto change = [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
-      first.head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 1000, .line = first.head.load().line});
+      first.head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 1000, .entry = first.head.load().entry});
       std::memset(first.begin(), 0xFF, sizeof header);
       EXPECT_EQ(header.sequence, sequence);
       EXPECT_EQ(payload.num_bytes, sent.size());

@@ -61,7 +61,7 @@ class RingTransports : public testing::TestWithParam<RingUse> {
     RingWriter ring = ring_to_second(key);
     const SharedPages pages = SharedPages::open(getpid(), ring.descriptor(), sizeof(RingMemory)).value();
     auto& memory = *reinterpret_cast<RingMemory*>(pages.data());
-    memory.lines[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .line = 0});
+    memory.entries[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .entry = 0});
     ASSERT_TRUE(offer(key, ring.descriptor()));
     ASSERT_TRUE(run([&] { return ring.is_read(); }));
   }

@@ -1,4 +1,4 @@
-// In place of csrc/transport/rings/ring_size.hpp: a ring that is full after two or three messages, of one line or two.
+// In place of csrc/transport/rings/ring_size.hpp: a ring that is full after two or three messages, of one entry or two.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace axon::ring_size {
 
-inline constexpr uint32_t kNumLines = 4;
+inline constexpr uint32_t kNumEntries = 4;
 inline constexpr size_t kMostBytes = 80;
-inline constexpr uint32_t kNumLinesPerReturn = 2;
+inline constexpr uint32_t kNumEntriesPerReturn = 2;
 
 }  // namespace axon::ring_size
