@@ -50,7 +50,7 @@ static bool is_list_of_transports(std::string_view value) noexcept {
   return named[0];
 }
 
-static bool is_use_of_pieces(std::string_view value) noexcept {
+static bool is_use_of_fragments(std::string_view value) noexcept {
   return value == "auto" || value == "always" || value == "never";
 }
 
@@ -63,11 +63,11 @@ static constexpr Setting kSettings[] = {
      is_arena_size},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "What goes to stderr: this level and those before it.", is_log_level},
-    {"AXON_TCP_PIECES", ReadBy::kEngine, "auto", "auto, always or never",
-     "Whether what is longer than 64 KiB and goes to a host that TCP reaches is sent in pieces of 60 KiB, not in one "
-     "write. auto: if this host's congestion control is bbr, which such a write misleads. Each process decides for "
-     "what it sends.",
-     is_use_of_pieces},
+    {"AXON_TCP_FRAGMENTS", ReadBy::kEngine, "auto", "auto, always or never",
+     "Whether what is longer than 64 KiB and goes to a host that TCP reaches is sent in fragments of 60 KiB, not in "
+     "one write. auto: if this host's congestion control is bbr, which such a write misleads. Each process decides "
+     "for what it sends.",
+     is_use_of_fragments},
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
      "Where each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on come before the ending.",
      nullptr},

@@ -68,10 +68,10 @@ bool tcp_estimates_links() {
   return congestion_control.starts_with("bbr");
 }
 
-PieceUse use_of_pieces() {
-  const std::string setting = config::text("AXON_TCP_PIECES");
+FragmentUse use_of_fragments() {
+  const std::string setting = config::text("AXON_TCP_FRAGMENTS");
   const bool is_wanted = setting == "auto" ? tcp_estimates_links() : setting == "always";
-  return is_wanted ? PieceUse::kToOtherHosts : PieceUse::kNever;
+  return is_wanted ? FragmentUse::kToOtherHosts : FragmentUse::kNever;
 }
 
 RingUse use_of_rings() {
@@ -92,7 +92,7 @@ Result<std::unique_ptr<Transport>> open_network() {
   const RingUse rings = use_of_rings();
   auto ucx = open_ucx(rings);
   if (!ucx.ok()) return std::move(ucx.status());
-  return with_rings(with_pieces(std::move(ucx).value(), use_of_pieces()), rings);
+  return with_rings(with_fragments(std::move(ucx).value(), use_of_fragments()), rings);
 }
 
 }  // namespace axon

@@ -1,5 +1,5 @@
 // The transport that the process's engine uses, with what the environment and this system leave it: rings, above
-// pieces, above UCX.
+// fragments, above UCX.
 #pragma once
 
 #include <memory>

@@ -48,8 +48,8 @@ const char* name_of(OperationKind kind) noexcept {
       return "grant";
     case OperationKind::kRefusal:
       return "refusal";
-    case OperationKind::kPiece:
-      return "piece";
+    case OperationKind::kFragment:
+      return "fragment";
     case OperationKind::kFailureNotice:
       return "failure notice";
     case OperationKind::kProgressQuery:

@@ -35,11 +35,11 @@ enum class OperationKind : uint8_t {
   kCancel = 22,
   kClose = 23,
   kWithdrawn = 24,
-  // Of long messages in pieces: between transports, for who is named by the key.
+  // Of long messages in fragments: between transports, for who is named by the key.
   kAnnouncement = 32,
   kGrant = 33,
   kRefusal = 34,
-  kPiece = 35,
+  kFragment = 35,
   // Control: between engines, outside any operation's sequence.
   kFailureNotice = 64,
   kProgressQuery = 65,
@@ -54,8 +54,8 @@ inline bool is_of_a_call(OperationKind kind) noexcept {
   return kind >= OperationKind::kInvoke && kind <= OperationKind::kWithdrawn;
 }
 
-inline bool is_of_pieces(OperationKind kind) noexcept {
-  return kind >= OperationKind::kAnnouncement && kind <= OperationKind::kPiece;
+inline bool is_of_fragments(OperationKind kind) noexcept {
+  return kind >= OperationKind::kAnnouncement && kind <= OperationKind::kFragment;
 }
 
 struct Fingerprint {

@@ -1,5 +1,5 @@
 // How bytes move between processes: the one interface under the engine, implemented by
-// ucx/ and loopback/, and by pieces/ and rings/ above others.
+// ucx/ and loopback/, and by tcp_fragments/ and rings/ above others.
 //
 // Thread rule: everything here is called by the progress owner, one thread at a time.
 // Re-entrancy: send() may deliver to the receiver before it returns (a peer may be this very process); fetch() and

@@ -1,6 +1,6 @@
 // What peers say about long messages, in any order, beside sends of ours that end well, badly or not yet, and peers
 // that are dropped or lost: nothing is written but into a place that was granted, whoever waits is told once, and
-// nothing that is not a piece's affair is kept back.
+// nothing that is not a fragment's affair is kept back.
 #include <deque>
 #include <memory>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMostActions = 200;
 constexpr PeerId kNumPeers = 3;
-constexpr size_t kMostBytes = 4 * PieceTransport::kPiece;
+constexpr size_t kMostBytes = 4 * FragmentTransport::kTcpFragmentBytes;
 constexpr uint64_t kFirstName = 100;  // of the peers
 constexpr std::byte kUntouched{0x5A};
 
@@ -105,7 +105,7 @@ class Player final : Receiver {
   explicit Player(Input& input) : input_(input) {
     auto network = std::make_unique<FuzzNetwork>(input);
     network_ = network.get();
-    transport_ = std::make_unique<PieceTransport>(std::move(network), PieceUse::kToAll);
+    transport_ = std::make_unique<FragmentTransport>(std::move(network), FragmentUse::kToAll);
     transport_->set_receiver(*this);
     std::memcpy(&name_, transport_->address().data(), sizeof name_);
     for (PeerId peer = 0; peer < kNumPeers; ++peer) {
@@ -143,7 +143,7 @@ class Player final : Receiver {
   }
 
  private:
-  size_t take_length() { return PieceTransport::kLongestWhole + 1 + input_.take<uint32_t>() % kMostBytes; }
+  size_t take_length() { return FragmentTransport::kLongestWhole + 1 + input_.take<uint32_t>() % kMostBytes; }
 
   void lose(PeerId peer) {
     if (!std::exchange(is_lost_[peer], true)) network_->receiver().on_peer_lost(peer, {ErrorCode::kPeerLost, "lost"});
@@ -172,29 +172,31 @@ class Player final : Receiver {
     auto& [operation, dtype, reduction, algorithm, root, value] = header.fingerprint;
     if (chosen % 8 != 0) header.key = name_;
     if (chosen % 8 < 6) operation = static_cast<OperationKind>(32 + chosen / 8 % 4);
-    const bool is_piece = operation == OperationKind::kPiece;
+    const bool is_fragment = operation == OperationKind::kFragment;
     if (chosen & 64) {
-      const uint64_t known = is_piece ? network_->ticket() : network_->number();
+      const uint64_t known = is_fragment ? network_->ticket() : network_->number();
       header.source = static_cast<uint32_t>(known);
       header.destination = static_cast<uint32_t>(known >> 32);
     }
-    if (is_piece && (chosen & 128)) value = value % 5 * PieceTransport::kPiece;
-    std::vector<std::byte> bytes = is_piece ? std::vector<std::byte>(PieceTransport::kPiece) : std::vector<std::byte>();
+    if (is_fragment && (chosen & 128)) value = value % 5 * FragmentTransport::kTcpFragmentBytes;
+    std::vector<std::byte> bytes =
+        is_fragment ? std::vector<std::byte>(FragmentTransport::kTcpFragmentBytes) : std::vector<std::byte>();
     if (operation == OperationKind::kAnnouncement) {
-      const LongMessage message{.header = {.fingerprint = {}},
-                                .sender = kFirstName + peer,
-                                .number = 1,
-                                .num_bytes = chosen & 128 ? 2 * PieceTransport::kPiece + value % 3 : value};
+      const LongMessage message{
+          .header = {.fingerprint = {}},
+          .sender = kFirstName + peer,
+          .number = 1,
+          .num_bytes = chosen & 128 ? 2 * FragmentTransport::kTcpFragmentBytes + value % 3 : value};
       const auto said = std::as_bytes(std::span(&message, 1));
       bytes = std::vector<std::byte>(said.begin(), said.end());
     }
     if (input_.take<uint8_t>() % 4 == 0) {
       std::vector<std::byte> resized(input_.take<uint32_t>() %
-                                     (PieceTransport::kPiece + 2));  // g++ 13 misreads resize()
+                                     (FragmentTransport::kTcpFragmentBytes + 2));  // g++ 13 misreads resize()
       std::copy_n(bytes.begin(), std::min(bytes.size(), resized.size()), resized.begin());
       bytes = std::move(resized);
     }
-    const bool is_of_others = !is_of_pieces(operation);
+    const bool is_of_others = !is_of_fragments(operation);
     const size_t num_before = num_delivered_;
     network_->receiver().on_message(header, {.bytes = bytes.data(), .num_bytes = bytes.size()});
     CHECK(!is_of_others || num_delivered_ == num_before + 1);
@@ -212,7 +214,7 @@ class Player final : Receiver {
 
   Input& input_;
   std::deque<Transfer> transfers_;  // outlive the transport
-  std::unique_ptr<PieceTransport> transport_;
+  std::unique_ptr<FragmentTransport> transport_;
   FuzzNetwork* network_ = nullptr;
   uint64_t name_ = 0;
   std::deque<std::pair<void*, size_t>> held_;

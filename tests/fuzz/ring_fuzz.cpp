@@ -93,8 +93,9 @@ class Reading {
     const uint32_t num_left = kNumEntries - taken_ % kNumEntries;
     const uint32_t num_entries = RingMemory::entries_of(head.num_bytes);
     const bool is_there = !reader_.is_broken() && head.entry == taken_ && head.kind != RingHead::Kind::kNothing;
-    const bool is_message = is_there && head.kind >= RingHead::Kind::kMessage && head.kind <= RingHead::Kind::kPiece &&
-                            num_entries <= num_left && head.num_bytes <= RingMemory::kMostBytes;
+    const bool is_message = is_there && head.kind >= RingHead::Kind::kMessage &&
+                            head.kind <= RingHead::Kind::kFragment && num_entries <= num_left &&
+                            head.num_bytes <= RingMemory::kMostBytes;
     const bool is_wrap = is_there && head.kind == RingHead::Kind::kWrap;
     MessageHeader stood_there;
     std::memcpy(&stood_there, entries(taken_).begin(), sizeof stood_there);

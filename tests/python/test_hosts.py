@@ -50,7 +50,7 @@ def test_all_reduce_between_hosts_until_the_link_is_cut(hosts: Hosts) -> None:
 
 
 def _exchange_long_messages(store: str, rank: int, pieces: str) -> None:
-    os.environ["AXON_TCP_PIECES"] = pieces
+    os.environ["AXON_TCP_FRAGMENTS"] = pieces
     dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
     for num_bytes in (65_536, 65_537, 122_880, 122_881, 5_000_000):
         sent = [(torch.arange(num_bytes) % 251 + source).to(torch.uint8) for source in range(2)]

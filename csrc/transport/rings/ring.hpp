@@ -36,7 +36,7 @@ struct alignas(sizeof(uint64_t)) RingHead {
     kFetched,
     kRefused,
     kPull,
-    kPiece,
+    kFragment,
     kCall,  // a message with a CallHeader; read as kMessage
   };
 

@@ -17,7 +17,7 @@ namespace axon {
 // Read at one go; then others have their turn.
 static constexpr size_t kChunk = size_t{1} << 20;
 // Several of them are in the ring at once: one is written while another one is read.
-static constexpr size_t kPiece = size_t{16} << 10;
+static constexpr size_t kRingFragmentBytes = size_t{16} << 10;
 // Who offers more, and does not read that all of it is refused, means harm.
 static constexpr size_t kMostWaiting = size_t{1} << 20;
 struct RingLink::Waiting : ListNode<Waiting> {
@@ -36,7 +36,7 @@ struct RingLink::Kept : ListNode<Kept> {
   const ConstBuffer payload;
   Completion& completion;
   uint64_t number = 0;
-  bool is_pulled = false;  // it has been asked for by pieces, which is done once
+  bool is_pulled = false;  // it has been asked for by fragments, which is done once
   size_t num_sent = 0;
 };
 
@@ -235,11 +235,11 @@ Completion& RingLink::let_go(Kept& kept) noexcept {
 }
 
 // Of those that are asked for, in turn, if there is room.
-unsigned RingLink::push_piece() noexcept {
+unsigned RingLink::push_fragment() noexcept {
   Kept* const kept = pulled_.front();
   if (kept == nullptr) return 0;
-  const size_t length = std::min(kPiece, kept->payload.num_bytes - kept->num_sent);
-  if (!write(RingHead::Kind::kPiece, header_of(kept->number), kept->payload.slice(kept->num_sent, length))) return 0;
+  const size_t length = std::min(kRingFragmentBytes, kept->payload.num_bytes - kept->num_sent);
+  if (!write(RingHead::Kind::kFragment, header_of(kept->number), kept->payload.slice(kept->num_sent, length))) return 0;
   kept->num_sent += length;
   kept->unlink();
   (kept->num_sent != kept->payload.num_bytes ? pulled_ : kept_).push_back(*kept);
@@ -275,7 +275,7 @@ bool RingLink::receive(RingHead::Kind kind, const MessageHeader& header, const P
     return true;
   }
   if (kind == RingHead::Kind::kOffer) return receive_offer(header, payload);
-  if (kind == RingHead::Kind::kPiece) return receive_piece(header.key, payload);
+  if (kind == RingHead::Kind::kFragment) return receive_fragment(header.key, payload);
   Kept* const kept = numbers_.find(header.key);
   const bool is_refused = kind == RingHead::Kind::kRefused;
   if (kept == nullptr || payload.num_bytes > (is_refused ? refusal::Encoded::kMostBytes : 0)) return false;
@@ -360,7 +360,7 @@ unsigned RingLink::fetch_more() noexcept {
   return 1;
 }
 
-bool RingLink::receive_piece(uint64_t number, const Payload& payload) noexcept {
+bool RingLink::receive_fragment(uint64_t number, const Payload& payload) noexcept {
   Arrival* const arrival = pulling_.find([&](const Arrival& each) { return each.remote.number == number; });
   if (arrival == nullptr) return false;
   if (payload.num_bytes == 0 || payload.num_bytes > arrival->into.num_bytes - arrival->num_here) return false;
@@ -389,7 +389,7 @@ unsigned RingLink::advance_all() noexcept {
   if (state_ == State::kCalled) look_for_answer();
   look_for_fault();
   unsigned num_moved = state_ == State::kOpen ? write_waiting() : 0;
-  if (state_ == State::kOpen && queue_.empty()) num_moved += push_piece();
+  if (state_ == State::kOpen && queue_.empty()) num_moved += push_fragment();
   return num_moved + fetch_more();
 }
 

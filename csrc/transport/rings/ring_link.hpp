@@ -5,7 +5,7 @@
 //   kOffer     a message whose payload (RemoteBytes) its receiver is to fetch or refuse
 //   kFetched   by the receiver: it has the payload; kRefused: it does not want it, and why (transport/refusal.hpp)
 //   kPull      by a receiver that may not read the sender's memory: send it, in …
-//   kPiece     … of these, in order
+//   kFragment  … of these, in order
 //
 // Answers name the offer by its number, in the place of a header's key. None is believed that names another one.
 #pragma once
@@ -126,11 +126,11 @@ class RingLink {
 
   uint64_t keep(ConstBuffer payload, Completion& completion) noexcept;
   Completion& let_go(Kept& kept) noexcept;
-  unsigned push_piece() noexcept;
+  unsigned push_fragment() noexcept;
 
   bool receive(RingHead::Kind kind, const MessageHeader& header, const Payload& payload) noexcept;
   bool receive_offer(const MessageHeader& header, const Payload& payload) noexcept;
-  bool receive_piece(uint64_t number, const Payload& payload) noexcept;
+  bool receive_fragment(uint64_t number, const Payload& payload) noexcept;
   unsigned fetch_more() noexcept;
   // Of what is fetched; null while more is to come.
   std::optional<Status> read_chunk(Arrival& arrival) noexcept;
@@ -151,7 +151,7 @@ class RingLink {
   size_t num_waiting_ = 0;
   Numbered<Kept> numbers_;
   IntrusiveList<Kept> kept_;         // until the other process answers
-  IntrusiveList<Kept> pulled_;       // and asks for pieces: by driving, in turn
+  IntrusiveList<Kept> pulled_;       // and asks for fragments: by driving, in turn
   IntrusiveList<Arrival> held_;      // until fetched or refused
   IntrusiveList<Arrival> fetching_;  // more is to be read: by driving
   IntrusiveList<Arrival> pulling_;   // more is to come

@@ -3,8 +3,8 @@
 //
 // The first message to a process of this host makes a ring for all of them, and calls the process by its doorbell.
 // Messages wait until it reads there, and whenever the ring is full; they come in order. Long payloads wait at their
-// sender, whose memory their receiver reads, or else asks for them by pieces. Where a process may not look into another
-// one, or has as many rings as it may, the network takes all between these two.
+// sender, whose memory their receiver reads, or else asks for them by fragments. Where a process may not look into
+// another one, or has as many rings as it may, the network takes all between these two.
 //
 // Whoever is killed, at any instruction, holds nobody up: each ring and each doorbell's call has one writer.
 #pragma once

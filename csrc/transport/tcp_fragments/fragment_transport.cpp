@@ -18,12 +18,12 @@ static constexpr size_t kMostInFlight = 8;
 // Of one peer at one go, though the network takes more; then others have their turn.
 static constexpr unsigned kMostAtOnce = 16;
 
-// The network tells it of its announcement and its pieces.
-struct PieceTransport::Outgoing : Completion, ListNode<Outgoing> {
-  // For its grant; for its pieces' turn; all is sent, or never will be.
+// The network tells it of its announcement and its fragments.
+struct FragmentTransport::Outgoing : Completion, ListNode<Outgoing> {
+  // For its grant; for its fragments' turn; all is sent, or never will be.
   enum class State : uint8_t { kWaiting, kGranted, kLeaving };
 
-  Outgoing(PieceTransport& transport, PeerId to, ConstBuffer bytes, Completion& of) noexcept
+  Outgoing(FragmentTransport& transport, PeerId to, ConstBuffer bytes, Completion& of) noexcept
       : owner(transport), peer(to), payload(bytes), completion(of) {
     done = [](Completion& self, Status status) noexcept {
       auto& message = static_cast<Outgoing&>(self);
@@ -31,7 +31,7 @@ struct PieceTransport::Outgoing : Completion, ListNode<Outgoing> {
     };
   }
 
-  PieceTransport& owner;
+  FragmentTransport& owner;
   const PeerId peer;
   const ConstBuffer payload;
   Completion& completion;
@@ -43,19 +43,19 @@ struct PieceTransport::Outgoing : Completion, ListNode<Outgoing> {
   Status failure;
 };
 
-PieceTransport::Peer::Peer() noexcept {
+FragmentTransport::Peer::Peer() noexcept {
   done = [](Completion& self, Status status) noexcept {
     auto& peer = static_cast<Peer&>(self);
     if (!status.ok()) peer.owner->distrust(peer, status);
   };
 }
 
-struct PieceTransport::Incoming : ListNode<Incoming> {
+struct FragmentTransport::Incoming : ListNode<Incoming> {
   explicit Incoming(const LongMessage& announcement) noexcept
       : sender(announcement.sender), number(announcement.number), num_bytes(announcement.num_bytes) {}
 
-  size_t num_pieces() const noexcept { return (num_bytes + kPiece - 1) / kPiece; }
-  size_t seen_num_bytes() const noexcept { return (num_pieces() + 7) / 8; }
+  size_t num_fragments() const noexcept { return (num_bytes + kTcpFragmentBytes - 1) / kTcpFragmentBytes; }
+  size_t seen_num_bytes() const noexcept { return (num_fragments() + 7) / 8; }
 
   const uint64_t sender;
   const uint64_t number;
@@ -64,13 +64,14 @@ struct PieceTransport::Incoming : ListNode<Incoming> {
   Buffer into;
   Completion* completion = nullptr;
   uint64_t ticket = 0;
-  size_t num_missing = 0;   // pieces
+  size_t num_missing = 0;   // fragments
   uint8_t* seen = nullptr;  // a bit for each of them
 };
 
 // Its text stays until the network has sent it.
-struct PieceTransport::Refusal : Completion, ListNode<Refusal> {
-  Refusal(PieceTransport& transport, PeerId to, const Status& why) noexcept : owner(transport), peer(to), reason(why) {
+struct FragmentTransport::Refusal : Completion, ListNode<Refusal> {
+  Refusal(FragmentTransport& transport, PeerId to, const Status& why) noexcept
+      : owner(transport), peer(to), reason(why) {
     done = [](Completion& self, Status status) noexcept {
       auto& refusal = static_cast<Refusal&>(self);
       if (!status.ok()) refusal.owner.distrust(refusal.owner.peers_[refusal.peer], status);
@@ -78,13 +79,13 @@ struct PieceTransport::Refusal : Completion, ListNode<Refusal> {
     };
   }
 
-  PieceTransport& owner;
+  FragmentTransport& owner;
   const PeerId peer;
   const refusal::Encoded reason;
 };
 
-std::unique_ptr<Transport> with_pieces(std::unique_ptr<Transport> network, PieceUse use) {
-  return std::make_unique<PieceTransport>(std::move(network), use);
+std::unique_ptr<Transport> with_fragments(std::unique_ptr<Transport> network, FragmentUse use) {
+  return std::make_unique<FragmentTransport>(std::move(network), use);
 }
 
 static MessageHeader header_of(OperationKind kind, uint64_t addressee, uint64_t number, uint64_t value = 0) noexcept {
@@ -102,7 +103,7 @@ static Status gone() {
   return {ErrorCode::kPeerLost, "its process is gone, or has been given up"};
 }
 
-PieceTransport::PieceTransport(std::unique_ptr<Transport> network, PieceUse use)
+FragmentTransport::FragmentTransport(std::unique_ptr<Transport> network, FragmentUse use)
     : use_(use), name_(random_number()), network_(std::move(network)) {
   const auto below = network_->address();
   const auto name = std::as_bytes(std::span(&name_, 1));
@@ -111,7 +112,7 @@ PieceTransport::PieceTransport(std::unique_ptr<Transport> network, PieceUse use)
   network_->set_receiver(*this);
 }
 
-PieceTransport::~PieceTransport() {
+FragmentTransport::~FragmentTransport() {
   network_.reset();  // it has what is released here
   while (Incoming* message = held_.front()) release(*message);
   while (Refusal* refusal = refusals_.front()) release(*refusal);
@@ -125,7 +126,7 @@ PieceTransport::~PieceTransport() {
 
 // ---- Peers
 
-Result<PeerId> PieceTransport::add_peer(std::span<const std::byte> address, bool same_host) {
+Result<PeerId> FragmentTransport::add_peer(std::span<const std::byte> address, bool same_host) {
   uint64_t name = 0;
   if (address.size() < sizeof name) {
     return Status(ErrorCode::kInvalidArgument,
@@ -139,46 +140,46 @@ Result<PeerId> PieceTransport::add_peer(std::span<const std::byte> address, bool
   peer.owner = this;
   peer.id = added.value();
   peer.name = name;
-  if (use_ != PieceUse::kToOtherHosts || same_host) peer.takes_pieces = use_ == PieceUse::kToAll;
+  if (use_ != FragmentUse::kToOtherHosts || same_host) peer.takes_fragments = use_ == FragmentUse::kToAll;
   return added;
 }
 
-std::optional<PeerId> PieceTransport::peer_named(uint64_t name) const noexcept {
+std::optional<PeerId> FragmentTransport::peer_named(uint64_t name) const noexcept {
   const auto found = std::ranges::find_if(peers_, [&](const Peer& peer) { return peer.name == name && !peer.is_gone; });
   if (found == peers_.end()) return std::nullopt;
   return static_cast<PeerId>(found - peers_.begin());
 }
 
-bool PieceTransport::goes_in_pieces(PeerId id, ConstBuffer payload) noexcept {
+bool FragmentTransport::goes_in_fragments(PeerId id, ConstBuffer payload) noexcept {
   if (payload.num_bytes <= kLongestWhole || payload.kind != MemoryKind::kHost) return false;
   Peer& peer = peers_[id];
-  if (!peer.takes_pieces) {
+  if (!peer.takes_fragments) {
     auto lanes = network_->lanes(id);
     if (!lanes.ok()) return false;  // of which the network tells
     const auto is_tcp = [](const Lane& lane) { return lane.name == "tcp"; };
-    peer.takes_pieces = !lanes.value().empty() && std::ranges::all_of(lanes.value(), is_tcp);
+    peer.takes_fragments = !lanes.value().empty() && std::ranges::all_of(lanes.value(), is_tcp);
   }
-  return *peer.takes_pieces && !peer.is_gone;
+  return *peer.takes_fragments && !peer.is_gone;
 }
 
-void PieceTransport::drop_peer(PeerId id) noexcept {
+void FragmentTransport::drop_peer(PeerId id) noexcept {
   network_->drop_peer(id);
   part_with(peers_[id], gone(), /*is_news=*/false);
 }
 
 // Without a part of it a message never ends, at one end or the other: so the connection does, at both.
-void PieceTransport::distrust(Peer& peer, const Status& failure) noexcept {
+void FragmentTransport::distrust(Peer& peer, const Status& failure) noexcept {
   Status why(ErrorCode::kPeerLost, "a part of a long message could not be sent to it: " + failure.message());
   part_with(peer, std::move(why), /*is_news=*/true);
 }
 
 // What is under way ends in the next progress(), from where others may be told.
-void PieceTransport::part_with(Peer& peer, Status why, bool is_news) noexcept {
+void FragmentTransport::part_with(Peer& peer, Status why, bool is_news) noexcept {
   if (std::exchange(peer.is_gone, true)) return;
   partings_.push_back({.peer = peer.id, .why = std::move(why), .is_news = is_news});
 }
 
-void PieceTransport::on_peer_lost(PeerId id, Status reason) noexcept {
+void FragmentTransport::on_peer_lost(PeerId id, Status reason) noexcept {
   Peer& peer = peers_[id];
   peer.is_gone = true;
   std::erase_if(partings_, [&](const Parting& parting) { return parting.peer == id; });
@@ -187,7 +188,7 @@ void PieceTransport::on_peer_lost(PeerId id, Status reason) noexcept {
 }
 
 // What the network still has of them ends with it.
-void PieceTransport::end_all_with(Peer& peer, const Status& why) noexcept {
+void FragmentTransport::end_all_with(Peer& peer, const Status& why) noexcept {
   for (IntrusiveList<Outgoing>* list : {&peer.waiting, &peer.granted}) {
     while (Outgoing* message = list->front()) conclude(*message, why.clone());
   }
@@ -200,20 +201,20 @@ void PieceTransport::end_all_with(Peer& peer, const Status& why) noexcept {
 
 // ---- Sending
 
-std::optional<Status> PieceTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                           Completion& completion) noexcept {
-  return goes_in_pieces(peer, payload) ? announce(peer, header, payload, completion)
-                                       : network_->send(peer, header, payload, completion);
+std::optional<Status> FragmentTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                              Completion& completion) noexcept {
+  return goes_in_fragments(peer, payload) ? announce(peer, header, payload, completion)
+                                          : network_->send(peer, header, payload, completion);
 }
 
-std::optional<Status> PieceTransport::offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                            Completion& completion) noexcept {
-  return goes_in_pieces(peer, payload) ? announce(peer, header, payload, completion)
-                                       : network_->offer(peer, header, payload, completion);
-}
-
-std::optional<Status> PieceTransport::announce(PeerId id, const MessageHeader& header, ConstBuffer payload,
+std::optional<Status> FragmentTransport::offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                                Completion& completion) noexcept {
+  return goes_in_fragments(peer, payload) ? announce(peer, header, payload, completion)
+                                          : network_->offer(peer, header, payload, completion);
+}
+
+std::optional<Status> FragmentTransport::announce(PeerId id, const MessageHeader& header, ConstBuffer payload,
+                                                  Completion& completion) noexcept {
   Peer& peer = peers_[id];
   auto& message = *new (pool_.allocate(sizeof(Outgoing))) Outgoing(*this, id, payload, completion);
   message.announcement = {
@@ -227,8 +228,8 @@ std::optional<Status> PieceTransport::announce(PeerId id, const MessageHeader& h
 }
 
 // What the network keeps is counted until on_sent; what it does not is not.
-std::optional<Status> PieceTransport::hand_over(Outgoing& message, OperationKind kind, uint64_t offset,
-                                                ConstBuffer bytes) noexcept {
+std::optional<Status> FragmentTransport::hand_over(Outgoing& message, OperationKind kind, uint64_t offset,
+                                                   ConstBuffer bytes) noexcept {
   Peer& peer = peers_[message.peer];
   ++message.num_in_flight;
   ++peer.num_in_flight;
@@ -240,12 +241,12 @@ std::optional<Status> PieceTransport::hand_over(Outgoing& message, OperationKind
   return sent;
 }
 
-bool PieceTransport::has_work() const noexcept {
+bool FragmentTransport::has_work() const noexcept {
   const auto can_push = [](const Peer& peer) { return !peer.granted.empty() && peer.num_in_flight < kMostInFlight; };
   return !partings_.empty() || (num_granted_ != 0 && std::ranges::any_of(peers_, can_push));
 }
 
-unsigned PieceTransport::progress() noexcept {
+unsigned FragmentTransport::progress() noexcept {
   for (Parting& parting : std::exchange(partings_, {})) {
     end_all_with(peers_[parting.peer], parting.why);
     if (!parting.is_news) continue;
@@ -253,33 +254,34 @@ unsigned PieceTransport::progress() noexcept {
     receiver_->on_peer_lost(parting.peer, std::move(parting.why));
   }
   unsigned num_moved = network_->progress();
-  for (size_t id = 0; id < peers_.size() && num_granted_ != 0; ++id) num_moved += push_pieces(peers_[id]);
+  for (size_t id = 0; id < peers_.size() && num_granted_ != 0; ++id) num_moved += push_fragments(peers_[id]);
   return num_moved;
 }
 
-unsigned PieceTransport::push_pieces(Peer& peer) noexcept {
+unsigned FragmentTransport::push_fragments(Peer& peer) noexcept {
   unsigned num_pushed = 0;
   for (; num_pushed < kMostAtOnce && peer.num_in_flight < kMostInFlight; ++num_pushed) {
     Outgoing* const message = peer.granted.pop_front();
     if (message == nullptr) break;
-    push_piece(*message);
+    push_fragment(*message);
   }
   return num_pushed;
 }
 
-void PieceTransport::push_piece(Outgoing& message) noexcept {
+void FragmentTransport::push_fragment(Outgoing& message) noexcept {
   const size_t offset = message.num_pushed;
-  const ConstBuffer piece = message.payload.slice(offset, std::min(kPiece, message.payload.num_bytes - offset));
-  message.num_pushed += piece.num_bytes;
+  const ConstBuffer fragment =
+      message.payload.slice(offset, std::min(kTcpFragmentBytes, message.payload.num_bytes - offset));
+  message.num_pushed += fragment.num_bytes;
   if (message.num_pushed == message.payload.num_bytes) {
     leave(message);
   } else {
     peers_[message.peer].granted.push_back(message);
   }
-  if (auto sent = hand_over(message, OperationKind::kPiece, offset, piece)) conclude(message, std::move(*sent));
+  if (auto sent = hand_over(message, OperationKind::kFragment, offset, fragment)) conclude(message, std::move(*sent));
 }
 
-void PieceTransport::on_sent(Outgoing& message, Status status) noexcept {
+void FragmentTransport::on_sent(Outgoing& message, Status status) noexcept {
   Peer& peer = peers_[message.peer];
   --message.num_in_flight;
   --peer.num_in_flight;
@@ -287,20 +289,20 @@ void PieceTransport::on_sent(Outgoing& message, Status status) noexcept {
   conclude(message, std::move(status));
 }
 
-void PieceTransport::conclude(Outgoing& message, Status status) noexcept {
+void FragmentTransport::conclude(Outgoing& message, Status status) noexcept {
   if (!status.ok()) give_up(message, std::move(status));
   if (!is_over(message)) return;
   Completion& completion = message.completion;
   completion.done(completion, release(message));
 }
 
-void PieceTransport::give_up(Outgoing& message, Status why) noexcept {
+void FragmentTransport::give_up(Outgoing& message, Status why) noexcept {
   if (message.failure.ok()) message.failure = std::move(why);
   if (message.state != Outgoing::State::kLeaving) leave(message);
 }
 
 // Who names it from here on is late.
-void PieceTransport::leave(Outgoing& message) noexcept {
+void FragmentTransport::leave(Outgoing& message) noexcept {
   if (message.state == Outgoing::State::kGranted) --num_granted_;
   message.state = Outgoing::State::kLeaving;
   numbers_.remove(message.announcement.number);
@@ -308,12 +310,12 @@ void PieceTransport::leave(Outgoing& message) noexcept {
   peers_[message.peer].leaving.push_back(message);
 }
 
-bool PieceTransport::is_over(const Outgoing& message) noexcept {
+bool FragmentTransport::is_over(const Outgoing& message) noexcept {
   return message.state == Outgoing::State::kLeaving && message.num_in_flight == 0;
 }
 
 // Gives how it has ended.
-Status PieceTransport::release(Outgoing& message) noexcept {
+Status FragmentTransport::release(Outgoing& message) noexcept {
   Status ended = std::move(message.failure);
   message.unlink();
   message.~Outgoing();
@@ -321,7 +323,7 @@ Status PieceTransport::release(Outgoing& message) noexcept {
   return ended;
 }
 
-bool PieceTransport::receive_grant(uint64_t number, uint64_t ticket) noexcept {
+bool FragmentTransport::receive_grant(uint64_t number, uint64_t ticket) noexcept {
   Outgoing* const message = numbers_.find(number);
   if (message == nullptr) return numbers_.was_here(number);
   if (message->state != Outgoing::State::kWaiting) return false;
@@ -333,7 +335,7 @@ bool PieceTransport::receive_grant(uint64_t number, uint64_t ticket) noexcept {
   return true;
 }
 
-bool PieceTransport::receive_refusal(uint64_t number, const Payload& payload) noexcept {
+bool FragmentTransport::receive_refusal(uint64_t number, const Payload& payload) noexcept {
   if (payload.num_bytes > refusal::Encoded::kMostBytes) return false;
   Outgoing* const message = numbers_.find(number);
   if (message == nullptr) return numbers_.was_here(number);
@@ -344,8 +346,8 @@ bool PieceTransport::receive_refusal(uint64_t number, const Payload& payload) no
 
 // ---- Receiving
 
-void PieceTransport::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  if (!is_of_pieces(header.fingerprint.operation)) [[likely]]
+void FragmentTransport::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+  if (!is_of_fragments(header.fingerprint.operation)) [[likely]]
     return receiver_->on_message(header, payload);
   if (header.key == name_ && payload.rendezvous == nullptr && receive(header, payload)) return;
   if (payload.rendezvous != nullptr) network_->refuse(payload.rendezvous, Status());
@@ -353,7 +355,7 @@ void PieceTransport::on_message(const MessageHeader& header, const Payload& payl
 }
 
 // False: no transport of ours sends that.
-bool PieceTransport::receive(const MessageHeader& header, const Payload& payload) noexcept {
+bool FragmentTransport::receive(const MessageHeader& header, const Payload& payload) noexcept {
   const uint64_t number = number_of(header);
   const uint64_t value = header.fingerprint.num_elements;
   switch (header.fingerprint.operation) {
@@ -364,22 +366,22 @@ bool PieceTransport::receive(const MessageHeader& header, const Payload& payload
     case OperationKind::kRefusal:
       return receive_refusal(number, payload);
     default:
-      return receive_piece(number, value, payload);
+      return receive_fragment(number, value, payload);
   }
 }
 
-bool PieceTransport::receive_announcement(const Payload& payload) noexcept {
+bool FragmentTransport::receive_announcement(const Payload& payload) noexcept {
   LongMessage announcement;
   if (payload.num_bytes != sizeof announcement) return false;
   std::memcpy(&announcement, payload.bytes, sizeof announcement);
-  if (announcement.num_bytes == 0 || is_of_pieces(announcement.header.fingerprint.operation)) return false;
+  if (announcement.num_bytes == 0 || is_of_fragments(announcement.header.fingerprint.operation)) return false;
   auto& message = *new (pool_.allocate(sizeof(Incoming))) Incoming(announcement);
   held_.push_back(message);
   receiver_->on_message(announcement.header, {.num_bytes = message.num_bytes, .rendezvous = Handle::of(message)});
   return true;
 }
 
-std::optional<Status> PieceTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
+std::optional<Status> FragmentTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
   Incoming* const message = Handle::find(rendezvous);
   if (message == nullptr) return network_->fetch(rendezvous, into, completion);
   const std::optional<PeerId> peer = peer_named(message->sender);
@@ -392,7 +394,7 @@ std::optional<Status> PieceTransport::fetch(void* rendezvous, Buffer into, Compl
   message->into = into;
   message->completion = &completion;
   message->ticket = tickets_.add(*message);
-  message->num_missing = message->num_pieces();
+  message->num_missing = message->num_fragments();
   message->seen = static_cast<uint8_t*>(pool_.allocate(message->seen_num_bytes()));
   std::memset(message->seen, 0, message->seen_num_bytes());
   message->unlink();
@@ -401,19 +403,19 @@ std::optional<Status> PieceTransport::fetch(void* rendezvous, Buffer into, Compl
   return std::nullopt;
 }
 
-void PieceTransport::answer(Peer& peer, const MessageHeader& header) noexcept {
+void FragmentTransport::answer(Peer& peer, const MessageHeader& header) noexcept {
   if (const auto sent = network_->send(peer.id, header, {}, peer); sent && !sent->ok()) distrust(peer, *sent);
 }
 
 // A sender that was never met, or is gone, cannot be told.
-void PieceTransport::refuse(void* rendezvous, const Status& why) noexcept {
+void FragmentTransport::refuse(void* rendezvous, const Status& why) noexcept {
   Incoming* const message = Handle::find(rendezvous);
   if (message == nullptr) return network_->refuse(rendezvous, why);
   if (const auto peer = peer_named(message->sender)) refuse_to(peers_[*peer], message->number, why);
   release(*message);
 }
 
-void PieceTransport::refuse_to(Peer& peer, uint64_t number, const Status& why) noexcept {
+void FragmentTransport::refuse_to(Peer& peer, uint64_t number, const Status& why) noexcept {
   auto& refusal = *new (pool_.allocate(sizeof(Refusal))) Refusal(*this, peer.id, why);
   refusals_.push_back(refusal);
   const auto text = refusal.reason.bytes();
@@ -422,18 +424,18 @@ void PieceTransport::refuse_to(Peer& peer, uint64_t number, const Status& why) n
   if (sent) refusal.done(refusal, std::move(*sent));
 }
 
-void PieceTransport::release(Refusal& refusal) noexcept {
+void FragmentTransport::release(Refusal& refusal) noexcept {
   refusal.unlink();
   refusal.~Refusal();
   pool_.release(&refusal, sizeof refusal);
 }
 
-bool PieceTransport::receive_piece(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept {
+bool FragmentTransport::receive_fragment(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept {
   Incoming* const message = tickets_.find(ticket);
   if (message == nullptr) return tickets_.was_here(ticket);
-  if (offset >= message->num_bytes || offset % kPiece != 0) return false;
-  if (payload.num_bytes != std::min<size_t>(kPiece, message->num_bytes - offset)) return false;
-  const size_t index = offset / kPiece;
+  if (offset >= message->num_bytes || offset % kTcpFragmentBytes != 0) return false;
+  if (payload.num_bytes != std::min<size_t>(kTcpFragmentBytes, message->num_bytes - offset)) return false;
+  const size_t index = offset / kTcpFragmentBytes;
   uint8_t& seen = message->seen[index / 8];
   const auto bit = static_cast<uint8_t>(1U << index % 8);
   if ((seen & bit) != 0) return false;
@@ -446,7 +448,7 @@ bool PieceTransport::receive_piece(uint64_t ticket, uint64_t offset, const Paylo
   return true;
 }
 
-void PieceTransport::release(Incoming& message) noexcept {
+void FragmentTransport::release(Incoming& message) noexcept {
   message.unlink();
   if (message.seen != nullptr) {
     tickets_.remove(message.ticket);
@@ -458,7 +460,7 @@ void PieceTransport::release(Incoming& message) noexcept {
 
 // ---- Both
 
-void PieceTransport::flush(int timeout_ms) noexcept {
+void FragmentTransport::flush(int timeout_ms) noexcept {
   const auto has_sent = [](const Peer& peer) {
     return peer.is_gone || (peer.waiting.empty() && peer.granted.empty() && peer.leaving.empty());
   };

@@ -1,13 +1,13 @@
-// A long message is announced, waits at its sender until its receiver grants it a place, and then comes in pieces,
+// A long message is announced, waits at its sender until its receiver grants it a place, and then comes in fragments,
 // which are copied there in any order. All else goes through the transport below as it is.
 //
 //   sender                          receiver
 //   announcement: header, length →  on_message
 //                                 ← grant: ticket            (or refusal: why, transport/refusal.hpp)
-//   pieces: ticket, offset, bytes →
+//   fragments: ticket, offset, bytes →
 //
-// The sender's transfer ends when the last piece is sent, the receiver's when the last missing one is here. What the
-// other end says is checked against what this end knows: a piece is written where the receiver's own memory has room
+// The sender's transfer ends when the last fragment is sent, the receiver's when the last missing one is here. What the
+// other end says is checked against what this end knows: a fragment is written where the receiver's own memory has room
 // for it, and once.
 #pragma once
 
@@ -35,16 +35,16 @@ struct LongMessage {
 
 static_assert(sizeof(LongMessage) == 64 && std::is_trivially_copyable_v<LongMessage>);
 
-class PieceTransport final : public Transport, private Receiver {
+class FragmentTransport final : public Transport, private Receiver {
  public:
-  // Longer messages go in pieces: those that the network, too, would have wait at their sender.
+  // Longer messages go in fragments: those that the network, too, would have wait at their sender.
   static constexpr size_t kLongestWhole = kLargestEager;
   // With all headers one segment of TCP.
-  static constexpr size_t kPiece = size_t{60} << 10;
-  static_assert(kPiece <= kLongestWhole);
+  static constexpr size_t kTcpFragmentBytes = size_t{60} << 10;
+  static_assert(kTcpFragmentBytes <= kLongestWhole);
 
-  PieceTransport(std::unique_ptr<Transport> network, PieceUse use);
-  ~PieceTransport() override;
+  FragmentTransport(std::unique_ptr<Transport> network, FragmentUse use);
+  ~FragmentTransport() override;
 
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return address_; }
@@ -80,16 +80,16 @@ class PieceTransport final : public Transport, private Receiver {
   struct Peer : Completion {
     Peer() noexcept;
 
-    PieceTransport* owner = nullptr;
+    FragmentTransport* owner = nullptr;
     PeerId id = 0;
     uint64_t name = 0;
-    std::optional<bool> takes_pieces;
+    std::optional<bool> takes_fragments;
     bool is_gone = false;             // dropped, lost or distrusted
-    size_t num_in_flight = 0;         // pieces that the network has
+    size_t num_in_flight = 0;         // fragments that the network has
     IntrusiveList<Outgoing> waiting;  // for their grant
-    IntrusiveList<Outgoing> granted;  // pieces are to be sent: by driving, in turn
+    IntrusiveList<Outgoing> granted;  // fragments are to be sent: by driving, in turn
     IntrusiveList<Outgoing> leaving;  // all is sent, or never will be; the network still has some
-    IntrusiveList<Incoming> fetched;  // pieces are to come
+    IntrusiveList<Incoming> fetched;  // fragments are to come
   };
 
   struct Parting {
@@ -103,7 +103,7 @@ class PieceTransport final : public Transport, private Receiver {
   void on_peer_lost(PeerId peer, Status reason) noexcept override;
   void on_refused(const char* what) noexcept override { receiver_->on_refused(what); }
 
-  bool goes_in_pieces(PeerId peer, ConstBuffer payload) noexcept;
+  bool goes_in_fragments(PeerId peer, ConstBuffer payload) noexcept;
   std::optional<PeerId> peer_named(uint64_t name) const noexcept;
   bool has_work() const noexcept;
   void distrust(Peer& peer, const Status& failure) noexcept;
@@ -113,8 +113,8 @@ class PieceTransport final : public Transport, private Receiver {
   std::optional<Status> announce(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                  Completion& completion) noexcept;
   std::optional<Status> hand_over(Outgoing& message, OperationKind kind, uint64_t offset, ConstBuffer bytes) noexcept;
-  unsigned push_pieces(Peer& peer) noexcept;
-  void push_piece(Outgoing& message) noexcept;
+  unsigned push_fragments(Peer& peer) noexcept;
+  void push_fragment(Outgoing& message) noexcept;
   void on_sent(Outgoing& message, Status status) noexcept;
   void conclude(Outgoing& message, Status status) noexcept;
   void give_up(Outgoing& message, Status why) noexcept;
@@ -129,10 +129,10 @@ class PieceTransport final : public Transport, private Receiver {
   void release(Refusal& refusal) noexcept;
   bool receive(const MessageHeader& header, const Payload& payload) noexcept;
   bool receive_announcement(const Payload& payload) noexcept;
-  bool receive_piece(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept;
+  bool receive_fragment(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept;
   void release(Incoming& message) noexcept;
 
-  const PieceUse use_;
+  const FragmentUse use_;
   const uint64_t name_;  // what others call this transport; whoever is to know it has its address
   SizeClassPool pool_;
   Receiver* receiver_ = nullptr;

@@ -28,7 +28,7 @@ class DepartureTest : public testing::TestWithParam<NetworkKind> {
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("test");
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, DepartureTest, testing::Values(kLoopback, kPieces, kRings, kRingsCopies),
+INSTANTIATE_TEST_SUITE_P(Networks, DepartureTest, testing::Values(kLoopback, kFragments, kRings, kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(DepartureTest, receives_from_a_rank_that_aborts_fail_now_and_later) {

@@ -24,7 +24,7 @@ struct Setting {
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
-  for (const NetworkKind& network : {kUcxSharedMemory, kRings, kPieces}) {
+  for (const NetworkKind& network : {kUcxSharedMemory, kRings, kFragments}) {
     for (const int num_ranks : {1, 2, 3}) all.push_back({num_ranks, network});
   }
   return all;
@@ -157,7 +157,7 @@ class TwoRanks : public testing::TestWithParam<NetworkKind> {
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("pair");
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, TwoRanks, testing::Values(kUcxSharedMemory, kRings, kPieces),
+INSTANTIATE_TEST_SUITE_P(Networks, TwoRanks, testing::Values(kUcxSharedMemory, kRings, kFragments),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(TwoRanks, short_messages_take_a_ring_where_there_are_rings) {

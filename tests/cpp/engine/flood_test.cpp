@@ -56,7 +56,7 @@ class FloodTest : public testing::TestWithParam<NetworkKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, FloodTest,
-                         testing::Values(kLoopback, kPieces, kUcxSharedMemory, kRings, kRingsCopies),
+                         testing::Values(kLoopback, kFragments, kUcxSharedMemory, kRings, kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(FloodTest, sends_beyond_the_allowance_wait_for_their_receives) {

@@ -50,7 +50,7 @@ class LookalikesTest : public testing::TestWithParam<NetworkKind> {
   std::vector<std::unique_ptr<Communicator>> group_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, LookalikesTest, testing::Values(kLoopback, kPiecesTcp, kRings),
+INSTANTIATE_TEST_SUITE_P(All, LookalikesTest, testing::Values(kLoopback, kFragmentsTcp, kRings),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(LookalikesTest, a_claim_without_proof_is_another_hosts) {

@@ -173,8 +173,8 @@ class FlowControlTest : public testing::TestWithParam<NetworkKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, FlowControlTest,
-                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp, kPieces,
-                                         kPiecesWithFaults, kPiecesTcp, kRings, kRingsCopies),
+                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp, kFragments,
+                                         kFragmentsWithFaults, kFragmentsTcp, kRings, kRingsCopies),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(FlowControlTest, messages_beyond_the_allowance_wait_at_their_sender) {

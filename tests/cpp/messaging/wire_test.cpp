@@ -37,7 +37,7 @@ TEST(Wire, enumerations_keep_their_values) {
   EXPECT_EQ(static_cast<int>(OperationKind::kClose), 23);
   EXPECT_EQ(static_cast<int>(OperationKind::kWithdrawn), 24);
   EXPECT_EQ(static_cast<int>(OperationKind::kAnnouncement), 32);
-  EXPECT_EQ(static_cast<int>(OperationKind::kPiece), 35);
+  EXPECT_EQ(static_cast<int>(OperationKind::kFragment), 35);
   EXPECT_EQ(static_cast<int>(OperationKind::kFailureNotice), 64);
   EXPECT_EQ(static_cast<int>(OperationKind::kProgressReply), 66);
   EXPECT_EQ(static_cast<int>(OperationKind::kDeparture), 67);
@@ -51,14 +51,14 @@ TEST(Wire, long_message_bytes) {
       .header = {.key = 1, .fingerprint = {}}, .sender = 0x0807060504030201, .number = 2, .num_bytes = 3};
   const std::array<uint64_t, 8> golden{1, 0, 0, 0xFFFFFFFF00000000, 0, 0x0807060504030201, 2, 3};
   EXPECT_EQ(std::memcmp(&message, golden.data(), sizeof golden), 0);
-  EXPECT_EQ(PieceTransport::kPiece, 61'440U);
+  EXPECT_EQ(FragmentTransport::kTcpFragmentBytes, 61'440U);
 }
 
 TEST(Wire, ring_bytes) {
   const RingHead head{.kind = RingHead::Kind::kMessage, .num_bytes = 0x040302, .entry = 0x08070605};
   const std::array<uint8_t, 8> golden_head{2, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(std::memcmp(&head, golden_head.data(), golden_head.size()), 0);
-  EXPECT_EQ(static_cast<int>(RingHead::Kind::kPiece), 7);
+  EXPECT_EQ(static_cast<int>(RingHead::Kind::kFragment), 7);
   EXPECT_EQ(static_cast<int>(RingHead::Kind::kCall), 8);
   const CallHeader call{.sequence = 0x04030201, .operation = OperationKind::kInvoke, .key = 6};
   const std::array<uint8_t, 8> golden_call{1, 2, 3, 4, 16, 6, 0, 0};

@@ -1,4 +1,4 @@
-// Long messages in pieces, and what is said about them by those who are not our transports.
+// Long messages in fragments, and what is said about them by those who are not our transports.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 namespace axon {
 namespace {
 
-constexpr size_t kPiece = PieceTransport::kPiece;
-constexpr size_t kNumPieces = 20;
-constexpr size_t kLong = kNumPieces * kPiece - 100;
+constexpr size_t kTcpFragmentBytes = FragmentTransport::kTcpFragmentBytes;
+constexpr size_t kNumFragments = 20;
+constexpr size_t kLong = kNumFragments * kTcpFragmentBytes - 100;
 
-// One with pieces, and one without that says what it likes.
-class Pieces : public testing::Test {
+// One with fragments, and one without that says what it likes.
+class Fragments : public testing::Test {
  protected:
   static constexpr uint64_t kRawName = 0x7261777261770001;
   static constexpr uint64_t kNumber = 5;
@@ -64,10 +64,11 @@ class Pieces : public testing::Test {
     say(header(OperationKind::kAnnouncement),
         bytes_of(LongMessage{.header = inner, .sender = kRawName, .number = kNumber, .num_bytes = num_bytes}));
   }
-  void say_piece(uint64_t ticket, size_t index) {
-    const size_t length = std::min(kPiece, kLong - index * kPiece);
-    const auto begin = content.begin() + static_cast<ptrdiff_t>(index * kPiece);
-    say(header(OperationKind::kPiece, ticket, index * kPiece), {begin, begin + static_cast<ptrdiff_t>(length)});
+  void say_fragment(uint64_t ticket, size_t index) {
+    const size_t length = std::min(kTcpFragmentBytes, kLong - index * kTcpFragmentBytes);
+    const auto begin = content.begin() + static_cast<ptrdiff_t>(index * kTcpFragmentBytes);
+    say(header(OperationKind::kFragment, ticket, index * kTcpFragmentBytes),
+        {begin, begin + static_cast<ptrdiff_t>(length)});
   }
   // What the raw one has last been told.
   const MessageHeader& heard() const { return raw.arrivals.back().header; }
@@ -89,7 +90,7 @@ class Pieces : public testing::Test {
   }
 
   LoopbackFabric fabric{FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}}};
-  Node one{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
+  Node one{with_fragments(fabric.make_transport(), FragmentUse::kToAll)};
   Node raw{fabric.make_transport()};
   const PeerId to_one = meet_one();
   const PeerId to_raw = meet_raw();
@@ -97,7 +98,7 @@ class Pieces : public testing::Test {
   std::deque<Transfer> said;
 };
 
-TEST_F(Pieces, come_in_any_order) {
+TEST_F(Fragments, come_in_any_order) {
   announce();
   ASSERT_EQ(one.arrivals.size(), 1U);
   EXPECT_EQ(one.arrivals.front().header.sequence, 3U);
@@ -106,9 +107,9 @@ TEST_F(Pieces, come_in_any_order) {
   EXPECT_EQ(heard().key, kRawName);
   EXPECT_EQ(number_of(heard()), kNumber);
   const uint64_t ticket = heard().fingerprint.num_elements;
-  for (size_t i = 0; i < kNumPieces; ++i) {
+  for (size_t i = 0; i < kNumFragments; ++i) {
     EXPECT_EQ(one.num_complete(), 0U);
-    say_piece(ticket, (i * 7 + 3) % kNumPieces);
+    say_fragment(ticket, (i * 7 + 3) % kNumFragments);
   }
   ASSERT_EQ(one.num_complete(), 1U);
   EXPECT_TRUE(one.arrivals.front().fetch.status.ok());
@@ -116,44 +117,47 @@ TEST_F(Pieces, come_in_any_order) {
   EXPECT_EQ(one.num_refused, 0U);
 }
 
-TEST_F(Pieces, that_make_no_sense_are_refused_and_change_nothing) {
+TEST_F(Fragments, that_make_no_sense_are_refused_and_change_nothing) {
   announce();
   const uint64_t ticket = heard().fingerprint.num_elements;
-  say_piece(ticket, 2);
+  say_fragment(ticket, 2);
   size_t num_refused = 0;
   const auto expect_refused = [&](const MessageHeader& header, size_t num_bytes) {
     say(header, pattern(num_bytes, 9));
     EXPECT_EQ(one.num_refused, ++num_refused) << num_refused;
   };
-  const auto piece = [&](uint64_t number, uint64_t offset) { return header(OperationKind::kPiece, number, offset); };
-  expect_refused(piece(ticket, 2 * kPiece), kPiece);  // once more
-  expect_refused(piece(ticket, 1), kPiece);
-  expect_refused(piece(ticket, kNumPieces * kPiece), kPiece);
-  expect_refused(piece(ticket, UINT64_MAX - kPiece + 1), kPiece);
-  expect_refused(piece(ticket, 3 * kPiece), kPiece - 1);
-  expect_refused(piece(ticket, 3 * kPiece), kPiece + 1);
-  expect_refused(piece(ticket, 3 * kPiece), 0);
-  expect_refused(piece(ticket, (kNumPieces - 1) * kPiece), kPiece);   // longer than what is left
-  expect_refused(piece(ticket, 3 * kPiece), (size_t{64} << 10) + 1);  // which waits at its sender
-  expect_refused(piece(ticket + 1, 3 * kPiece), kPiece);
-  expect_refused(piece(ticket + (uint64_t{1} << 32), 3 * kPiece), kPiece);
-  expect_refused(piece(0, 3 * kPiece), kPiece);
-  MessageHeader foreign = piece(ticket, 3 * kPiece);
+  const auto fragment = [&](uint64_t number, uint64_t offset) {
+    return header(OperationKind::kFragment, number, offset);
+  };
+  expect_refused(fragment(ticket, 2 * kTcpFragmentBytes), kTcpFragmentBytes);  // once more
+  expect_refused(fragment(ticket, 1), kTcpFragmentBytes);
+  expect_refused(fragment(ticket, kNumFragments * kTcpFragmentBytes), kTcpFragmentBytes);
+  expect_refused(fragment(ticket, UINT64_MAX - kTcpFragmentBytes + 1), kTcpFragmentBytes);
+  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), kTcpFragmentBytes - 1);
+  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), kTcpFragmentBytes + 1);
+  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), 0);
+  expect_refused(fragment(ticket, (kNumFragments - 1) * kTcpFragmentBytes),
+                 kTcpFragmentBytes);                                                // longer than what is left
+  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), (size_t{64} << 10) + 1);  // which waits at its sender
+  expect_refused(fragment(ticket + 1, 3 * kTcpFragmentBytes), kTcpFragmentBytes);
+  expect_refused(fragment(ticket + (uint64_t{1} << 32), 3 * kTcpFragmentBytes), kTcpFragmentBytes);
+  expect_refused(fragment(0, 3 * kTcpFragmentBytes), kTcpFragmentBytes);
+  MessageHeader foreign = fragment(ticket, 3 * kTcpFragmentBytes);
   ++foreign.key;
-  expect_refused(foreign, kPiece);
-  for (size_t i = 0; i < kNumPieces; ++i) {
-    if (i != 2) say_piece(ticket, i);
+  expect_refused(foreign, kTcpFragmentBytes);
+  for (size_t i = 0; i < kNumFragments; ++i) {
+    if (i != 2) say_fragment(ticket, i);
   }
   ASSERT_EQ(one.num_complete(), 1U);
   EXPECT_EQ(one.arrivals.front().bytes(), content);
-  say_piece(ticket, 3);
+  say_fragment(ticket, 3);
   EXPECT_EQ(one.num_refused, num_refused) << "who is late is nobody's fault";
 }
 
-TEST_F(Pieces, announcements_that_make_no_sense_are_refused) {
-  const MessageHeader of_pieces{.fingerprint = {.operation = OperationKind::kPiece}};
+TEST_F(Fragments, announcements_that_make_no_sense_are_refused) {
+  const MessageHeader of_fragments{.fingerprint = {.operation = OperationKind::kFragment}};
   say(header(OperationKind::kAnnouncement),
-      bytes_of(LongMessage{.header = of_pieces, .sender = kRawName, .number = kNumber, .num_bytes = kLong}));
+      bytes_of(LongMessage{.header = of_fragments, .sender = kRawName, .number = kNumber, .num_bytes = kLong}));
   EXPECT_EQ(one.num_refused, 1U);
   one.num_refused = 0;
   announce(0);
@@ -172,7 +176,7 @@ TEST_F(Pieces, announcements_that_make_no_sense_are_refused) {
   EXPECT_TRUE(one.arrivals.empty());
 }
 
-TEST_F(Pieces, answers_that_make_no_sense_are_refused_and_change_nothing) {
+TEST_F(Fragments, answers_that_make_no_sense_are_refused_and_change_nothing) {
   const Transfer& send = one.send(to_raw, content);
   settle();
   ASSERT_EQ(heard().fingerprint.operation, OperationKind::kAnnouncement);
@@ -188,9 +192,9 @@ TEST_F(Pieces, answers_that_make_no_sense_are_refused_and_change_nothing) {
   EXPECT_EQ(one.num_refused, 5U);
   EXPECT_EQ(raw.arrivals.size(), 1U);
   say(header(OperationKind::kGrant, message.number, 77));
-  ASSERT_TRUE(run([&] { return send.finished() && raw.arrivals.size() == 1 + kNumPieces; }));
+  ASSERT_TRUE(run([&] { return send.finished() && raw.arrivals.size() == 1 + kNumFragments; }));
   EXPECT_TRUE(send.status.ok()) << send.status.message();
-  for (size_t i = 0; i < kNumPieces; ++i) {
+  for (size_t i = 0; i < kNumFragments; ++i) {
     const Arrival& arrival = raw.arrivals[i + 1];
     EXPECT_EQ(number_of(arrival.header), 77U);
     const size_t offset = arrival.header.fingerprint.num_elements;
@@ -201,11 +205,11 @@ TEST_F(Pieces, answers_that_make_no_sense_are_refused_and_change_nothing) {
   EXPECT_EQ(one.num_refused, 5U) << "who is late is nobody's fault";
 }
 
-TEST_F(Pieces, are_granted_once) {
+TEST_F(Fragments, are_granted_once) {
   one.send(to_raw, content);
   settle();
   const uint64_t number = announced().number;
-  // Both before the first piece goes: by driving.
+  // Both before the first fragment goes: by driving.
   for (const uint64_t ticket : {1, 2}) {
     Transfer& transfer = said.emplace_back();
     raw.transport().send(to_one, header(OperationKind::kGrant, number, ticket), {}, transfer);
@@ -213,11 +217,11 @@ TEST_F(Pieces, are_granted_once) {
   raw.transport().send(to_one, header(OperationKind::kRefusal, number), {}, said.emplace_back());
   settle();
   EXPECT_EQ(one.num_refused, 2U);
-  EXPECT_EQ(num_heard(OperationKind::kPiece), kNumPieces);
+  EXPECT_EQ(num_heard(OperationKind::kFragment), kNumFragments);
   EXPECT_EQ(number_of(heard()), 1U);
 }
 
-TEST_F(Pieces, of_two_messages_take_turns) {
+TEST_F(Fragments, of_two_messages_take_turns) {
   one.send(to_raw, content);
   one.send(to_raw, content);
   settle();
@@ -226,19 +230,19 @@ TEST_F(Pieces, of_two_messages_take_turns) {
     const MessageHeader grant = header(OperationKind::kGrant, announced(index).number, index + 1);
     raw.transport().send(to_one, grant, {}, transfer);
   }
-  ASSERT_TRUE(run([&] { return num_heard(OperationKind::kPiece) == 2 * kNumPieces; }));
-  for (size_t i = 0; i < 2 * kNumPieces; ++i) EXPECT_EQ(number_of(raw.arrivals[2 + i].header), 1 + i % 2) << i;
+  ASSERT_TRUE(run([&] { return num_heard(OperationKind::kFragment) == 2 * kNumFragments; }));
+  for (size_t i = 0; i < 2 * kNumFragments; ++i) EXPECT_EQ(number_of(raw.arrivals[2 + i].header), 1 + i % 2) << i;
 }
 
-TEST_F(Pieces, keep_whoever_sends_them_awake) {
+TEST_F(Fragments, keep_whoever_sends_them_awake) {
   one.send(to_raw, content);
   settle();
   while (!one.transport().arm()) one.transport().progress();
   EXPECT_FALSE(one.transport().holds_back());
   raw.transport().send(to_one, header(OperationKind::kGrant, announced().number, 1), {}, said.emplace_back());
-  while (num_heard(OperationKind::kPiece) == 0) {
+  while (num_heard(OperationKind::kFragment) == 0) {
     one.transport().progress();
-    if (num_heard(OperationKind::kPiece) == 0 && one.transport().holds_back()) {
+    if (num_heard(OperationKind::kFragment) == 0 && one.transport().holds_back()) {
       EXPECT_FALSE(one.transport().arm());
     }
     raw.transport().progress();
@@ -247,7 +251,7 @@ TEST_F(Pieces, keep_whoever_sends_them_awake) {
   EXPECT_FALSE(one.transport().holds_back());
 }
 
-TEST_F(Pieces, end_with_their_receiver) {
+TEST_F(Fragments, end_with_their_receiver) {
   const Transfer& waiting = one.send(to_raw, content);
   const Transfer& granted = one.send(to_raw, content);
   settle();
@@ -262,9 +266,9 @@ TEST_F(Pieces, end_with_their_receiver) {
   EXPECT_EQ(later.status.code(), ErrorCode::kPeerLost);
 }
 
-TEST_F(Pieces, end_with_their_sender) {
+TEST_F(Fragments, end_with_their_sender) {
   announce();
-  say_piece(heard().fingerprint.num_elements, 0);
+  say_fragment(heard().fingerprint.num_elements, 0);
   one.policy = Node::Policy::kHold;
   announce();
   fabric.kill(kRawProcess);
@@ -274,7 +278,7 @@ TEST_F(Pieces, end_with_their_sender) {
   EXPECT_EQ(one.arrivals.back().fetch.status.code(), ErrorCode::kPeerLost);
 }
 
-TEST_F(Pieces, end_with_a_peer_that_is_dropped) {
+TEST_F(Fragments, end_with_a_peer_that_is_dropped) {
   const Transfer& sent = one.send(to_raw, content);
   settle();
   announce();
@@ -289,13 +293,13 @@ TEST_F(Pieces, end_with_a_peer_that_is_dropped) {
   ASSERT_EQ(one.num_complete(), 1U);
   EXPECT_EQ(one.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
   one.transport().refuse(one.arrivals.back().rendezvous, Status());
-  say_piece(ticket, 0);
+  say_fragment(ticket, 0);
   EXPECT_EQ(one.arrivals.front().bytes(), Bytes(kLong)) << "it was written to after its end";
   EXPECT_EQ(one.num_refused, 0U);
   EXPECT_TRUE(one.lost.empty());
 }
 
-TEST_F(Pieces, of_who_was_never_met_are_not_fetched) {
+TEST_F(Fragments, of_who_was_never_met_are_not_fetched) {
   const LongMessage message{.header = {}, .sender = kRawName + 1, .number = kNumber, .num_bytes = kLong};
   say(header(OperationKind::kAnnouncement), bytes_of(message));
   ASSERT_EQ(one.num_complete(), 1U);
@@ -305,7 +309,7 @@ TEST_F(Pieces, of_who_was_never_met_are_not_fetched) {
   EXPECT_EQ(one.arrivals.size(), 2U);
 }
 
-TEST_F(Pieces, fetched_into_memory_of_another_length_are_refused) {
+TEST_F(Fragments, fetched_into_memory_of_another_length_are_refused) {
   one.policy = Node::Policy::kHold;
   announce();
   Arrival& arrival = one.arrivals.front();
@@ -317,17 +321,17 @@ TEST_F(Pieces, fetched_into_memory_of_another_length_are_refused) {
   EXPECT_EQ(number_of(heard()), kNumber);
 }
 
-// Each send of an exchange, at once or told so later: the announcement, the grant, each piece.
+// Each send of an exchange, at once or told so later: the announcement, the grant, each fragment.
 TEST(PartOfALongMessage, that_cannot_be_sent_ends_the_connection) {
-  for (uint64_t failing = 1; failing <= 2 + kNumPieces; ++failing) {
+  for (uint64_t failing = 1; failing <= 2 + kNumFragments; ++failing) {
     for (const bool fails_late : {false, true}) {
       LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10,
                                       .failing_send = failing,
                                       .fails_late = fails_late,
                                       .holds = {},
                                       .kills = {}});
-      Node first{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
-      Node second{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
+      Node first{with_fragments(fabric.make_transport(), FragmentUse::kToAll)};
+      Node second{with_fragments(fabric.make_transport(), FragmentUse::kToAll)};
       const PeerId forth = first.meet(second, false);
       second.meet(first, false);
       const Transfer& send = first.send(forth, pattern(kLong, 1));
@@ -343,14 +347,16 @@ TEST(PartOfALongMessage, that_cannot_be_sent_ends_the_connection) {
 }
 
 // Where rings stand above, as in a process's engine, whoever drives hears of what is left to be done.
-TEST(PiecesBelowRings, hold_back) {
+TEST(FragmentsBelowRings, hold_back) {
   LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}});
-  const auto make = [&] { return with_rings(with_pieces(fabric.make_transport(), PieceUse::kToAll), RingUse::kNever); };
+  const auto make = [&] {
+    return with_rings(with_fragments(fabric.make_transport(), FragmentUse::kToAll), RingUse::kNever);
+  };
   Node first{make()};
   Node second{make()};
   const PeerId forth = first.meet(second, false);
   second.meet(first, false);
-  const Transfer& send = first.send(forth, pattern(100 * kPiece, 1));
+  const Transfer& send = first.send(forth, pattern(100 * kTcpFragmentBytes, 1));
   size_t num_held_back = 0;
   while (!send.finished()) {
     first.transport().progress();
@@ -363,16 +369,16 @@ TEST(PiecesBelowRings, hold_back) {
   EXPECT_GE(num_held_back, 2U);
 }
 
-class UseOfPieces : public testing::TestWithParam<PieceUse> {};
+class UseOfFragments : public testing::TestWithParam<FragmentUse> {};
 
-INSTANTIATE_TEST_SUITE_P(All, UseOfPieces,
-                         testing::Values(PieceUse::kNever, PieceUse::kToOtherHosts, PieceUse::kToAll));
+INSTANTIATE_TEST_SUITE_P(All, UseOfFragments,
+                         testing::Values(FragmentUse::kNever, FragmentUse::kToOtherHosts, FragmentUse::kToAll));
 
 // The loopback is no TCP.
-TEST_P(UseOfPieces, is_the_sender_s_choice) {
+TEST_P(UseOfFragments, is_the_sender_s_choice) {
   LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}});
-  Node first{with_pieces(fabric.make_transport(), GetParam())};
-  Node second{with_pieces(fabric.make_transport(), PieceUse::kToAll)};
+  Node first{with_fragments(fabric.make_transport(), GetParam())};
+  Node second{with_fragments(fabric.make_transport(), FragmentUse::kToAll)};
   const PeerId forth = first.meet(second, false);
   const PeerId back = second.meet(first, false);
   first.send(forth, pattern(kLong, 1));
@@ -381,13 +387,14 @@ TEST_P(UseOfPieces, is_the_sender_s_choice) {
   ASSERT_TRUE(drive({&first, &second}, is_over));
   EXPECT_EQ(second.arrivals.front().bytes(), pattern(kLong, 1));
   EXPECT_EQ(first.arrivals.front().bytes(), pattern(kLong, 2));
-  const uint64_t num_sends_in_pieces = 2 + kNumPieces;
-  EXPECT_EQ(fabric.num_sends(), num_sends_in_pieces + (GetParam() == PieceUse::kToAll ? num_sends_in_pieces : 1));
+  const uint64_t num_sends_in_fragments = 2 + kNumFragments;
+  EXPECT_EQ(fabric.num_sends(),
+            num_sends_in_fragments + (GetParam() == FragmentUse::kToAll ? num_sends_in_fragments : 1));
 }
 
-TEST(PieceAddress, without_a_name_is_none) {
+TEST(FragmentAddress, without_a_name_is_none) {
   LoopbackFabric fabric;
-  const auto transport = with_pieces(fabric.make_transport(), PieceUse::kToAll);
+  const auto transport = with_fragments(fabric.make_transport(), FragmentUse::kToAll);
   auto added = transport->add_peer(transport->address().first(7), false);
   ASSERT_FALSE(added.ok());
   EXPECT_EQ(added.status().code(), ErrorCode::kInvalidArgument);

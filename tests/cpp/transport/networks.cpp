@@ -38,16 +38,16 @@ class UcxNetwork final : public Network {
   const Over over_;
 };
 
-class PiecesAbove final : public Network {
+class FragmentsAbove final : public Network {
  public:
-  explicit PiecesAbove(std::unique_ptr<Network> network, PieceUse use = PieceUse::kToAll)
+  explicit FragmentsAbove(std::unique_ptr<Network> network, FragmentUse use = FragmentUse::kToAll)
       : network_(std::move(network)), use_(use) {}
-  std::unique_ptr<Transport> make_transport() override { return with_pieces(network_->make_transport(), use_); }
+  std::unique_ptr<Transport> make_transport() override { return with_fragments(network_->make_transport(), use_); }
   bool same_host() const noexcept override { return network_->same_host(); }
 
  private:
   const std::unique_ptr<Network> network_;
-  const PieceUse use_;
+  const FragmentUse use_;
 };
 
 class RingsAbove final : public Network {
@@ -76,30 +76,30 @@ const NetworkKind kUcxSharedMemory{"ucx_shared_memory", []() -> std::unique_ptr<
 const NetworkKind kUcxTcp{
     "ucx_tcp", []() -> std::unique_ptr<Network> { return std::make_unique<UcxNetwork>(UcxNetwork::Over::kTcp); }};
 
-// Each piece at once, as over UCX.
+// Each fragment at once, as over UCX.
 static constexpr size_t kEagerAsUcx = size_t{64} << 10;
 
-const NetworkKind kPieces{"pieces", []() -> std::unique_ptr<Network> {
-                            return std::make_unique<PiecesAbove>(std::make_unique<LoopbackNetwork>(
-                                FaultPlan{.largest_eager_num_bytes = kEagerAsUcx, .holds = {}, .kills = {}}));
-                          }};
-const NetworkKind kPiecesWithFaults{"pieces_with_faults", []() -> std::unique_ptr<Network> {
-                                      return std::make_unique<PiecesAbove>(std::make_unique<LoopbackNetwork>(
-                                          FaultPlan{.seed = 1,
-                                                    .largest_eager_num_bytes = kEagerAsUcx,
-                                                    .mailbox_capacity = 16,
-                                                    .pending = 0.5,
-                                                    .delay = 0.3,
-                                                    .reorder = 0.3,
-                                                    .kills = {}}));
-                                    }};
-const NetworkKind kPiecesTcp{"pieces_tcp", []() -> std::unique_ptr<Network> {
-                               return std::make_unique<PiecesAbove>(kUcxTcp.make(), PieceUse::kToOtherHosts);
+const NetworkKind kFragments{"fragments", []() -> std::unique_ptr<Network> {
+                               return std::make_unique<FragmentsAbove>(std::make_unique<LoopbackNetwork>(
+                                   FaultPlan{.largest_eager_num_bytes = kEagerAsUcx, .holds = {}, .kills = {}}));
                              }};
+const NetworkKind kFragmentsWithFaults{"fragments_with_faults", []() -> std::unique_ptr<Network> {
+                                         return std::make_unique<FragmentsAbove>(std::make_unique<LoopbackNetwork>(
+                                             FaultPlan{.seed = 1,
+                                                       .largest_eager_num_bytes = kEagerAsUcx,
+                                                       .mailbox_capacity = 16,
+                                                       .pending = 0.5,
+                                                       .delay = 0.3,
+                                                       .reorder = 0.3,
+                                                       .kills = {}}));
+                                       }};
+const NetworkKind kFragmentsTcp{"fragments_tcp", []() -> std::unique_ptr<Network> {
+                                  return std::make_unique<FragmentsAbove>(kUcxTcp.make(), FragmentUse::kToOtherHosts);
+                                }};
 
 const NetworkKind kRings{"rings", []() -> std::unique_ptr<Network> {
                            return std::make_unique<RingsAbove>(
-                               std::make_unique<PiecesAbove>(kUcxSharedMemory.make(), PieceUse::kToOtherHosts));
+                               std::make_unique<FragmentsAbove>(kUcxSharedMemory.make(), FragmentUse::kToOtherHosts));
                          }};
 const NetworkKind kRingsCopies{"rings_copies", []() -> std::unique_ptr<Network> {
                                  return std::make_unique<RingsAbove>(kLoopback.make(), RingUse::kCopies);

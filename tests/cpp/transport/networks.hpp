@@ -28,10 +28,10 @@ extern const NetworkKind kLoopback;
 extern const NetworkKind kLoopbackWithFaults;  // every send pending or late, in any order
 extern const NetworkKind kUcxSharedMemory;
 extern const NetworkKind kUcxTcp;
-extern const NetworkKind kPieces;            // above the loopback
-extern const NetworkKind kPiecesWithFaults;  // above the loopback with faults
-extern const NetworkKind kPiecesTcp;         // above UCX over TCP
-extern const NetworkKind kRings;             // above pieces and UCX over shared memory, as in a process's engine
-extern const NetworkKind kRingsCopies;       // above the loopback; no memory is read but the rings'
+extern const NetworkKind kFragments;            // above the loopback
+extern const NetworkKind kFragmentsWithFaults;  // above the loopback with faults
+extern const NetworkKind kFragmentsTcp;         // above UCX over TCP
+extern const NetworkKind kRings;                // above fragments and UCX over shared memory, as in a process's engine
+extern const NetworkKind kRingsCopies;          // above the loopback; no memory is read but the rings'
 
 }  // namespace axon

@@ -250,7 +250,7 @@ TEST_P(RingTransports, let_go_of_a_ring_that_makes_no_sense_of_who_has_not_been_
 // Each by a first message of a writer that means harm.
 TEST_P(RingTransports, believe_no_answer_to_what_was_not_offered) {
   using Kind = RingHead::Kind;
-  for (const Kind kind : {Kind::kFetched, Kind::kRefused, Kind::kPull, Kind::kPiece, Kind::kOffer}) {
+  for (const Kind kind : {Kind::kFetched, Kind::kRefused, Kind::kPull, Kind::kFragment, Kind::kOffer}) {
     SCOPED_TRACE(static_cast<int>(kind));
     Node third{with_rings(below->make_transport(), GetParam())};
     RingDoorbell doorbell = RingDoorbell::make(77).value();
