@@ -51,7 +51,7 @@ void Exchange::abandon(Request& request) noexcept {
       static_cast<InboxNode&>(request).unlink();
       release(request);
       break;
-    case Request::State::kOffered:  // later the inbox may be gone
+    case Request::State::kRtsSent:  // later the inbox may be gone
       inbox_.flow().regain(request.header.destination);
       break;
     case Request::State::kMoving:
@@ -74,7 +74,7 @@ std::vector<int> Exchange::ranks_behind() {
   std::set<int> ranks;
   for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
     const bool lacks_credit =
-        request->state == Request::State::kOffered && inbox_.flow().is_short_of_credit(request->buffer.num_bytes);
+        request->state == Request::State::kRtsSent && inbox_.flow().is_short_of_credit(request->buffer.num_bytes);
     if (lacks_credit || request->state == Request::State::kQueued) {
       ranks.insert(static_cast<int>(request->header.destination));
     }
@@ -129,10 +129,10 @@ void Exchange::transmit(Request& send) noexcept {
   ++num_moving_;
   const ConstBuffer payload{send.buffer.data, send.buffer.num_bytes, send.buffer.kind};
   const bool is_eager = inbox_.flow().take(destination, payload.num_bytes) == FlowControl::Protocol::kEager;
-  send.state = is_eager ? Request::State::kMoving : Request::State::kOffered;
+  send.state = is_eager ? Request::State::kMoving : Request::State::kRtsSent;
   Transport& transport = messenger_.transport();
   auto sent = is_eager ? transport.send(send.peer, send.header, payload, send)
-                       : transport.offer(send.peer, send.header, payload, send);
+                       : transport.send_rendezvous(send.peer, send.header, payload, send);
   if (sent) on_done(send, std::move(*sent));
 }
 
@@ -235,7 +235,7 @@ Status Exchange::lost(int rank) const {
 }
 
 // Of a process that has just ended, a transport may know before anybody watches it end. A receiver that refuses a
-// message (transport/refusal.hpp) can be reached; of a mismatch its text names both ranks.
+// message (transport/nack.hpp) can be reached; of a mismatch its text names both ranks.
 Status Exchange::unreachable(PeerId peer, const Status& why) const {
   if (why.code() == ErrorCode::kMismatch) return why.clone();
   const std::vector<PeerId>& peers = inbox_.team().peers;
@@ -249,7 +249,7 @@ void Exchange::on_done(Completion& completion, Status status) noexcept {
   if (request.exchange == nullptr) return;
   Exchange& exchange = *request.exchange;
   --exchange.num_moving_;
-  if (request.state == Request::State::kOffered && request.batch != nullptr) {
+  if (request.state == Request::State::kRtsSent && request.batch != nullptr) {
     exchange.inbox_.flow().regain(request.header.destination);
   }
   // Given up by its operation: nobody asks why it failed, and the group that knows its ranks may be gone.

@@ -17,7 +17,7 @@ struct Request : ListNode<Request, struct InInbox>, ListNode<Request, struct InE
     kPosted,   // a receive whose message has not come
     kQueued,   // a send that waits for credit
     kMoving,   // in the transport's hands; its memory must stay
-    kOffered,  // the same: a send whose payload waits here until its receiver fetches it
+    kRtsSent,  // the same: a send whose payload waits here until its receiver fetches it
   };
 
   Exchange* exchange = nullptr;

@@ -42,12 +42,12 @@ const char* name_of(OperationKind kind) noexcept {
       return "close";
     case OperationKind::kWithdrawn:
       return "withdrawn call";
-    case OperationKind::kAnnouncement:
-      return "announcement";
-    case OperationKind::kGrant:
-      return "grant";
-    case OperationKind::kRefusal:
-      return "refusal";
+    case OperationKind::kRts:
+      return "RTS";
+    case OperationKind::kCts:
+      return "CTS";
+    case OperationKind::kNack:
+      return "NACK";
     case OperationKind::kFragment:
       return "fragment";
     case OperationKind::kFailureNotice:

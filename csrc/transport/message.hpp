@@ -36,9 +36,9 @@ enum class OperationKind : uint8_t {
   kClose = 23,
   kWithdrawn = 24,
   // Of long messages in fragments: between transports, for who is named by the key.
-  kAnnouncement = 32,
-  kGrant = 33,
-  kRefusal = 34,
+  kRts = 32,
+  kCts = 33,
+  kNack = 34,
   kFragment = 35,
   // Control: between engines, outside any operation's sequence.
   kFailureNotice = 64,
@@ -55,7 +55,7 @@ inline bool is_of_a_call(OperationKind kind) noexcept {
 }
 
 inline bool is_of_fragments(OperationKind kind) noexcept {
-  return kind >= OperationKind::kAnnouncement && kind <= OperationKind::kFragment;
+  return kind >= OperationKind::kRts && kind <= OperationKind::kFragment;
 }
 
 struct Fingerprint {

@@ -98,11 +98,11 @@ class Transport {
                                      Completion& completion) noexcept = 0;
 
   // The same, but the payload waits at the sender for its fetch or refusal, however short it is: one byte or more.
-  virtual std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                      Completion& completion) noexcept = 0;
+  virtual std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                                Completion& completion) noexcept = 0;
 
   // Takes a waiting payload into `into` (exactly its length), or refuses it. A refusal with a reason fails the sender's
-  // transfer with that (transport/refusal.hpp). One without (a success) says that the payload is not needed any more:
+  // transfer with that (transport/nack.hpp). One without (a success) says that the payload is not needed any more:
   // the transfer ends, some with success.
   virtual std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept = 0;
   virtual void refuse(void* rendezvous, const Status& why) noexcept = 0;

@@ -58,8 +58,8 @@ class FuzzNetwork final : public Transport {
     pending_.push_back(&completion);
     return std::nullopt;
   }
-  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                              Completion& completion) noexcept override {
+  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                        Completion& completion) noexcept override {
     return send(peer, header, payload, completion);
   }
   std::optional<Status> fetch(void*, Buffer, Completion&) noexcept override { return failure(); }
@@ -77,15 +77,15 @@ class FuzzNetwork final : public Transport {
     completion.done(completion, input_.take<uint8_t>() % 4 == 0 ? failure() : Status());
   }
   Receiver& receiver() noexcept { return *receiver_; }
-  // Of the latest announcement and grant.
+  // Of the latest RTS and CTS.
   uint64_t number() const noexcept { return number_; }
   uint64_t ticket() const noexcept { return ticket_; }
 
  private:
   static Status failure() { return {ErrorCode::kTransport, "as the input says"}; }
   void note(const MessageHeader& header, ConstBuffer payload) noexcept {
-    if (header.fingerprint.operation == OperationKind::kGrant) ticket_ = header.fingerprint.num_elements;
-    if (header.fingerprint.operation != OperationKind::kAnnouncement) return;
+    if (header.fingerprint.operation == OperationKind::kCts) ticket_ = header.fingerprint.num_elements;
+    if (header.fingerprint.operation != OperationKind::kRts) return;
     LongMessage message;
     CHECK(payload.num_bytes == sizeof message);
     std::memcpy(&message, payload.data, sizeof message);
@@ -181,7 +181,7 @@ class Player final : Receiver {
     if (is_fragment && (chosen & 128)) value = value % 5 * FragmentTransport::kTcpFragmentBytes;
     std::vector<std::byte> bytes =
         is_fragment ? std::vector<std::byte>(FragmentTransport::kTcpFragmentBytes) : std::vector<std::byte>();
-    if (operation == OperationKind::kAnnouncement) {
+    if (operation == OperationKind::kRts) {
       const LongMessage message{
           .header = {.fingerprint = {}},
           .sender = kFirstName + peer,

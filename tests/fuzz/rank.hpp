@@ -35,7 +35,7 @@ class FuzzTransport final : public Transport {
   std::optional<Status> send(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept override {
     return Status();
   }
-  std::optional<Status> offer(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept override {
+  std::optional<Status> send_rendezvous(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept override {
     return Status();
   }
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override {
@@ -62,7 +62,7 @@ class FuzzTransport final : public Transport {
   bool arm() noexcept override { return true; }
   void flush(int) noexcept override {}
 
-  void* announce(size_t num_bytes) {
+  void* send_rts(size_t num_bytes) {
     void* rendezvous = &handles_.emplace_back();
     waiting_.emplace(rendezvous, num_bytes);
     return rendezvous;
@@ -189,7 +189,7 @@ class Rank final : ControlHandler, InboxListener {
     const std::vector<std::byte> bytes(input_.take<uint8_t>() % 64, std::byte{0xA5});
     const bool is_large = input_.take<uint8_t>() % 2 != 0;
     Payload payload{.bytes = bytes.data(), .num_bytes = bytes.size()};
-    if (is_large) payload = {.num_bytes = bytes.size(), .rendezvous = transport_.announce(bytes.size())};
+    if (is_large) payload = {.num_bytes = bytes.size(), .rendezvous = transport_.send_rts(bytes.size())};
     get(header, payload);
   }
 

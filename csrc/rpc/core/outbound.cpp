@@ -178,7 +178,7 @@ Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& he
   for (const Part& each : parts_) {
     of_part.slot = each.index;
     ++num_moving_;
-    AXON_TRY(took(each.is_lent ? transport.offer(peer, of_part, each.data, *this)
+    AXON_TRY(took(each.is_lent ? transport.send_rendezvous(peer, of_part, each.data, *this)
                                : transport.send(peer, of_part, each.data, *this)));
   }
   return Status();

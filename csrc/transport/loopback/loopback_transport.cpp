@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "transport/refusal.hpp"
+#include "transport/nack.hpp"
 
 namespace axon {
 
@@ -154,7 +154,7 @@ void LoopbackTransport::refuse(void* rendezvous, const Status& why) noexcept {
   const std::lock_guard lock(fabric_.mutex_);
   if (!step()) return;
   auto held = mailbox_.held.extract(rendezvous);
-  if (!held.empty()) end(*held.mapped(), refusal::decode(refusal::Encoded(why).bytes()));
+  if (!held.empty()) end(*held.mapped(), nack::decode(nack::Encoded(why).bytes()));
 }
 
 unsigned LoopbackTransport::progress() noexcept {

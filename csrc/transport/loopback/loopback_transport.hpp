@@ -21,8 +21,8 @@ class LoopbackTransport final : public Transport {
   size_t largest_eager() const noexcept override { return fabric_.plan_.largest_eager_num_bytes; }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
-  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                              Completion& completion) noexcept override {
+  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                        Completion& completion) noexcept override {
     return send_by(Protocol::kRendezvous, peer, header, payload, completion);
   }
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;

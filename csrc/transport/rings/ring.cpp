@@ -91,7 +91,7 @@ std::byte* RingWriter::operation_in(uint32_t entry, const MessageHeader& call) c
     const bool is_this = is_of_key && header.sequence == call.sequence && is_withdrawable(header.operation);
     return is_this ? first.begin() + offsetof(CallHeader, operation) : nullptr;
   }
-  if (kind != RingHead::Kind::kMessage && kind != RingHead::Kind::kOffer) return nullptr;
+  if (kind != RingHead::Kind::kMessage && kind != RingHead::Kind::kRts) return nullptr;
   MessageHeader header;
   sync::copy(&header, first.begin(), sizeof header);
   const bool is_this =

@@ -32,10 +32,10 @@ struct alignas(sizeof(uint64_t)) RingHead {
     kNothing,
     kWrap,     // the next one begins on the ring's first entry
     kMessage,  // this and those below: see ring_link.hpp
-    kOffer,
-    kFetched,
-    kRefused,
-    kPull,
+    kRts,
+    kAck,
+    kNack,
+    kCts,
     kFragment,
     kCall,  // a message with a CallHeader; read as kMessage
   };

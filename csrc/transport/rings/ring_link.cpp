@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "transport/refusal.hpp"
+#include "transport/nack.hpp"
 
 namespace axon {
 
@@ -24,8 +24,8 @@ struct RingLink::Waiting : ListNode<Waiting> {
   RingHead::Kind kind = RingHead::Kind::kMessage;
   MessageHeader header;
   ConstBuffer payload;
-  RemoteBytes offered;               // of an offer, whose payload this is
-  Status why;                        // of a refusal, whose payload this becomes
+  RemoteBytes rts;                   // of an RTS, whose payload this is
+  Status why;                        // of a NACK, whose payload this becomes
   Completion* completion = nullptr;  // of a message
 };
 
@@ -113,29 +113,29 @@ std::optional<Status> RingLink::send(const MessageHeader& header, ConstBuffer pa
                                      Completion& completion) noexcept {
   if (state_ == State::kLost) [[unlikely]]
     return lost();
-  if (payload.num_bytes > RingMemory::kMostBytes) return offer(header, payload, completion);
+  if (payload.num_bytes > RingMemory::kMostBytes) return send_rendezvous(header, payload, completion);
   if (state_ == State::kOpen && queue_.empty() && write(RingHead::Kind::kMessage, header, payload)) return Status();
   enqueue(RingHead::Kind::kMessage, header, payload).completion = &completion;
   return std::nullopt;
 }
 
-std::optional<Status> RingLink::offer(const MessageHeader& header, ConstBuffer payload,
-                                      Completion& completion) noexcept {
+std::optional<Status> RingLink::send_rendezvous(const MessageHeader& header, ConstBuffer payload,
+                                                Completion& completion) noexcept {
   if (state_ == State::kLost) return lost();
   const RemoteBytes remote{.address = reinterpret_cast<uint64_t>(payload.data),
                            .num_bytes = payload.num_bytes,
                            .number = keep(payload, completion)};
   const auto bytes = std::as_bytes(std::span(&remote, 1));
-  const ConstBuffer announced{.data = bytes.data(), .num_bytes = bytes.size()};
-  if (state_ != State::kOpen || !queue_.empty() || !write(RingHead::Kind::kOffer, header, announced)) {
-    Waiting& waiting = enqueue(RingHead::Kind::kOffer, header, {});
-    waiting.offered = remote;
-    waiting.payload = {.data = reinterpret_cast<const std::byte*>(&waiting.offered), .num_bytes = sizeof remote};
+  const ConstBuffer rts{.data = bytes.data(), .num_bytes = bytes.size()};
+  if (state_ != State::kOpen || !queue_.empty() || !write(RingHead::Kind::kRts, header, rts)) {
+    Waiting& waiting = enqueue(RingHead::Kind::kRts, header, {});
+    waiting.rts = remote;
+    waiting.payload = {.data = reinterpret_cast<const std::byte*>(&waiting.rts), .num_bytes = sizeof remote};
   }
   return std::nullopt;
 }
 
-static ConstBuffer payload_of(const refusal::Encoded& reason) noexcept {
+static ConstBuffer payload_of(const nack::Encoded& reason) noexcept {
   return {.data = reason.bytes().data(), .num_bytes = reason.bytes().size()};
 }
 
@@ -143,7 +143,7 @@ void RingLink::answer(RingHead::Kind kind, uint64_t number, const Status& why) n
   if (state_ == State::kLost) return;
   connect();
   const MessageHeader header = header_of(number);
-  if (state_ == State::kOpen && queue_.empty() && write(kind, header, payload_of(refusal::Encoded(why)))) return;
+  if (state_ == State::kOpen && queue_.empty() && write(kind, header, payload_of(nack::Encoded(why)))) return;
   enqueue(kind, header, {}).why = why.clone();
   if (num_waiting_ > kMostWaiting) find_harm("it does not read the answers to what it writes");
 }
@@ -151,7 +151,7 @@ void RingLink::answer(RingHead::Kind kind, uint64_t number, const Status& why) n
 unsigned RingLink::write_waiting() noexcept {
   unsigned num_written = 0;
   for (Waiting* first = queue_.front(); first != nullptr && state_ == State::kOpen; first = queue_.front()) {
-    const refusal::Encoded reason(first->why);
+    const nack::Encoded reason(first->why);
     if (!write(first->kind, first->header, first->why.ok() ? first->payload : payload_of(reason))) break;
     ++num_written;
     Completion* const completion = first->completion;
@@ -164,8 +164,8 @@ unsigned RingLink::write_waiting() noexcept {
 // Parts of a call need not leave at all; the call itself still has to be answered, which gives its place back.
 bool RingLink::take_back(Waiting& waiting) noexcept {
   Completion* completion = waiting.completion;
-  if (waiting.kind == RingHead::Kind::kOffer) {
-    Kept* const kept = numbers_.find(waiting.offered.number);
+  if (waiting.kind == RingHead::Kind::kRts) {
+    Kept* const kept = numbers_.find(waiting.rts.number);
     completion = kept != nullptr ? &let_go(*kept) : nullptr;
   }
   const bool is_call = waiting.header.fingerprint.operation != OperationKind::kInvokePart;
@@ -191,7 +191,7 @@ bool RingLink::withdraw(const MessageHeader& call) noexcept {
   bool has_waited = false;
   for (Waiting* waiting = queue_.front(); waiting != nullptr;) {
     Waiting* const next = queue_.next(*waiting);
-    const bool is_message = waiting->kind == RingHead::Kind::kMessage || waiting->kind == RingHead::Kind::kOffer;
+    const bool is_message = waiting->kind == RingHead::Kind::kMessage || waiting->kind == RingHead::Kind::kRts;
     if (is_message && is_of_call(waiting->header, call)) has_waited |= take_back(*waiting);
     waiting = next;
   }
@@ -207,10 +207,10 @@ void RingLink::hand_over(Transport& network, PeerId peer) noexcept {
     if (first->kind == RingHead::Kind::kMessage) {
       if (completion == nullptr) completion = &unattended;  // of what has been taken back
       sent = network.send(peer, first->header, first->payload, *completion);
-    } else if (Kept* kept = first->kind == RingHead::Kind::kOffer ? numbers_.find(first->offered.number) : nullptr) {
+    } else if (Kept* kept = first->kind == RingHead::Kind::kRts ? numbers_.find(first->rts.number) : nullptr) {
       const ConstBuffer payload = kept->payload;
       completion = &let_go(*kept);
-      sent = network.offer(peer, first->header, payload, *completion);
+      sent = network.send_rendezvous(peer, first->header, payload, *completion);
     }
     release(*first);
     if (sent) completion->done(*completion, std::move(*sent));
@@ -274,23 +274,23 @@ bool RingLink::receive(RingHead::Kind kind, const MessageHeader& header, const P
     shared_.receiver->on_message(header, payload);
     return true;
   }
-  if (kind == RingHead::Kind::kOffer) return receive_offer(header, payload);
+  if (kind == RingHead::Kind::kRts) return receive_rts(header, payload);
   if (kind == RingHead::Kind::kFragment) return receive_fragment(header.key, payload);
   Kept* const kept = numbers_.find(header.key);
-  const bool is_refused = kind == RingHead::Kind::kRefused;
-  if (kept == nullptr || payload.num_bytes > (is_refused ? refusal::Encoded::kMostBytes : 0)) return false;
-  if (kind == RingHead::Kind::kPull) {
+  const bool is_nack = kind == RingHead::Kind::kNack;
+  if (kept == nullptr || payload.num_bytes > (is_nack ? nack::Encoded::kMostBytes : 0)) return false;
+  if (kind == RingHead::Kind::kCts) {
     if (std::exchange(kept->is_pulled, true)) return false;
     kept->unlink();
     pulled_.push_back(*kept);
     return true;
   }
   Completion& completion = let_go(*kept);
-  completion.done(completion, is_refused ? refusal::decode({payload.bytes, payload.num_bytes}) : Status());
+  completion.done(completion, is_nack ? nack::decode({payload.bytes, payload.num_bytes}) : Status());
   return true;
 }
 
-bool RingLink::receive_offer(const MessageHeader& header, const Payload& payload) noexcept {
+bool RingLink::receive_rts(const MessageHeader& header, const Payload& payload) noexcept {
   RemoteBytes remote;
   if (payload.num_bytes != sizeof remote) return false;
   std::memcpy(&remote, payload.bytes, sizeof remote);
@@ -302,7 +302,7 @@ bool RingLink::receive_offer(const MessageHeader& header, const Payload& payload
 }
 
 void RingLink::refuse(Arrival& arrival, const Status& why) noexcept {
-  arrival.link.answer(RingHead::Kind::kRefused, arrival.remote.number, why);
+  arrival.link.answer(RingHead::Kind::kNack, arrival.remote.number, why);
   arrival.release();
 }
 
@@ -331,7 +331,7 @@ std::optional<Status> RingLink::read_chunk(Arrival& arrival) noexcept {
     case ReadOutcome::kRead:
       arrival.num_here += length;
       if (arrival.num_here != arrival.into.num_bytes) return std::nullopt;
-      answer(RingHead::Kind::kFetched, arrival.remote.number);
+      answer(RingHead::Kind::kAck, arrival.remote.number);
       arrival.release();
       return Status();
     case ReadOutcome::kForbidden:
@@ -341,7 +341,7 @@ std::optional<Status> RingLink::read_chunk(Arrival& arrival) noexcept {
       arrival.num_here = 0;
       arrival.unlink();
       pulling_.push_back(arrival);
-      answer(RingHead::Kind::kPull, arrival.remote.number);
+      answer(RingHead::Kind::kCts, arrival.remote.number);
       return std::nullopt;
     case ReadOutcome::kGone:
       break;
@@ -368,7 +368,7 @@ bool RingLink::receive_fragment(uint64_t number, const Payload& payload) noexcep
   arrival->num_here += payload.num_bytes;
   if (arrival->num_here != arrival->into.num_bytes) return true;
   Completion& completion = *arrival->completion;
-  answer(RingHead::Kind::kFetched, number);
+  answer(RingHead::Kind::kAck, number);
   arrival->release();
   completion.done(completion, Status());
   return true;

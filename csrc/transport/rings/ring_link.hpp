@@ -2,12 +2,12 @@
 // and long payloads, which wait at their sender.
 //
 //   kMessage   a message, whole
-//   kOffer     a message whose payload (RemoteBytes) its receiver is to fetch or refuse
-//   kFetched   by the receiver: it has the payload; kRefused: it does not want it, and why (transport/refusal.hpp)
-//   kPull      by a receiver that may not read the sender's memory: send it, in …
+//   kRts       a message whose payload (RemoteBytes) its receiver is to fetch or refuse
+//   kAck       by the receiver: it has the payload; kNack: it does not want it, and why (transport/nack.hpp)
+//   kCts       by a receiver that may not read the sender's memory: send it, in …
 //   kFragment  … of these, in order
 //
-// Answers name the offer by its number, in the place of a header's key. None is believed that names another one.
+// Answers name the RTS by its number, in the place of a header's key. None is believed that names another one.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@
 
 namespace axon {
 
-// An offer's payload.
+// An RTS's payload.
 struct RemoteBytes {
   uint64_t address = 0;
   uint64_t num_bytes = 0;
@@ -69,7 +69,8 @@ class RingLink {
   // for a second, where one of the two has no file descriptor left.
   void connect() noexcept;
   std::optional<Status> send(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
-  std::optional<Status> offer(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
+  std::optional<Status> send_rendezvous(const MessageHeader& header, ConstBuffer payload,
+                                        Completion& completion) noexcept;
   // See Transport::withdraw.
   bool withdraw(const MessageHeader& call) noexcept;
   // What has waited since connect(), once it takes no ring: in order, by way of the network.
@@ -129,7 +130,7 @@ class RingLink {
   unsigned push_fragment() noexcept;
 
   bool receive(RingHead::Kind kind, const MessageHeader& header, const Payload& payload) noexcept;
-  bool receive_offer(const MessageHeader& header, const Payload& payload) noexcept;
+  bool receive_rts(const MessageHeader& header, const Payload& payload) noexcept;
   bool receive_fragment(uint64_t number, const Payload& payload) noexcept;
   unsigned fetch_more() noexcept;
   // Of what is fetched; null while more is to come.

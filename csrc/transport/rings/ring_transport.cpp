@@ -137,10 +137,11 @@ std::optional<Status> RingTransport::send(PeerId id, const MessageHeader& header
   return link != nullptr ? link->send(header, payload, completion) : network_->send(id, header, payload, completion);
 }
 
-std::optional<Status> RingTransport::offer(PeerId id, const MessageHeader& header, ConstBuffer payload,
-                                           Completion& completion) noexcept {
+std::optional<Status> RingTransport::send_rendezvous(PeerId id, const MessageHeader& header, ConstBuffer payload,
+                                                     Completion& completion) noexcept {
   RingLink* const link = link_to(peers_[id]);
-  return link != nullptr ? link->offer(header, payload, completion) : network_->offer(id, header, payload, completion);
+  return link != nullptr ? link->send_rendezvous(header, payload, completion)
+                         : network_->send_rendezvous(id, header, payload, completion);
 }
 
 std::optional<Status> RingTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
@@ -232,14 +233,14 @@ unsigned RingTransport::answer_calls() noexcept {
   bool finds_foreign = false;
   while (num_answered < kMostCalls && doorbell_->next(call, finds_foreign)) {
     ++num_answered;
-    if (call.kind == RingCall::Kind::kRing) on_offer(call);
+    if (call.kind == RingCall::Kind::kRing) on_ring_offered(call);
   }
   if (finds_foreign) on_refused("a call that is for another process, or none");
   return num_answered;
 }
 
 // By one who takes none himself; by this process, which needs none; or once more.
-void RingTransport::on_offer(const RingCall& call) noexcept {
+void RingTransport::on_ring_offered(const RingCall& call) noexcept {
   const RingAddress& caller = call.caller;
   RingLink* link = find_link(caller);
   const bool is_known = link != nullptr;

@@ -40,8 +40,8 @@ class RingTransport final : public Transport, private Receiver {
   size_t largest_eager() const noexcept override { return std::min(RingMemory::kMostBytes, network_->largest_eager()); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
-  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                              Completion& completion) noexcept override;
+  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                        Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
   void refuse(void* rendezvous, const Status& why) noexcept override;
   bool withdraw(PeerId peer, const MessageHeader& call) noexcept override;
@@ -79,7 +79,7 @@ class RingTransport final : public Transport, private Receiver {
   RingLink* make_link(const RingAddress& address) noexcept;
   std::optional<PeerId> peer_of(const RingLink& link) const noexcept;
   unsigned answer_calls() noexcept;
-  void on_offer(const RingCall& call) noexcept;
+  void on_ring_offered(const RingCall& call) noexcept;
   Status read_ring_of(const RingCall& call, RingLink& link) noexcept;
   unsigned read_rings() noexcept;
   void look_after(RingLink& link) noexcept;

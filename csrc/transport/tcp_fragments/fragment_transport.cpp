@@ -8,7 +8,7 @@
 
 #include "base/random.hpp"
 #include "transport/flush_layer.hpp"
-#include "transport/refusal.hpp"
+#include "transport/nack.hpp"
 
 namespace axon {
 
@@ -18,10 +18,10 @@ static constexpr size_t kMostInFlight = 8;
 // Of one peer at one go, though the network takes more; then others have their turn.
 static constexpr unsigned kMostAtOnce = 16;
 
-// The network tells it of its announcement and its fragments.
+// The network tells it of its RTS and its fragments.
 struct FragmentTransport::Outgoing : Completion, ListNode<Outgoing> {
-  // For its grant; for its fragments' turn; all is sent, or never will be.
-  enum class State : uint8_t { kWaiting, kGranted, kLeaving };
+  // For its CTS; for its fragments' turn; all is sent, or never will be.
+  enum class State : uint8_t { kWaiting, kCleared, kLeaving };
 
   Outgoing(FragmentTransport& transport, PeerId to, ConstBuffer bytes, Completion& of) noexcept
       : owner(transport), peer(to), payload(bytes), completion(of) {
@@ -36,7 +36,7 @@ struct FragmentTransport::Outgoing : Completion, ListNode<Outgoing> {
   const ConstBuffer payload;
   Completion& completion;
   State state = State::kWaiting;
-  LongMessage announcement;
+  LongMessage rts;
   uint64_t ticket = 0;
   size_t num_pushed = 0;     // bytes
   size_t num_in_flight = 0;  // of what the network has
@@ -51,8 +51,8 @@ FragmentTransport::Peer::Peer() noexcept {
 }
 
 struct FragmentTransport::Incoming : ListNode<Incoming> {
-  explicit Incoming(const LongMessage& announcement) noexcept
-      : sender(announcement.sender), number(announcement.number), num_bytes(announcement.num_bytes) {}
+  explicit Incoming(const LongMessage& rts) noexcept
+      : sender(rts.sender), number(rts.number), num_bytes(rts.num_bytes) {}
 
   size_t num_fragments() const noexcept { return (num_bytes + kTcpFragmentBytes - 1) / kTcpFragmentBytes; }
   size_t seen_num_bytes() const noexcept { return (num_fragments() + 7) / 8; }
@@ -60,7 +60,7 @@ struct FragmentTransport::Incoming : ListNode<Incoming> {
   const uint64_t sender;
   const uint64_t number;
   const size_t num_bytes;
-  // From its grant on.
+  // From its CTS on.
   Buffer into;
   Completion* completion = nullptr;
   uint64_t ticket = 0;
@@ -69,19 +69,18 @@ struct FragmentTransport::Incoming : ListNode<Incoming> {
 };
 
 // Its text stays until the network has sent it.
-struct FragmentTransport::Refusal : Completion, ListNode<Refusal> {
-  Refusal(FragmentTransport& transport, PeerId to, const Status& why) noexcept
-      : owner(transport), peer(to), reason(why) {
+struct FragmentTransport::Nack : Completion, ListNode<Nack> {
+  Nack(FragmentTransport& transport, PeerId to, const Status& why) noexcept : owner(transport), peer(to), reason(why) {
     done = [](Completion& self, Status status) noexcept {
-      auto& refusal = static_cast<Refusal&>(self);
-      if (!status.ok()) refusal.owner.distrust(refusal.owner.peers_[refusal.peer], status);
-      refusal.owner.release(refusal);
+      auto& nack = static_cast<Nack&>(self);
+      if (!status.ok()) nack.owner.distrust(nack.owner.peers_[nack.peer], status);
+      nack.owner.release(nack);
     };
   }
 
   FragmentTransport& owner;
   const PeerId peer;
-  const refusal::Encoded reason;
+  const nack::Encoded reason;
 };
 
 std::unique_ptr<Transport> with_fragments(std::unique_ptr<Transport> network, FragmentUse use) {
@@ -115,9 +114,9 @@ FragmentTransport::FragmentTransport(std::unique_ptr<Transport> network, Fragmen
 FragmentTransport::~FragmentTransport() {
   network_.reset();  // it has what is released here
   while (Incoming* message = held_.front()) release(*message);
-  while (Refusal* refusal = refusals_.front()) release(*refusal);
+  while (Nack* nack = nacks_.front()) release(*nack);
   for (Peer& peer : peers_) {
-    for (IntrusiveList<Outgoing>* list : {&peer.waiting, &peer.granted, &peer.leaving}) {
+    for (IntrusiveList<Outgoing>* list : {&peer.waiting, &peer.cleared, &peer.leaving}) {
       while (Outgoing* message = list->front()) (void)release(*message);
     }
     while (Incoming* message = peer.fetched.front()) release(*message);
@@ -189,7 +188,7 @@ void FragmentTransport::on_peer_lost(PeerId id, Status reason) noexcept {
 
 // What the network still has of them ends with it.
 void FragmentTransport::end_all_with(Peer& peer, const Status& why) noexcept {
-  for (IntrusiveList<Outgoing>* list : {&peer.waiting, &peer.granted}) {
+  for (IntrusiveList<Outgoing>* list : {&peer.waiting, &peer.cleared}) {
     while (Outgoing* message = list->front()) conclude(*message, why.clone());
   }
   while (Incoming* message = peer.fetched.front()) {
@@ -203,25 +202,24 @@ void FragmentTransport::end_all_with(Peer& peer, const Status& why) noexcept {
 
 std::optional<Status> FragmentTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                               Completion& completion) noexcept {
-  return goes_in_fragments(peer, payload) ? announce(peer, header, payload, completion)
+  return goes_in_fragments(peer, payload) ? send_rts(peer, header, payload, completion)
                                           : network_->send(peer, header, payload, completion);
 }
 
-std::optional<Status> FragmentTransport::offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                               Completion& completion) noexcept {
-  return goes_in_fragments(peer, payload) ? announce(peer, header, payload, completion)
-                                          : network_->offer(peer, header, payload, completion);
+std::optional<Status> FragmentTransport::send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                                         Completion& completion) noexcept {
+  return goes_in_fragments(peer, payload) ? send_rts(peer, header, payload, completion)
+                                          : network_->send_rendezvous(peer, header, payload, completion);
 }
 
-std::optional<Status> FragmentTransport::announce(PeerId id, const MessageHeader& header, ConstBuffer payload,
+std::optional<Status> FragmentTransport::send_rts(PeerId id, const MessageHeader& header, ConstBuffer payload,
                                                   Completion& completion) noexcept {
   Peer& peer = peers_[id];
   auto& message = *new (pool_.allocate(sizeof(Outgoing))) Outgoing(*this, id, payload, completion);
-  message.announcement = {
-      .header = header, .sender = name_, .number = numbers_.add(message), .num_bytes = payload.num_bytes};
+  message.rts = {.header = header, .sender = name_, .number = numbers_.add(message), .num_bytes = payload.num_bytes};
   peer.waiting.push_back(message);
-  const auto bytes = std::as_bytes(std::span(&message.announcement, 1));
-  auto sent = hand_over(message, OperationKind::kAnnouncement, 0, {.data = bytes.data(), .num_bytes = bytes.size()});
+  const auto bytes = std::as_bytes(std::span(&message.rts, 1));
+  auto sent = hand_over(message, OperationKind::kRts, 0, {.data = bytes.data(), .num_bytes = bytes.size()});
   if (!sent) return std::nullopt;
   if (!sent->ok()) give_up(message, std::move(*sent));
   return is_over(message) ? std::optional(release(message)) : std::nullopt;
@@ -242,8 +240,8 @@ std::optional<Status> FragmentTransport::hand_over(Outgoing& message, OperationK
 }
 
 bool FragmentTransport::has_work() const noexcept {
-  const auto can_push = [](const Peer& peer) { return !peer.granted.empty() && peer.num_in_flight < kMostInFlight; };
-  return !partings_.empty() || (num_granted_ != 0 && std::ranges::any_of(peers_, can_push));
+  const auto can_push = [](const Peer& peer) { return !peer.cleared.empty() && peer.num_in_flight < kMostInFlight; };
+  return !partings_.empty() || (num_cleared_ != 0 && std::ranges::any_of(peers_, can_push));
 }
 
 unsigned FragmentTransport::progress() noexcept {
@@ -254,14 +252,14 @@ unsigned FragmentTransport::progress() noexcept {
     receiver_->on_peer_lost(parting.peer, std::move(parting.why));
   }
   unsigned num_moved = network_->progress();
-  for (size_t id = 0; id < peers_.size() && num_granted_ != 0; ++id) num_moved += push_fragments(peers_[id]);
+  for (size_t id = 0; id < peers_.size() && num_cleared_ != 0; ++id) num_moved += push_fragments(peers_[id]);
   return num_moved;
 }
 
 unsigned FragmentTransport::push_fragments(Peer& peer) noexcept {
   unsigned num_pushed = 0;
   for (; num_pushed < kMostAtOnce && peer.num_in_flight < kMostInFlight; ++num_pushed) {
-    Outgoing* const message = peer.granted.pop_front();
+    Outgoing* const message = peer.cleared.pop_front();
     if (message == nullptr) break;
     push_fragment(*message);
   }
@@ -276,7 +274,7 @@ void FragmentTransport::push_fragment(Outgoing& message) noexcept {
   if (message.num_pushed == message.payload.num_bytes) {
     leave(message);
   } else {
-    peers_[message.peer].granted.push_back(message);
+    peers_[message.peer].cleared.push_back(message);
   }
   if (auto sent = hand_over(message, OperationKind::kFragment, offset, fragment)) conclude(message, std::move(*sent));
 }
@@ -303,9 +301,9 @@ void FragmentTransport::give_up(Outgoing& message, Status why) noexcept {
 
 // Who names it from here on is late.
 void FragmentTransport::leave(Outgoing& message) noexcept {
-  if (message.state == Outgoing::State::kGranted) --num_granted_;
+  if (message.state == Outgoing::State::kCleared) --num_cleared_;
   message.state = Outgoing::State::kLeaving;
-  numbers_.remove(message.announcement.number);
+  numbers_.remove(message.rts.number);
   message.unlink();
   peers_[message.peer].leaving.push_back(message);
 }
@@ -323,24 +321,24 @@ Status FragmentTransport::release(Outgoing& message) noexcept {
   return ended;
 }
 
-bool FragmentTransport::receive_grant(uint64_t number, uint64_t ticket) noexcept {
+bool FragmentTransport::receive_cts(uint64_t number, uint64_t ticket) noexcept {
   Outgoing* const message = numbers_.find(number);
   if (message == nullptr) return numbers_.was_here(number);
   if (message->state != Outgoing::State::kWaiting) return false;
-  message->state = Outgoing::State::kGranted;
+  message->state = Outgoing::State::kCleared;
   message->ticket = ticket;
   message->unlink();
-  peers_[message->peer].granted.push_back(*message);
-  ++num_granted_;
+  peers_[message->peer].cleared.push_back(*message);
+  ++num_cleared_;
   return true;
 }
 
-bool FragmentTransport::receive_refusal(uint64_t number, const Payload& payload) noexcept {
-  if (payload.num_bytes > refusal::Encoded::kMostBytes) return false;
+bool FragmentTransport::receive_nack(uint64_t number, const Payload& payload) noexcept {
+  if (payload.num_bytes > nack::Encoded::kMostBytes) return false;
   Outgoing* const message = numbers_.find(number);
   if (message == nullptr) return numbers_.was_here(number);
   if (message->state != Outgoing::State::kWaiting) return false;
-  conclude(*message, refusal::decode({payload.bytes, payload.num_bytes}));
+  conclude(*message, nack::decode({payload.bytes, payload.num_bytes}));
   return true;
 }
 
@@ -359,25 +357,25 @@ bool FragmentTransport::receive(const MessageHeader& header, const Payload& payl
   const uint64_t number = number_of(header);
   const uint64_t value = header.fingerprint.num_elements;
   switch (header.fingerprint.operation) {
-    case OperationKind::kAnnouncement:
-      return receive_announcement(payload);
-    case OperationKind::kGrant:
-      return payload.num_bytes == 0 && receive_grant(number, value);
-    case OperationKind::kRefusal:
-      return receive_refusal(number, payload);
+    case OperationKind::kRts:
+      return receive_rts(payload);
+    case OperationKind::kCts:
+      return payload.num_bytes == 0 && receive_cts(number, value);
+    case OperationKind::kNack:
+      return receive_nack(number, payload);
     default:
       return receive_fragment(number, value, payload);
   }
 }
 
-bool FragmentTransport::receive_announcement(const Payload& payload) noexcept {
-  LongMessage announcement;
-  if (payload.num_bytes != sizeof announcement) return false;
-  std::memcpy(&announcement, payload.bytes, sizeof announcement);
-  if (announcement.num_bytes == 0 || is_of_fragments(announcement.header.fingerprint.operation)) return false;
-  auto& message = *new (pool_.allocate(sizeof(Incoming))) Incoming(announcement);
+bool FragmentTransport::receive_rts(const Payload& payload) noexcept {
+  LongMessage rts;
+  if (payload.num_bytes != sizeof rts) return false;
+  std::memcpy(&rts, payload.bytes, sizeof rts);
+  if (rts.num_bytes == 0 || is_of_fragments(rts.header.fingerprint.operation)) return false;
+  auto& message = *new (pool_.allocate(sizeof(Incoming))) Incoming(rts);
   held_.push_back(message);
-  receiver_->on_message(announcement.header, {.num_bytes = message.num_bytes, .rendezvous = Handle::of(message)});
+  receiver_->on_message(rts.header, {.num_bytes = message.num_bytes, .rendezvous = Handle::of(message)});
   return true;
 }
 
@@ -399,7 +397,7 @@ std::optional<Status> FragmentTransport::fetch(void* rendezvous, Buffer into, Co
   std::memset(message->seen, 0, message->seen_num_bytes());
   message->unlink();
   peers_[*peer].fetched.push_back(*message);
-  answer(peers_[*peer], header_of(OperationKind::kGrant, message->sender, message->number, message->ticket));
+  answer(peers_[*peer], header_of(OperationKind::kCts, message->sender, message->number, message->ticket));
   return std::nullopt;
 }
 
@@ -411,23 +409,23 @@ void FragmentTransport::answer(Peer& peer, const MessageHeader& header) noexcept
 void FragmentTransport::refuse(void* rendezvous, const Status& why) noexcept {
   Incoming* const message = Handle::find(rendezvous);
   if (message == nullptr) return network_->refuse(rendezvous, why);
-  if (const auto peer = peer_named(message->sender)) refuse_to(peers_[*peer], message->number, why);
+  if (const auto peer = peer_named(message->sender)) send_nack(peers_[*peer], message->number, why);
   release(*message);
 }
 
-void FragmentTransport::refuse_to(Peer& peer, uint64_t number, const Status& why) noexcept {
-  auto& refusal = *new (pool_.allocate(sizeof(Refusal))) Refusal(*this, peer.id, why);
-  refusals_.push_back(refusal);
-  const auto text = refusal.reason.bytes();
-  auto sent = network_->send(peer.id, header_of(OperationKind::kRefusal, peer.name, number),
-                             {.data = text.data(), .num_bytes = text.size()}, refusal);
-  if (sent) refusal.done(refusal, std::move(*sent));
+void FragmentTransport::send_nack(Peer& peer, uint64_t number, const Status& why) noexcept {
+  auto& nack = *new (pool_.allocate(sizeof(Nack))) Nack(*this, peer.id, why);
+  nacks_.push_back(nack);
+  const auto text = nack.reason.bytes();
+  auto sent = network_->send(peer.id, header_of(OperationKind::kNack, peer.name, number),
+                             {.data = text.data(), .num_bytes = text.size()}, nack);
+  if (sent) nack.done(nack, std::move(*sent));
 }
 
-void FragmentTransport::release(Refusal& refusal) noexcept {
-  refusal.unlink();
-  refusal.~Refusal();
-  pool_.release(&refusal, sizeof refusal);
+void FragmentTransport::release(Nack& nack) noexcept {
+  nack.unlink();
+  nack.~Nack();
+  pool_.release(&nack, sizeof nack);
 }
 
 bool FragmentTransport::receive_fragment(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept {
@@ -462,7 +460,7 @@ void FragmentTransport::release(Incoming& message) noexcept {
 
 void FragmentTransport::flush(int timeout_ms) noexcept {
   const auto has_sent = [](const Peer& peer) {
-    return peer.is_gone || (peer.waiting.empty() && peer.granted.empty() && peer.leaving.empty());
+    return peer.is_gone || (peer.waiting.empty() && peer.cleared.empty() && peer.leaving.empty());
   };
   flush_layer(*this, *network_, timeout_ms, [&] { return std::ranges::all_of(peers_, has_sent); });
 }

@@ -2,8 +2,8 @@
 // which are copied there in any order. All else goes through the transport below as it is.
 //
 //   sender                          receiver
-//   announcement: header, length →  on_message
-//                                 ← grant: ticket            (or refusal: why, transport/refusal.hpp)
+//   RTS: header, length          →  on_message
+//                                 ← CTS: ticket              (or NACK: why, transport/nack.hpp)
 //   fragments: ticket, offset, bytes →
 //
 // The sender's transfer ends when the last fragment is sent, the receiver's when the last missing one is here. What the
@@ -25,7 +25,7 @@
 
 namespace axon {
 
-// What an announcement carries (docs/wire.md).
+// What an RTS carries (docs/wire.md).
 struct LongMessage {
   MessageHeader header;
   uint64_t sender = 0;  // its transport's name
@@ -56,8 +56,8 @@ class FragmentTransport final : public Transport, private Receiver {
   size_t largest_eager() const noexcept override { return std::min(kLargestEager, network_->largest_eager()); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
-  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                              Completion& completion) noexcept override;
+  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                        Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
   void refuse(void* rendezvous, const Status& why) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
@@ -74,9 +74,9 @@ class FragmentTransport final : public Transport, private Receiver {
  private:
   struct Outgoing;
   struct Incoming;
-  struct Refusal;
+  struct Nack;
   using Handle = Tagged<Incoming, 61>;
-  // The network tells it of grants and refusals.
+  // The network tells it of CTS and NACK messages.
   struct Peer : Completion {
     Peer() noexcept;
 
@@ -86,8 +86,8 @@ class FragmentTransport final : public Transport, private Receiver {
     std::optional<bool> takes_fragments;
     bool is_gone = false;             // dropped, lost or distrusted
     size_t num_in_flight = 0;         // fragments that the network has
-    IntrusiveList<Outgoing> waiting;  // for their grant
-    IntrusiveList<Outgoing> granted;  // fragments are to be sent: by driving, in turn
+    IntrusiveList<Outgoing> waiting;  // for their CTS
+    IntrusiveList<Outgoing> cleared;  // fragments are to be sent: by driving, in turn
     IntrusiveList<Outgoing> leaving;  // all is sent, or never will be; the network still has some
     IntrusiveList<Incoming> fetched;  // fragments are to come
   };
@@ -110,7 +110,7 @@ class FragmentTransport final : public Transport, private Receiver {
   void part_with(Peer& peer, Status why, bool is_news) noexcept;
   void end_all_with(Peer& peer, const Status& why) noexcept;
 
-  std::optional<Status> announce(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+  std::optional<Status> send_rts(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                  Completion& completion) noexcept;
   std::optional<Status> hand_over(Outgoing& message, OperationKind kind, uint64_t offset, ConstBuffer bytes) noexcept;
   unsigned push_fragments(Peer& peer) noexcept;
@@ -121,14 +121,14 @@ class FragmentTransport final : public Transport, private Receiver {
   void leave(Outgoing& message) noexcept;
   static bool is_over(const Outgoing& message) noexcept;
   Status release(Outgoing& message) noexcept;
-  bool receive_grant(uint64_t number, uint64_t ticket) noexcept;
-  bool receive_refusal(uint64_t number, const Payload& payload) noexcept;
+  bool receive_cts(uint64_t number, uint64_t ticket) noexcept;
+  bool receive_nack(uint64_t number, const Payload& payload) noexcept;
 
   void answer(Peer& peer, const MessageHeader& header) noexcept;
-  void refuse_to(Peer& peer, uint64_t number, const Status& why) noexcept;
-  void release(Refusal& refusal) noexcept;
+  void send_nack(Peer& peer, uint64_t number, const Status& why) noexcept;
+  void release(Nack& nack) noexcept;
   bool receive(const MessageHeader& header, const Payload& payload) noexcept;
-  bool receive_announcement(const Payload& payload) noexcept;
+  bool receive_rts(const Payload& payload) noexcept;
   bool receive_fragment(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept;
   void release(Incoming& message) noexcept;
 
@@ -140,10 +140,10 @@ class FragmentTransport final : public Transport, private Receiver {
   std::deque<Peer> peers_;  // by PeerId, which is the network's
   Numbered<Outgoing> numbers_;
   Numbered<Incoming> tickets_;
-  IntrusiveList<Incoming> held_;     // until fetched or refused
-  IntrusiveList<Refusal> refusals_;  // that the network still has
-  std::vector<Parting> partings_;    // since the last progress()
-  size_t num_granted_ = 0;
+  IntrusiveList<Incoming> held_;   // until fetched or refused
+  IntrusiveList<Nack> nacks_;      // that the network still has
+  std::vector<Parting> partings_;  // since the last progress()
+  size_t num_cleared_ = 0;
   std::unique_ptr<Transport> network_;
 };
 

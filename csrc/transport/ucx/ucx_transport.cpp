@@ -40,8 +40,8 @@ Result<std::unique_ptr<Transport>> UcxTransport::make(UcxWorker worker) {
   transport->has_other_than_loopback_ = names_another_interface(transport->worker_.address());
   AXON_TRY(transport->register_handler(kMessageId, &UcxTransport::on_arrival));
   AXON_TRY(transport->register_handler(kProbeId, &UcxTransport::on_probe));
-  AXON_TRY(transport->register_handler(kOfferId, &UcxTransport::on_offer));
-  AXON_TRY(transport->register_handler(kRefusalId, &UcxTransport::on_refusal));
+  AXON_TRY(transport->register_handler(kRtsId, &UcxTransport::on_rts));
+  AXON_TRY(transport->register_handler(kNackId, &UcxTransport::on_nack));
   return std::unique_ptr<Transport>(std::move(transport));
 }
 
@@ -149,14 +149,14 @@ std::optional<Status> UcxTransport::send(PeerId peer, const MessageHeader& heade
                                          Completion& completion) noexcept {
   // Copying through shared memory outruns CMA (docs/adr/ucx-eager-up-to-64-kib.md): the kernel's look at each page
   // costs more. The bound keeps what comes unasked small.
-  if (payload.num_bytes > kLargestEager) return offer(peer, header, payload, completion);
+  if (payload.num_bytes > kLargestEager) return send_rendezvous(peer, header, payload, completion);
   return send_as(kMessageId, peer, bytes_of(header), payload, completion);
 }
 
 std::optional<Status> UcxTransport::send_as(Id id, PeerId to, std::span<const std::byte> header, ConstBuffer payload,
                                             Completion& completion) noexcept {
   Peer& peer = peers_[to];
-  const uint32_t protocol = id == kOfferId ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  const uint32_t protocol = id == kRtsId ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   if (!is_connected(peer)) [[unlikely]] {
     if (Status connected = connect(peer); !connected.ok()) return connected;
   }

@@ -9,7 +9,7 @@
 // Up to 64 KiB a message is eager: over shared memory inline, as long as header and payload fit into an element of its
 // queue (some 90 bytes as UCX has it, 216 in an engine: engine/network.cpp), and in one piece up to some 8 KB. Above 64
 // KiB the receiver fetches it from the sender, or refuses it: UCX tells the sender of that, but not why, and of a
-// refusal that comes late not even that. So the reason goes by a message of its own, over the same lane and before what
+// NACK that comes late not even that. So the reason goes by a message of its own, over the same lane and before what
 // ends the sender's transfer.
 #pragma once
 
@@ -46,8 +46,8 @@ class UcxTransport final : public Transport {
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
-  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                              Completion& completion) noexcept override;
+  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                        Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
   void refuse(void* rendezvous, const Status& why) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
@@ -63,7 +63,7 @@ class UcxTransport final : public Transport {
   static constexpr size_t kDescriptorsOfAnEndpoint = 3;
 
   // Of UCX's active messages.
-  enum Id : unsigned { kMessageId = 1, kProbeId = 2, kOfferId = 3, kRefusalId = 4 };
+  enum Id : unsigned { kMessageId = 1, kProbeId = 2, kRtsId = 3, kNackId = 4 };
 
   struct Peer {
     UcxTransport* transport;
@@ -83,23 +83,23 @@ class UcxTransport final : public Transport {
     Peer* peer;  // of sends
   };
 
-  struct Offer;
+  struct RendezvousSend;
   struct Waiting;
 
   // The header of a message whose payload waits at its sender.
-  struct OfferHeader {
+  struct RtsHeader {
     MessageHeader message;
     uint64_t sender;  // its transport's name
-    uint64_t number;  // of the offer, there
+    uint64_t number;  // of the send, there
   };
-  static_assert(sizeof(OfferHeader) == 56);
+  static_assert(sizeof(RtsHeader) == 56);
 
-  // The header of a refusal. The reason follows, in the same header.
-  struct RefusalHeader {
-    uint64_t addressee;  // the name of the transport that has made the offer
+  // The header of a NACK. The reason follows, in the same header.
+  struct NackHeader {
+    uint64_t addressee;  // the name of the transport that has sent the RTS
     uint64_t number;
   };
-  static_assert(sizeof(RefusalHeader) == 16);
+  static_assert(sizeof(NackHeader) == 16);
 
   // A message in its receiver's hands; nested when a receiver sends to its own process.
   struct Delivery {
@@ -120,10 +120,10 @@ class UcxTransport final : public Transport {
                                const ucp_am_recv_param_t* param) noexcept;
   static ucs_status_t on_arrival(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
                                  const ucp_am_recv_param_t* param) noexcept;
-  static ucs_status_t on_offer(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
-                               const ucp_am_recv_param_t* param) noexcept;
-  static ucs_status_t on_refusal(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
-                                 const ucp_am_recv_param_t* param) noexcept;
+  static ucs_status_t on_rts(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
+                             const ucp_am_recv_param_t* param) noexcept;
+  static ucs_status_t on_nack(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
+                              const ucp_am_recv_param_t* param) noexcept;
   static void on_sent(void* request, ucs_status_t status, void* self) noexcept;
   static void on_fetched(void* request, ucs_status_t status, size_t num_bytes, void* self) noexcept;
   static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t status) noexcept;
@@ -131,10 +131,10 @@ class UcxTransport final : public Transport {
   // As UCX's active message `id`, by the protocol that goes with it.
   std::optional<Status> send_as(Id id, PeerId peer, std::span<const std::byte> header, ConstBuffer payload,
                                 Completion& completion) noexcept;
-  Status conclude(Offer& offer, Status ended) noexcept;
+  Status conclude(RendezvousSend& send, Status ended) noexcept;
   void* release(Waiting& waiting) noexcept;
   void release_all() noexcept;
-  void tell_refusal(uint64_t sender, uint64_t number, const Status& why) noexcept;
+  void send_nack(uint64_t sender, uint64_t number, const Status& why) noexcept;
   ucs_status_t drop_malformed(size_t header_num_bytes, bool waits_at_sender) noexcept;
   Status register_handler(unsigned id, ucp_am_recv_callback_t handler);
   Status connect(Peer& peer);
@@ -144,15 +144,15 @@ class UcxTransport final : public Transport {
   void look_after_peers() noexcept;
   void finish(void* request, ucs_status_t status, const char* call) noexcept;
   void look_after_descriptors() noexcept;
-  ucs_status_t deliver_rendezvous(const OfferHeader& header, void* descriptor, size_t num_bytes) noexcept;
+  ucs_status_t deliver_rendezvous(const RtsHeader& header, void* descriptor, size_t num_bytes) noexcept;
 
   UcxWorker worker_;
   uint64_t name_ = 0;               // random: whoever knows it has been given the address
   std::vector<std::byte> address_;  // the worker's, and the name
   SizeClassPool pool_;
-  Numbered<Offer> numbers_;
-  IntrusiveList<Offer> offers_;     // until their transfers end
-  IntrusiveList<Waiting> waiting_;  // at their senders, until they are fetched or refused
+  Numbered<RendezvousSend> numbers_;
+  IntrusiveList<RendezvousSend> rendezvous_sends_;  // until their transfers end
+  IntrusiveList<Waiting> waiting_;                  // at their senders, until they are fetched or refused
   Receiver* receiver_ = nullptr;
   std::deque<Peer> peers_;       // UCX holds their addresses
   std::vector<Peer*> departed_;  // failed or dropped since the last progress()

@@ -28,10 +28,10 @@ class UncountedTransport final : public Transport, private Receiver {
     const AllocationCounter::Pause pause;
     return inner_->send(peer, header, payload, completion);
   }
-  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                              Completion& completion) noexcept override {
+  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                        Completion& completion) noexcept override {
     const AllocationCounter::Pause pause;
-    return inner_->offer(peer, header, payload, completion);
+    return inner_->send_rendezvous(peer, header, payload, completion);
   }
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override {
     const AllocationCounter::Pause pause;

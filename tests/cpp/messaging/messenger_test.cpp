@@ -27,8 +27,8 @@ class SilentTransport final : public Transport {
     sent.push_back(header);
     return Status();
   }
-  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                              Completion& completion) noexcept override {
+  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                        Completion& completion) noexcept override {
     return send(peer, header, payload, completion);
   }
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion&) noexcept override {

@@ -36,7 +36,7 @@ TEST(Wire, enumerations_keep_their_values) {
   EXPECT_EQ(static_cast<int>(OperationKind::kInvoke), 16);
   EXPECT_EQ(static_cast<int>(OperationKind::kClose), 23);
   EXPECT_EQ(static_cast<int>(OperationKind::kWithdrawn), 24);
-  EXPECT_EQ(static_cast<int>(OperationKind::kAnnouncement), 32);
+  EXPECT_EQ(static_cast<int>(OperationKind::kRts), 32);
   EXPECT_EQ(static_cast<int>(OperationKind::kFragment), 35);
   EXPECT_EQ(static_cast<int>(OperationKind::kFailureNotice), 64);
   EXPECT_EQ(static_cast<int>(OperationKind::kProgressReply), 66);

@@ -203,7 +203,7 @@ TEST_P(TransportConformance, what_is_offered_stays_with_its_sender_until_it_is_r
   const PeerId peer = to_second();
   second.policy = Node::Policy::kHold;
   for (const size_t num_bytes : {size_t{1}, size_t{100}, size_t{4000}}) {
-    const Transfer& offered = first.offer(peer, pattern(num_bytes, 1));
+    const Transfer& offered = first.send_rendezvous(peer, pattern(num_bytes, 1));
     first.send(peer, pattern(8, 2));
     ASSERT_TRUE(run([&] { return second.arrivals.size() == 2; })) << num_bytes;
     const auto is_offer = [](const Arrival& arrival) { return arrival.rendezvous != nullptr; };
@@ -220,7 +220,7 @@ TEST_P(TransportConformance, what_is_offered_stays_with_its_sender_until_it_is_r
 
 TEST_P(TransportConformance, what_is_offered_may_be_fetched) {
   const PeerId peer = to_second();
-  const Transfer& offered = first.offer(peer, pattern(10, 1));
+  const Transfer& offered = first.send_rendezvous(peer, pattern(10, 1));
   ASSERT_TRUE(run([&] { return offered.finished() && second.num_complete() == 1; }));
   EXPECT_TRUE(offered.status.ok()) << offered.status.message();
   EXPECT_EQ(second.arrivals.front().bytes(), pattern(10, 1));

@@ -59,9 +59,9 @@ class Fragments : public testing::Test {
     if (auto sent = raw.transport().send(to_one, header, payload, transfer)) transfer.tell(std::move(*sent));
     settle();
   }
-  void announce(uint64_t num_bytes = kLong) {
+  void send_rts(uint64_t num_bytes = kLong) {
     const MessageHeader inner{.key = 7, .sequence = 3, .fingerprint = {}};
-    say(header(OperationKind::kAnnouncement),
+    say(header(OperationKind::kRts),
         bytes_of(LongMessage{.header = inner, .sender = kRawName, .number = kNumber, .num_bytes = num_bytes}));
   }
   void say_fragment(uint64_t ticket, size_t index) {
@@ -72,7 +72,7 @@ class Fragments : public testing::Test {
   }
   // What the raw one has last been told.
   const MessageHeader& heard() const { return raw.arrivals.back().header; }
-  LongMessage announced(size_t index = 0) const {
+  LongMessage latest_rts(size_t index = 0) const {
     LongMessage message;
     EXPECT_EQ(raw.arrivals.at(index).bytes().size(), sizeof message);
     std::memcpy(&message, raw.arrivals.at(index).bytes().data(), sizeof message);
@@ -99,11 +99,11 @@ class Fragments : public testing::Test {
 };
 
 TEST_F(Fragments, come_in_any_order) {
-  announce();
+  send_rts();
   ASSERT_EQ(one.arrivals.size(), 1U);
   EXPECT_EQ(one.arrivals.front().header.sequence, 3U);
   EXPECT_EQ(one.arrivals.front().num_bytes, kLong);
-  ASSERT_EQ(heard().fingerprint.operation, OperationKind::kGrant);
+  ASSERT_EQ(heard().fingerprint.operation, OperationKind::kCts);
   EXPECT_EQ(heard().key, kRawName);
   EXPECT_EQ(number_of(heard()), kNumber);
   const uint64_t ticket = heard().fingerprint.num_elements;
@@ -118,7 +118,7 @@ TEST_F(Fragments, come_in_any_order) {
 }
 
 TEST_F(Fragments, that_make_no_sense_are_refused_and_change_nothing) {
-  announce();
+  send_rts();
   const uint64_t ticket = heard().fingerprint.num_elements;
   say_fragment(ticket, 2);
   size_t num_refused = 0;
@@ -154,22 +154,22 @@ TEST_F(Fragments, that_make_no_sense_are_refused_and_change_nothing) {
   EXPECT_EQ(one.num_refused, num_refused) << "who is late is nobody's fault";
 }
 
-TEST_F(Fragments, announcements_that_make_no_sense_are_refused) {
+TEST_F(Fragments, rts_that_make_no_sense_are_refused) {
   const MessageHeader of_fragments{.fingerprint = {.operation = OperationKind::kFragment}};
-  say(header(OperationKind::kAnnouncement),
+  say(header(OperationKind::kRts),
       bytes_of(LongMessage{.header = of_fragments, .sender = kRawName, .number = kNumber, .num_bytes = kLong}));
   EXPECT_EQ(one.num_refused, 1U);
   one.num_refused = 0;
-  announce(0);
+  send_rts(0);
   EXPECT_EQ(one.num_refused, 1U);
   const LongMessage message{.header = {}, .sender = kRawName, .number = kNumber, .num_bytes = kLong};
   Bytes longer = bytes_of(message);
   longer.push_back({});
-  say(header(OperationKind::kAnnouncement), longer);
+  say(header(OperationKind::kRts), longer);
   EXPECT_EQ(one.num_refused, 2U);
-  say(header(OperationKind::kAnnouncement), pattern(size_t{65} << 10, 1));
+  say(header(OperationKind::kRts), pattern(size_t{65} << 10, 1));
   EXPECT_EQ(one.num_refused, 3U);
-  MessageHeader foreign = header(OperationKind::kAnnouncement);
+  MessageHeader foreign = header(OperationKind::kRts);
   ++foreign.key;
   say(foreign, bytes_of(message));
   EXPECT_EQ(one.num_refused, 4U);
@@ -179,19 +179,19 @@ TEST_F(Fragments, announcements_that_make_no_sense_are_refused) {
 TEST_F(Fragments, answers_that_make_no_sense_are_refused_and_change_nothing) {
   const Transfer& send = one.send(to_raw, content);
   settle();
-  ASSERT_EQ(heard().fingerprint.operation, OperationKind::kAnnouncement);
+  ASSERT_EQ(heard().fingerprint.operation, OperationKind::kRts);
   EXPECT_EQ(heard().key, kRawName);
-  const LongMessage message = announced();
+  const LongMessage message = latest_rts();
   EXPECT_EQ(message.sender, name_of_one());
   EXPECT_EQ(message.num_bytes, kLong);
-  say(header(OperationKind::kGrant, message.number + 1, 1));
-  say(header(OperationKind::kGrant, message.number + (uint64_t{1} << 32), 1));
-  say(header(OperationKind::kGrant, message.number, 1), pattern(8, 1));
-  say(header(OperationKind::kRefusal, message.number + 1));
-  say(header(OperationKind::kRefusal, message.number), pattern(513, 1));  // longer than a reason may be
+  say(header(OperationKind::kCts, message.number + 1, 1));
+  say(header(OperationKind::kCts, message.number + (uint64_t{1} << 32), 1));
+  say(header(OperationKind::kCts, message.number, 1), pattern(8, 1));
+  say(header(OperationKind::kNack, message.number + 1));
+  say(header(OperationKind::kNack, message.number), pattern(513, 1));  // longer than a reason may be
   EXPECT_EQ(one.num_refused, 5U);
   EXPECT_EQ(raw.arrivals.size(), 1U);
-  say(header(OperationKind::kGrant, message.number, 77));
+  say(header(OperationKind::kCts, message.number, 77));
   ASSERT_TRUE(run([&] { return send.finished() && raw.arrivals.size() == 1 + kNumFragments; }));
   EXPECT_TRUE(send.status.ok()) << send.status.message();
   for (size_t i = 0; i < kNumFragments; ++i) {
@@ -201,20 +201,20 @@ TEST_F(Fragments, answers_that_make_no_sense_are_refused_and_change_nothing) {
     ASSERT_LE(offset + arrival.num_bytes, kLong);
     EXPECT_EQ(std::memcmp(arrival.bytes().data(), content.data() + offset, arrival.num_bytes), 0) << i;
   }
-  say(header(OperationKind::kGrant, message.number, 78));
+  say(header(OperationKind::kCts, message.number, 78));
   EXPECT_EQ(one.num_refused, 5U) << "who is late is nobody's fault";
 }
 
-TEST_F(Fragments, are_granted_once) {
+TEST_F(Fragments, are_cleared_once) {
   one.send(to_raw, content);
   settle();
-  const uint64_t number = announced().number;
+  const uint64_t number = latest_rts().number;
   // Both before the first fragment goes: by driving.
   for (const uint64_t ticket : {1, 2}) {
     Transfer& transfer = said.emplace_back();
-    raw.transport().send(to_one, header(OperationKind::kGrant, number, ticket), {}, transfer);
+    raw.transport().send(to_one, header(OperationKind::kCts, number, ticket), {}, transfer);
   }
-  raw.transport().send(to_one, header(OperationKind::kRefusal, number), {}, said.emplace_back());
+  raw.transport().send(to_one, header(OperationKind::kNack, number), {}, said.emplace_back());
   settle();
   EXPECT_EQ(one.num_refused, 2U);
   EXPECT_EQ(num_heard(OperationKind::kFragment), kNumFragments);
@@ -227,8 +227,8 @@ TEST_F(Fragments, of_two_messages_take_turns) {
   settle();
   for (const size_t index : {0, 1}) {
     Transfer& transfer = said.emplace_back();
-    const MessageHeader grant = header(OperationKind::kGrant, announced(index).number, index + 1);
-    raw.transport().send(to_one, grant, {}, transfer);
+    const MessageHeader cts = header(OperationKind::kCts, latest_rts(index).number, index + 1);
+    raw.transport().send(to_one, cts, {}, transfer);
   }
   ASSERT_TRUE(run([&] { return num_heard(OperationKind::kFragment) == 2 * kNumFragments; }));
   for (size_t i = 0; i < 2 * kNumFragments; ++i) EXPECT_EQ(number_of(raw.arrivals[2 + i].header), 1 + i % 2) << i;
@@ -239,7 +239,7 @@ TEST_F(Fragments, keep_whoever_sends_them_awake) {
   settle();
   while (!one.transport().arm()) one.transport().progress();
   EXPECT_FALSE(one.transport().holds_back());
-  raw.transport().send(to_one, header(OperationKind::kGrant, announced().number, 1), {}, said.emplace_back());
+  raw.transport().send(to_one, header(OperationKind::kCts, latest_rts().number, 1), {}, said.emplace_back());
   while (num_heard(OperationKind::kFragment) == 0) {
     one.transport().progress();
     if (num_heard(OperationKind::kFragment) == 0 && one.transport().holds_back()) {
@@ -253,13 +253,13 @@ TEST_F(Fragments, keep_whoever_sends_them_awake) {
 
 TEST_F(Fragments, end_with_their_receiver) {
   const Transfer& waiting = one.send(to_raw, content);
-  const Transfer& granted = one.send(to_raw, content);
+  const Transfer& cleared = one.send(to_raw, content);
   settle();
-  raw.transport().send(to_one, header(OperationKind::kGrant, announced(1).number, 1), {}, said.emplace_back());
+  raw.transport().send(to_one, header(OperationKind::kCts, latest_rts(1).number, 1), {}, said.emplace_back());
   fabric.kill(kRawProcess);
   ASSERT_TRUE(drive({&one}, [&] { return waiting.finished() && !one.lost.empty(); }));
   EXPECT_EQ(waiting.status.code(), ErrorCode::kPeerLost);
-  EXPECT_TRUE(drive({&one}, [&] { return granted.finished(); }));
+  EXPECT_TRUE(drive({&one}, [&] { return cleared.finished(); }));
   EXPECT_EQ(one.lost.size(), 1U);
   const Transfer& later = one.send(to_raw, content);
   EXPECT_TRUE(later.finished());
@@ -267,10 +267,10 @@ TEST_F(Fragments, end_with_their_receiver) {
 }
 
 TEST_F(Fragments, end_with_their_sender) {
-  announce();
+  send_rts();
   say_fragment(heard().fingerprint.num_elements, 0);
   one.policy = Node::Policy::kHold;
-  announce();
+  send_rts();
   fabric.kill(kRawProcess);
   ASSERT_TRUE(drive({&one}, [&] { return one.num_complete() == 1; }));
   EXPECT_EQ(one.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
@@ -281,10 +281,10 @@ TEST_F(Fragments, end_with_their_sender) {
 TEST_F(Fragments, end_with_a_peer_that_is_dropped) {
   const Transfer& sent = one.send(to_raw, content);
   settle();
-  announce();
+  send_rts();
   const uint64_t ticket = heard().fingerprint.num_elements;
   one.policy = Node::Policy::kHold;
-  announce();
+  send_rts();
   one.transport().drop_peer(to_raw);
   EXPECT_FALSE(sent.finished()) << "not from within drop_peer()";
   EXPECT_FALSE(one.transport().arm());
@@ -301,27 +301,27 @@ TEST_F(Fragments, end_with_a_peer_that_is_dropped) {
 
 TEST_F(Fragments, of_who_was_never_met_are_not_fetched) {
   const LongMessage message{.header = {}, .sender = kRawName + 1, .number = kNumber, .num_bytes = kLong};
-  say(header(OperationKind::kAnnouncement), bytes_of(message));
+  say(header(OperationKind::kRts), bytes_of(message));
   ASSERT_EQ(one.num_complete(), 1U);
   EXPECT_EQ(one.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
   one.policy = Node::Policy::kRefuse;
-  say(header(OperationKind::kAnnouncement), bytes_of(message));
+  say(header(OperationKind::kRts), bytes_of(message));
   EXPECT_EQ(one.arrivals.size(), 2U);
 }
 
 TEST_F(Fragments, fetched_into_memory_of_another_length_are_refused) {
   one.policy = Node::Policy::kHold;
-  announce();
+  send_rts();
   Arrival& arrival = one.arrivals.front();
   arrival.num_bytes -= 1;
   one.fetch(arrival);
   EXPECT_EQ(arrival.fetch.status.code(), ErrorCode::kInternal);
   settle();
-  EXPECT_EQ(heard().fingerprint.operation, OperationKind::kRefusal);
+  EXPECT_EQ(heard().fingerprint.operation, OperationKind::kNack);
   EXPECT_EQ(number_of(heard()), kNumber);
 }
 
-// Each send of an exchange, at once or told so later: the announcement, the grant, each fragment.
+// Each send of an exchange, at once or told so later: the RTS, the CTS, each fragment.
 TEST(PartOfALongMessage, that_cannot_be_sent_ends_the_connection) {
   for (uint64_t failing = 1; failing <= 2 + kNumFragments; ++failing) {
     for (const bool fails_late : {false, true}) {

@@ -46,8 +46,8 @@ Transfer& Node::send(PeerId peer, Bytes bytes, uint32_t sequence) {
   return start(&Transport::send, peer, std::move(bytes), sequence);
 }
 
-Transfer& Node::offer(PeerId peer, Bytes bytes) {
-  return start(&Transport::offer, peer, std::move(bytes), 0);
+Transfer& Node::send_rendezvous(PeerId peer, Bytes bytes) {
+  return start(&Transport::send_rendezvous, peer, std::move(bytes), 0);
 }
 
 Transfer& Node::start(Sending sending, PeerId peer, Bytes bytes, uint32_t sequence) {

@@ -50,7 +50,7 @@ class Node final : public Receiver {
   PeerId meet(Node& other, bool same_host);
 
   Transfer& send(PeerId peer, Bytes bytes, uint32_t sequence = 0);
-  Transfer& offer(PeerId peer, Bytes bytes);
+  Transfer& send_rendezvous(PeerId peer, Bytes bytes);
   void fetch(Arrival& arrival);
 
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override;

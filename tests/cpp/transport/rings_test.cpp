@@ -205,7 +205,7 @@ TEST_P(RingTransports, take_the_network_to_who_refuses) {
   second.meet(third, true);
   third.send(to_full, pattern(8, 1), 1);
   third.send(to_full, pattern(kLong, 2), 2);
-  third.offer(to_full, pattern(9, 3));
+  third.send_rendezvous(to_full, pattern(9, 3));
   ASSERT_TRUE(drive({&second, &third}, [&] { return second.num_complete() == 3 && third.all_sends_finished(); }));
   for (const Transfer& send : third.sends) EXPECT_TRUE(send.status.ok()) << send.status.message();
   EXPECT_FALSE(has_ring(third, to_full));
@@ -250,7 +250,7 @@ TEST_P(RingTransports, let_go_of_a_ring_that_makes_no_sense_of_who_has_not_been_
 // Each by a first message of a writer that means harm.
 TEST_P(RingTransports, believe_no_answer_to_what_was_not_offered) {
   using Kind = RingHead::Kind;
-  for (const Kind kind : {Kind::kFetched, Kind::kRefused, Kind::kPull, Kind::kFragment, Kind::kOffer}) {
+  for (const Kind kind : {Kind::kAck, Kind::kNack, Kind::kCts, Kind::kFragment, Kind::kRts}) {
     SCOPED_TRACE(static_cast<int>(kind));
     Node third{with_rings(below->make_transport(), GetParam())};
     RingDoorbell doorbell = RingDoorbell::make(77).value();

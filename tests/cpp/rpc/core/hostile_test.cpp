@@ -29,8 +29,8 @@ class Recorder final : public Transport {
     sent.emplace_back(payload.data, payload.data + payload.num_bytes);
     return Status();
   }
-  std::optional<Status> offer(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                              Completion& completion) noexcept override {
+  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
+                                        Completion& completion) noexcept override {
     return send(peer, header, payload, completion);
   }
   std::optional<Status> fetch(void*, Buffer, Completion&) noexcept override { return Status(); }
@@ -252,7 +252,7 @@ class HostileLender : public HostileTest {
     header.sequence = number;
     header.slot = slot;
     header.fingerprint.operation = OperationKind::kInvokePart;
-    const bool is_over = transport_->offer(peer_, header, {bytes_.data(), num_bytes}, ended_).has_value();
+    const bool is_over = transport_->send_rendezvous(peer_, header, {bytes_.data(), num_bytes}, ended_).has_value();
     num_offered_ += is_over ? 0 : 1;
   }
 

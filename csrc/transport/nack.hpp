@@ -1,8 +1,8 @@
 // Why a receiver refuses a message that waits at its sender (NACK): what travels back, over every transport.
 //
-//   const refusal::Encoded reason(why);
+//   const nack::Encoded reason(why);
 //   …                                     // reason.bytes() travel
-//   const Status there = refusal::decode(bytes);
+//   const Status there = nack::decode(bytes);
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 #include "base/status.hpp"
 
-namespace axon::refusal {
+namespace axon::nack {
 
 // An ErrorCode, and as much of the text as fits; nothing for a success: the payload is just not needed any more.
 // Allocates nothing.
@@ -31,4 +31,4 @@ class Encoded {
 // everything else is kAborted.
 Status decode(std::span<const std::byte> bytes);
 
-}  // namespace axon::refusal
+}  // namespace axon::nack

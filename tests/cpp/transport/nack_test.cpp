@@ -1,10 +1,10 @@
-#include "transport/refusal.hpp"
+#include "transport/nack.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace axon::refusal {
+namespace axon::nack {
 namespace {
 
 Status sent_back(const Status& why) {
@@ -13,14 +13,14 @@ Status sent_back(const Status& why) {
   return decode(encoded.bytes());
 }
 
-TEST(Refusal, mismatch_keeps_code_and_text) {
+TEST(Nack, mismatch_keeps_code_and_text) {
   const Status back = sent_back({ErrorCode::kMismatch, "rank 0 has 3, rank 1 has 4"});
   EXPECT_EQ(back.code(), ErrorCode::kMismatch);
   EXPECT_EQ(back.message(), "rank 0 has 3, rank 1 has 4");
 }
 
 // A receiver's want of memory, say, is none of its sender's.
-TEST(Refusal, other_codes_end_the_transfer_from_the_other_side) {
+TEST(Nack, other_codes_end_the_transfer_from_the_other_side) {
   for (const ErrorCode code : {ErrorCode::kTimeout, ErrorCode::kPeerLost, ErrorCode::kResourceExhausted}) {
     const Status back = sent_back({code, "why"});
     EXPECT_EQ(back.code(), ErrorCode::kAborted);
@@ -28,19 +28,19 @@ TEST(Refusal, other_codes_end_the_transfer_from_the_other_side) {
   }
 }
 
-TEST(Refusal, without_a_reason_is_no_success_either) {
+TEST(Nack, without_a_reason_is_no_success_either) {
   EXPECT_TRUE(Encoded(Status()).bytes().empty());
   EXPECT_FALSE(sent_back(Status()).ok());
 }
 
-TEST(Refusal, text_is_cut_between_characters) {
+TEST(Nack, text_is_cut_between_characters) {
   const Status back = sent_back({ErrorCode::kMismatch, std::string(510, 'x') + "\u00e9"});
   EXPECT_EQ(back.message(), std::string(510, 'x'));
   EXPECT_EQ(sent_back({ErrorCode::kMismatch, std::string(600, 'x')}).message().size(), Encoded::kMostBytes - 1);
 }
 
 // A hostile peer's: any byte, any length.
-TEST(Refusal, foreign_bytes_are_never_a_success) {
+TEST(Nack, foreign_bytes_are_never_a_success) {
   for (int first = 0; first < 256; ++first) {
     const std::string bytes(1000, static_cast<char>(first));
     const Status back = decode(std::as_bytes(std::span(bytes)));
@@ -50,4 +50,4 @@ TEST(Refusal, foreign_bytes_are_never_a_success) {
 }
 
 }  // namespace
-}  // namespace axon::refusal
+}  // namespace axon::nack

@@ -1,11 +1,11 @@
-#include "transport/refusal.hpp"
+#include "transport/nack.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <string_view>
 
-namespace axon::refusal {
+namespace axon::nack {
 
 // The longest beginning that does not end within a character of UTF-8.
 static std::string_view cut(std::string_view text, size_t most) noexcept {
@@ -31,4 +31,4 @@ Status decode(std::span<const std::byte> bytes) {
           std::string(reinterpret_cast<const char*>(text.data()), text.size())};
 }
 
-}  // namespace axon::refusal
+}  // namespace axon::nack
