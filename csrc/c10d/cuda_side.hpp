@@ -125,7 +125,7 @@ class CudaSide {
   void check_health(const Part* caller = nullptr);
   void note_fault();
   void put_in_order(c10::Stream earlier, c10::Stream later);
-  static void clear_shelf() noexcept;
+  static void clear_in_flight_works() noexcept;
   std::vector<c10::Stream> used_streams();
   void drain(c10::Stream stream);
   c10::Stream stream_for(const Ways& ways, c10::Stream of_collectives);

@@ -7,7 +7,7 @@
 
 #include "c10d/convert.hpp"
 #include "c10d/errors.hpp"
-#include "c10d/shelf.hpp"
+#include "c10d/in_flight_works.hpp"
 #include "c10d/work.hpp"
 #include "python/shape_text.hpp"
 #include "python/tensor_memory.hpp"
@@ -164,7 +164,7 @@ void Part::on_finished() noexcept {
 
 void Part::on_released() noexcept {
   c10::intrusive_ptr<AxonWork> last_touch = std::move(engines_reference_);
-  if (!work_.device().is_cpu()) Shelf::instance().discard(std::move(last_touch));
+  if (!work_.device().is_cpu()) InFlightWorks::instance().discard(std::move(last_touch));
 }
 
 }  // namespace axon

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "c10d/errors.hpp"
-#include "c10d/shelf.hpp"
+#include "c10d/in_flight_works.hpp"
 #include "c10d/work.hpp"
 #include "python/signals.hpp"
 
@@ -50,7 +50,8 @@ void AxonWork::claim_device(at::Device device, const char* operation) {
 void AxonWork::run_on(const Place& place) {
   enqueued_.emplace(Enqueued{.place = place, .passed = c10::Event(device_.type())});
   enqueued_->passed.record(place.stream);
-  if (!place.captured) Shelf::instance().keep(c10::intrusive_ptr<AxonWork>::unsafe_reclaim_from_nonowning(this));
+  if (!place.captured)
+    InFlightWorks::instance().keep(c10::intrusive_ptr<AxonWork>::unsafe_reclaim_from_nonowning(this));
   call_end_of_record();
 }
 
@@ -77,7 +78,7 @@ bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
   throw_failure_if_known();
   enqueued_->passed.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   // The caller's tensors are the caller's again; ours belong to the stream of the call, which may be another.
-  if (!has_temporaries()) Shelf::instance().take_off(*this);
+  if (!has_temporaries()) InFlightWorks::instance().release(*this);
   if (timeout == kNoTimeout) return true;
   const auto deadline = Clock::now() + timeout;
   while (!isCompleted()) {

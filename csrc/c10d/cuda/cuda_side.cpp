@@ -12,7 +12,7 @@
 #include "base/interrupts.hpp"
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
-#include "c10d/shelf.hpp"
+#include "c10d/in_flight_works.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
@@ -118,7 +118,7 @@ void CudaSide::drain() noexcept {
   } catch (const std::exception&) {
     log::info("CUDA has failed, or is gone since the process exits: what was enqueued is lost");
   }
-  clear_shelf();
+  clear_in_flight_works();
 }
 
 std::vector<c10::Stream> CudaSide::used_streams() {
@@ -157,10 +157,10 @@ bool CudaSide::has_passed(const c10::Event& event) {
   return event.query();
 }
 
-void CudaSide::clear_shelf() noexcept {
+void CudaSide::clear_in_flight_works() noexcept {
   try {
     const RelaxedCapture beside_captures;
-    Shelf::instance().clear();
+    InFlightWorks::instance().clear();
   } catch (const std::exception&) {
     log::info("CUDA has failed: Works that it has not finished are kept");
   }
@@ -199,7 +199,7 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   const c10::DeviceGuard on_device(device_);
   const c10::Stream current = current_stream();
   const bool captured = value_of(is_capturing(view_of(current)));
-  if (!captured) clear_shelf();
+  if (!captured) clear_in_flight_works();
   const PartList parts = work.parts();
   std::unique_lock lock(mutex_);
   check_health(parts.empty() ? nullptr : parts.front());

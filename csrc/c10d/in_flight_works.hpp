@@ -12,13 +12,13 @@ namespace axon {
 
 class AxonWork;
 
-class Shelf {
+class InFlightWorks {
  public:
-  static Shelf& instance();
+  static InFlightWorks& instance();
 
   void keep(c10::intrusive_ptr<AxonWork> work);
   // A stream of the caller's waits for the work: from here on its tensors are the caller's to keep or free.
-  void take_off(AxonWork& work);
+  void release(AxonWork& work);
   // For threads that must not call CUDA, as the destructor of a Work would.
   void discard(c10::intrusive_ptr<AxonWork> work);
   // Lets go of all that has passed. Asks CUDA, which a capturing thread must not do.

@@ -1,22 +1,22 @@
-#include "c10d/shelf.hpp"
+#include "c10d/in_flight_works.hpp"
 
 #include "c10d/work.hpp"
 
 namespace axon {
 
 // Never destroyed: at exit CUDA may be gone before, and tensors need it.
-Shelf& Shelf::instance() {
-  static auto* shelf = new Shelf;
-  return *shelf;
+InFlightWorks& InFlightWorks::instance() {
+  static auto* works = new InFlightWorks;
+  return *works;
 }
 
-void Shelf::keep(c10::intrusive_ptr<AxonWork> work) {
+void InFlightWorks::keep(c10::intrusive_ptr<AxonWork> work) {
   const std::lock_guard lock(mutex_);
   AxonWork* const key = work.get();
   kept_.emplace(key, std::move(work));
 }
 
-void Shelf::take_off(AxonWork& work) {
+void InFlightWorks::release(AxonWork& work) {
   c10::intrusive_ptr<AxonWork> last_reference;  // let go outside the lock
   const std::lock_guard lock(mutex_);
   const auto found = kept_.find(&work);
@@ -25,12 +25,12 @@ void Shelf::take_off(AxonWork& work) {
   kept_.erase(found);
 }
 
-void Shelf::discard(c10::intrusive_ptr<AxonWork> work) {
+void InFlightWorks::discard(c10::intrusive_ptr<AxonWork> work) {
   const std::lock_guard lock(mutex_);
   discarded_.push_back(std::move(work));
 }
 
-void Shelf::clear() {
+void InFlightWorks::clear() {
   Works gone;  // destroyed outside the lock
   const std::lock_guard lock(mutex_);
   gone.swap(discarded_);
