@@ -49,12 +49,12 @@ c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const Tens
   return c10::make_intrusive<AxonWork>(communicator_, named, tensors);
 }
 
-Part& AxonBackend::add_part(AxonWork& work, OperationKind kind, const at::Tensor& representative) const {
-  Part& part = work.add_part();
-  part.arguments.kind = kind;
-  part.arguments.dtype = to_data_type(representative.scalar_type());
-  part.shape = to_shape(representative);
-  return part;
+WorkOperation& AxonBackend::add_operation(AxonWork& work, OperationKind kind, const at::Tensor& representative) const {
+  WorkOperation& operation = work.add_operation();
+  operation.arguments.kind = kind;
+  operation.arguments.dtype = to_data_type(representative.scalar_type());
+  operation.shape = to_shape(representative);
+  return operation;
 }
 
 // Looking the line up takes Python's lock and 2 µs (docs/observing.md), so it has to be asked for.

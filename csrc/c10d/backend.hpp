@@ -171,7 +171,7 @@ class AxonBackend final : public c10d::Backend {
   }
 
   c10::intrusive_ptr<AxonWork> make_work(const Call& call, const TensorList& tensors) const;
-  Part& add_part(AxonWork& work, OperationKind kind, const at::Tensor& representative) const;
+  WorkOperation& add_operation(AxonWork& work, OperationKind kind, const at::Tensor& representative) const;
   WorkPtr run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode);
   void start(AxonWork& work, const Mode& mode);
   void start_recorded(AxonWork& work, const Call& call, const Mode& mode);

@@ -12,10 +12,10 @@ namespace axon {
 AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   static constexpr Call kCall{c10d::OpType::BARRIER, "axon:barrier"};
   auto work = make_work(kCall, {});
-  Part& part = work->add_part();
-  part.arguments.kind = OperationKind::kBarrier;
+  WorkOperation& operation = work->add_operation();
+  operation.arguments.kind = OperationKind::kBarrier;
   // As with NCCL: behind all that the current stream has.
-  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->gate(part);
+  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->gate(operation);
   return run(std::move(work), kCall, mode_of(options));
 }
 
@@ -43,19 +43,19 @@ void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wai
     throw_failure({ErrorCode::kTimeout, "Rank 0 timed out in monitoredBarrier, which it has to pass within " + within});
   }
   const auto work = make_work(kCall, {});
-  Part& part = work->add_part();
-  part.arguments.kind = OperationKind::kBarrier;
+  WorkOperation& operation = work->add_operation();
+  operation.arguments.kind = OperationKind::kBarrier;
   try {
     run(work, kCall,
         {.asynchronous = false, .timeout = is_first ? patience : std::max(patience, timeout()) + kTimeForWord});
   } catch (const c10::DistBackendError& error) {
-    const ErrorCode code = part.status().code();
+    const ErrorCode code = operation.status().code();
     std::string gloos;
     if (!is_first && (code == ErrorCode::kTimeout || code == ErrorCode::kPeerLost)) {
       gloos = "Rank " + std::to_string(getRank()) +
               " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. ";
     } else if (is_first && code == ErrorCode::kTimeout) {
-      const std::vector<int> missing = communicator_->missing_from(part);
+      const std::vector<int> missing = communicator_->missing_from(operation);
       const size_t most = wait_all_ranks ? missing.size() : 1;
       if (!missing.empty()) {
         gloos =

@@ -8,10 +8,10 @@ AxonBackend::WorkPtr AxonBackend::broadcast(TensorList& tensors, const c10d::Bro
   const at::Tensor& tensor = single(kTensors, tensors);
   check_rank({kTensors.operation, "src"}, options.rootRank, size_);
   auto work = make_work(kCall, tensors);
-  Part& part = add_part(*work, OperationKind::kBroadcast, tensor);
-  part.arguments.root = static_cast<int>(options.rootRank);
-  part.num_elements = count_elements(tensor, part.arguments.dtype);
-  part.add_output(tensor, options.rootRank == rank_ ? Access::kRead : Access::kWrite);
+  WorkOperation& operation = add_operation(*work, OperationKind::kBroadcast, tensor);
+  operation.arguments.root = static_cast<int>(options.rootRank);
+  operation.num_elements = count_elements(tensor, operation.arguments.dtype);
+  operation.add_output(tensor, options.rootRank == rank_ ? Access::kRead : Access::kWrite);
   return run(std::move(work), kCall, mode_of(options));
 }
 
@@ -22,11 +22,11 @@ void AxonBackend::add_all_gather(AxonWork& work, const at::Tensor& input, const 
   check_length(kOutputs, outputs.size(), size_);
   check_tensors(kOutputs, outputs, input.scalar_type());
   check_num_elements(kOutputs, outputs[rank_], input.numel());
-  Part& part = add_part(work, OperationKind::kAllGather, input);
-  part.add_input(input);
+  WorkOperation& operation = add_operation(work, OperationKind::kAllGather, input);
+  operation.add_input(input);
   for (const at::Tensor& output : outputs) {
-    part.num_elements += count_elements(output, part.arguments.dtype);
-    part.add_output(output);
+    operation.num_elements += count_elements(output, operation.arguments.dtype);
+    operation.add_output(output);
   }
 }
 
@@ -62,10 +62,10 @@ void AxonBackend::add_all_gather(AxonWork& work, const at::Tensor& input, const 
   check_tensor(kOutput, output);
   check_type(kOutput, output, input.scalar_type());
   check_num_elements(kOutput, output, input.numel() * size_);
-  Part& part = add_part(work, OperationKind::kAllGather, input);
-  part.num_elements = count_elements(output, part.arguments.dtype);
-  part.add_input(input);
-  part.add_output_blocks(output, c10::SmallVector<size_t, 16>(size_, input.nbytes()));
+  WorkOperation& operation = add_operation(work, OperationKind::kAllGather, input);
+  operation.num_elements = count_elements(output, operation.arguments.dtype);
+  operation.add_input(input);
+  operation.add_output_blocks(output, c10::SmallVector<size_t, 16>(size_, input.nbytes()));
 }
 
 AxonBackend::WorkPtr AxonBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -99,12 +99,12 @@ AxonBackend::WorkPtr AxonBackend::gather(std::vector<TensorList>& outputs, Tenso
     for (const at::Tensor& output : outputs.front()) check_num_elements(kOutputs, output, input.numel());
   }
   auto work = make_work(kCall, inputs);
-  Part& part = add_part(*work, OperationKind::kGather, input);
-  part.arguments.root = static_cast<int>(options.rootRank);
-  part.num_elements = count_elements(input, part.arguments.dtype);
-  part.add_input(input);
+  WorkOperation& operation = add_operation(*work, OperationKind::kGather, input);
+  operation.arguments.root = static_cast<int>(options.rootRank);
+  operation.num_elements = count_elements(input, operation.arguments.dtype);
+  operation.add_input(input);
   if (is_root) {
-    for (const at::Tensor& output : outputs.front()) part.add_output(output);
+    for (const at::Tensor& output : outputs.front()) operation.add_output(output);
   }
   return run(std::move(work), kCall, mode_of(options));
 }
@@ -123,11 +123,11 @@ AxonBackend::WorkPtr AxonBackend::gather_single(at::Tensor& output, at::Tensor& 
     check_num_elements(kOutput, output, input.numel() * size_);
   }
   auto work = make_work(kCall, {input});
-  Part& part = add_part(*work, OperationKind::kGather, input);
-  part.arguments.root = static_cast<int>(options.rootRank);
-  part.num_elements = count_elements(input, part.arguments.dtype);
-  part.add_input(input);
-  if (is_root) part.add_output_blocks(output, c10::SmallVector<size_t, 16>(size_, input.nbytes()));
+  WorkOperation& operation = add_operation(*work, OperationKind::kGather, input);
+  operation.arguments.root = static_cast<int>(options.rootRank);
+  operation.num_elements = count_elements(input, operation.arguments.dtype);
+  operation.add_input(input);
+  if (is_root) operation.add_output_blocks(output, c10::SmallVector<size_t, 16>(size_, input.nbytes()));
   return run(std::move(work), kCall, mode_of(options));
 }
 #endif
@@ -146,13 +146,13 @@ AxonBackend::WorkPtr AxonBackend::scatter(TensorList& outputs, std::vector<Tenso
     for (const at::Tensor& input : inputs.front()) check_num_elements(kInputs, input, output.numel());
   }
   auto work = make_work(kCall, is_root ? inputs.front() : outputs);
-  Part& part = add_part(*work, OperationKind::kScatter, output);
-  part.arguments.root = static_cast<int>(options.rootRank);
-  part.num_elements = count_elements(output, part.arguments.dtype);
+  WorkOperation& operation = add_operation(*work, OperationKind::kScatter, output);
+  operation.arguments.root = static_cast<int>(options.rootRank);
+  operation.num_elements = count_elements(output, operation.arguments.dtype);
   if (is_root) {
-    for (const at::Tensor& input : inputs.front()) part.add_input(input);
+    for (const at::Tensor& input : inputs.front()) operation.add_input(input);
   }
-  part.add_output(output);
+  operation.add_output(output);
   return run(std::move(work), kCall, mode_of(options));
 }
 
@@ -168,9 +168,9 @@ AxonBackend::WorkPtr AxonBackend::alltoall(TensorList& outputs, TensorList& inpu
   check_tensors(kOutputs, outputs, inputs.front().scalar_type());
   check_num_elements(kOutputs, outputs[rank_], inputs[rank_].numel());
   auto work = make_work(kCall, inputs);
-  Part& part = add_part(*work, OperationKind::kAllToAll, inputs.front());
-  for (const at::Tensor& input : inputs) part.add_input(input);
-  for (const at::Tensor& output : outputs) part.add_output(output);
+  WorkOperation& operation = add_operation(*work, OperationKind::kAllToAll, inputs.front());
+  for (const at::Tensor& input : inputs) operation.add_input(input);
+  for (const at::Tensor& output : outputs) operation.add_output(output);
   return run(std::move(work), kCall, mode_of(options));
 }
 
@@ -196,9 +196,9 @@ AxonBackend::WorkPtr AxonBackend::alltoall_base(at::Tensor& output, at::Tensor& 
   const auto output_bytes = rows_to_bytes(output_rows, output);
   check_num_bytes({kCall.name(), "output_split_sizes"}, output_bytes[rank_], input_bytes[rank_]);
   auto work = make_work(kCall, {input});
-  Part& part = add_part(*work, OperationKind::kAllToAll, input);
-  part.add_input_blocks(input, input_bytes);
-  part.add_output_blocks(output, output_bytes);
+  WorkOperation& operation = add_operation(*work, OperationKind::kAllToAll, input);
+  operation.add_input_blocks(input, input_bytes);
+  operation.add_output_blocks(output, output_bytes);
   return run(std::move(work), kCall, mode_of(options));
 }
 

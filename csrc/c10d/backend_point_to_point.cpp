@@ -9,15 +9,15 @@ AxonBackend::WorkPtr AxonBackend::point_to_point(const Call& call, const TensorL
   const at::Tensor& tensor = single({call.name(), "tensors"}, tensors);
   check_tag({call.name(), "tag"}, tag);
   auto work = make_work(call, tensors);
-  Part& part = add_part(*work, OperationKind::kPointToPoint, tensor);
-  part.direction = direction;
-  part.peer = peer;
-  part.tag = static_cast<uint32_t>(tag);
-  part.num_elements = count_elements(tensor, part.arguments.dtype);
+  WorkOperation& operation = add_operation(*work, OperationKind::kPointToPoint, tensor);
+  operation.direction = direction;
+  operation.peer = peer;
+  operation.tag = static_cast<uint32_t>(tag);
+  operation.num_elements = count_elements(tensor, operation.arguments.dtype);
   if (direction == Direction::kSend) {
-    part.add_input(tensor);
+    operation.add_input(tensor);
   } else {
-    part.add_output(tensor);
+    operation.add_output(tensor);
   }
   return run(std::move(work), call, {.asynchronous = true, .timeout = c10d::kUnsetTimeout});
 }

@@ -2,17 +2,17 @@
 
 namespace axon {
 
-static void set_reduction(Part& part, const ReductionSpecification& reduction) noexcept {
-  part.arguments.reduction = reduction.reduction;
-  part.arguments.premul_factor = reduction.premul_factor;
+static void set_reduction(WorkOperation& operation, const ReductionSpecification& reduction) noexcept {
+  operation.arguments.reduction = reduction.reduction;
+  operation.arguments.premul_factor = reduction.premul_factor;
 }
 
 void AxonBackend::add_all_reduce(AxonWork& work, const at::Tensor& tensor,
                                  const ReductionSpecification& reduction) const {
-  Part& part = add_part(work, OperationKind::kAllReduce, tensor);
-  set_reduction(part, reduction);
-  part.num_elements = static_cast<uint64_t>(tensor.numel());
-  part.add_output(tensor, Access::kReadWrite);
+  WorkOperation& operation = add_operation(work, OperationKind::kAllReduce, tensor);
+  set_reduction(operation, reduction);
+  operation.num_elements = static_cast<uint64_t>(tensor.numel());
+  operation.add_output(tensor, Access::kReadWrite);
 }
 
 AxonBackend::WorkPtr AxonBackend::allreduce(TensorList& tensors, const c10d::AllreduceOptions& options) {
@@ -49,11 +49,11 @@ AxonBackend::WorkPtr AxonBackend::reduce(TensorList& tensors, const c10d::Reduce
   check_reduction(kTensors, tensor, reduction, size_);
   check_rank({kTensors.operation, "dst"}, options.rootRank, size_);
   auto work = make_work(kCall, tensors);
-  Part& part = add_part(*work, OperationKind::kReduce, tensor);
-  set_reduction(part, reduction);
-  part.arguments.root = static_cast<int>(options.rootRank);
-  part.num_elements = static_cast<uint64_t>(tensor.numel());
-  part.add_in_place(tensor, options.rootRank == rank_ ? Access::kReadWrite : Access::kRead);
+  WorkOperation& operation = add_operation(*work, OperationKind::kReduce, tensor);
+  set_reduction(operation, reduction);
+  operation.arguments.root = static_cast<int>(options.rootRank);
+  operation.num_elements = static_cast<uint64_t>(tensor.numel());
+  operation.add_in_place(tensor, options.rootRank == rank_ ? Access::kReadWrite : Access::kRead);
   return run(std::move(work), kCall, mode_of(options));
 }
 
@@ -70,13 +70,13 @@ AxonBackend::WorkPtr AxonBackend::reduce_scatter(TensorList& outputs, std::vecto
   check_num_elements(kOutput, output, blocks[rank_].numel());
   check_reduction(kOutput, output, reduction, size_);
   auto work = make_work(kCall, blocks);
-  Part& part = add_part(*work, OperationKind::kReduceScatter, output);
-  set_reduction(part, reduction);
+  WorkOperation& operation = add_operation(*work, OperationKind::kReduceScatter, output);
+  set_reduction(operation, reduction);
   for (const at::Tensor& block : blocks) {
-    part.num_elements += static_cast<uint64_t>(block.numel());
-    part.add_input(block);
+    operation.num_elements += static_cast<uint64_t>(block.numel());
+    operation.add_input(block);
   }
-  part.add_output(output);
+  operation.add_output(output);
   return run(std::move(work), kCall, mode_of(options));
 }
 
@@ -88,11 +88,11 @@ void AxonBackend::add_reduce_scatter(AxonWork& work, const at::Tensor& input, co
   check_type(kInput, input, output.scalar_type());
   check_num_elements(kInput, input, output.numel() * size_);
   check_reduction(kInput, input, reduction, size_);
-  Part& part = add_part(work, OperationKind::kReduceScatter, input);
-  set_reduction(part, reduction);
-  part.num_elements = static_cast<uint64_t>(input.numel());
-  part.add_input_blocks(input, c10::SmallVector<size_t, 16>(size_, output.nbytes()));
-  part.add_output(output);
+  WorkOperation& operation = add_operation(work, OperationKind::kReduceScatter, input);
+  set_reduction(operation, reduction);
+  operation.num_elements = static_cast<uint64_t>(input.numel());
+  operation.add_input_blocks(input, c10::SmallVector<size_t, 16>(size_, output.nbytes()));
+  operation.add_output(output);
 }
 
 AxonBackend::WorkPtr AxonBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,

@@ -24,16 +24,16 @@ void AxonBackend::waitForPendingWorks() {
   if (CompletionHook* hook = completion_hook_.load(std::memory_order_acquire)) hook->drain();
 }
 
-static Estimator::Call to_estimate(const AxonWork& work, const Part& part) {
-  return {.kind = part.arguments.kind, .device = work.device().type(), .num_bytes = part.num_bytes()};
+static Estimator::Call to_estimate(const AxonWork& work, const WorkOperation& operation) {
+  return {.kind = operation.arguments.kind, .device = work.device().type(), .num_bytes = operation.num_bytes()};
 }
 
 void AxonBackend::note_times(AxonWork& work, const Call& call) {
   if (CompletionHook* hook = completion_hook_.load(std::memory_order_acquire)) {
     hook->note({.type = call.type, .sequence = getSequenceNumberForGroup(), .times = work.times()});
   }
-  if (const PartList parts = work.parts(); parts.size() == 1) {
-    estimator_.note(to_estimate(work, *parts.front()), work.times());
+  if (const OperationList operations = work.operations(); operations.size() == 1) {
+    estimator_.note(to_estimate(work, *operations.front()), work.times());
   }
 }
 
@@ -42,8 +42,8 @@ void AxonBackend::startTimeEstimate() {
 }
 
 AxonBackend::WorkPtr AxonBackend::estimate(c10::intrusive_ptr<AxonWork> work, const Mode& mode) {
-  for (const Part* part : work->parts()) {
-    const auto known = estimator_.estimate(to_estimate(*work, *part));
+  for (const WorkOperation* operation : work->operations()) {
+    const auto known = estimator_.estimate(to_estimate(*work, *operation));
     *estimate_ += known ? known->count() : std::numeric_limits<double>::quiet_NaN();
   }
   work->skip();

@@ -69,8 +69,8 @@ class CudaSide {
 
   enum class Timing : uint8_t { kSynchronous, kAsynchronous };
 
-  // Enqueues all parts of the work, whose timeouts are set. Throws if the group is broken, and in a capture what cannot
-  // be captured.
+  // Enqueues all operations of the work, whose timeouts are set. Throws if the group is broken, and in a capture what
+  // cannot be captured.
   void enqueue(AxonWork& work, Timing timing);
 
   // For schedules that move data themselves, beside what the current stream does (fused/):
@@ -106,38 +106,38 @@ class CudaSide {
   // Where the caller's next kernels go. Throws where nobody but this thread could follow them: cudaStreamPerThread.
   c10::Stream current_stream() const;
 
-  // The part, of a host operation, starts when the current stream has come this far. Throws if the group is broken, and
+  // The host operation starts when the current stream has come this far. Throws if the group is broken, and
   // in a capture.
-  void gate(Part& part);
+  void gate(WorkOperation& operation);
 
  private:
   enum class Way : uint8_t { kKernel, kHost };
   using Link = std::tuple<int, Direction, Way>;
 
-  // The parts of a call by the way they take.
+  // The operations of a call by the way they take.
   struct Ways {
-    PartList alone;     // in a group of one
-    PartList launched;  // as kernels
-    PartList staged;    // through the host
+    OperationList alone;     // in a group of one
+    OperationList launched;  // as kernels
+    OperationList staged;    // through the host
   };
 
   // The error says that `caller`, if any, cannot be made any more.
-  void check_health(const Part* caller = nullptr);
+  void check_health(const WorkOperation* caller = nullptr);
   void note_fault();
   void put_in_order(c10::Stream earlier, c10::Stream later);
   static void clear_in_flight_works() noexcept;
   std::vector<c10::Stream> used_streams();
   void drain(c10::Stream stream);
   c10::Stream stream_for(const Ways& ways, c10::Stream of_collectives);
-  c10::Stream stream_of(const Part& message, Way way);
+  c10::Stream stream_of(const WorkOperation& message, Way way);
   void note_use(c10::Stream stream);
-  Ways choose(const PartList& parts, bool captured, std::unique_lock<std::mutex>& lock);
-  bool is_alone(const Part& part) const;
-  bool has_kernel(const Part& part, std::unique_lock<std::mutex>& lock);
-  void enqueue_parts(const Ways& ways, const AxonWork::Place& place);
-  void launch(const PartList& parts, const AxonWork::Place& place);
-  void stage(Part& part, c10::Stream stream);
-  void open_gate(Part& part, c10::Stream stream);
+  Ways choose(const OperationList& operations, bool captured, std::unique_lock<std::mutex>& lock);
+  bool is_alone(const WorkOperation& operation) const;
+  bool has_kernel(const WorkOperation& operation, std::unique_lock<std::mutex>& lock);
+  void enqueue_operations(const Ways& ways, const AxonWork::Place& place);
+  void launch(const OperationList& operations, const AxonWork::Place& place);
+  void stage(WorkOperation& operation, c10::Stream stream);
+  void open_gate(WorkOperation& operation, c10::Stream stream);
 
   const std::shared_ptr<Communicator> communicator_;
   const at::Device device_;

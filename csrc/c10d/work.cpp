@@ -22,36 +22,36 @@ AxonWork::AxonWork(const std::shared_ptr<Communicator>& communicator, const Call
 AxonWork::AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs)
     : Work(call.rank, call.type, call.title, std::move(inputs)), communicator_(communicator), first_(*this) {}
 
-Part& AxonWork::add_part() {
-  if (num_parts_++ == 0) return first_;
-  return *others_.emplace_back(std::make_unique<Part>(*this));
+WorkOperation& AxonWork::add_operation() {
+  if (num_operations_++ == 0) return first_;
+  return *others_.emplace_back(std::make_unique<WorkOperation>(*this));
 }
 
 template <typename Visitor>
-void AxonWork::for_each_part(Visitor visit) {
-  if (num_parts_ != 0) visit(first_);
-  for (const auto& part : others_) visit(*part);
+void AxonWork::for_each_operation(Visitor visit) {
+  if (num_operations_ != 0) visit(first_);
+  for (const auto& operation : others_) visit(*operation);
 }
 
-PartList AxonWork::parts() {
-  PartList parts;
-  for_each_part([&](Part& part) { parts.push_back(&part); });
-  return parts;
+OperationList AxonWork::operations() {
+  OperationList operations;
+  for_each_operation([&](WorkOperation& operation) { operations.push_back(&operation); });
+  return operations;
 }
 
 void AxonWork::set_timeout(std::chrono::milliseconds timeout) {
-  for_each_part([&](Part& part) { part.timeout = timeout; });
+  for_each_operation([&](WorkOperation& operation) { operation.timeout = timeout; });
 }
 
 void AxonWork::set_site(std::string_view call_site) {
-  for_each_part([&](Part& part) { part.call_site = call_site; });
+  for_each_operation([&](WorkOperation& operation) { operation.call_site = call_site; });
 }
 
 void AxonWork::start(Communicator& communicator) {
-  for_each_part([](Part& part) { part.seal(); });
-  if (num_parts_ == 0) return complete();
-  num_unfinished_.store(num_parts_, std::memory_order_relaxed);  // the submission publishes it
-  for_each_part([&](Part& part) { part.start(communicator); });
+  for_each_operation([](WorkOperation& operation) { operation.seal(); });
+  if (num_operations_ == 0) return complete();
+  num_unfinished_.store(num_operations_, std::memory_order_relaxed);  // the submission publishes it
+  for_each_operation([&](WorkOperation& operation) { operation.start(communicator); });
 }
 
 void AxonWork::keep_memory() {
@@ -77,12 +77,12 @@ float AxonWork::getDuration() const {
   return std::chrono::duration<float, std::milli>(times_->active()).count();
 }
 
-void AxonWork::on_part_finished(Part& part) noexcept {
-  if (!part.status().ok()) {
-    note_failure(to_exception(part.status()));
+void AxonWork::on_operation_finished(WorkOperation& operation) noexcept {
+  if (!operation.status().ok()) {
+    note_failure(to_exception(operation.status()));
   } else if (device_.is_cpu()) {
     try {
-      part.copy_back();
+      operation.copy_back();
     } catch (...) {
       note_failure(std::current_exception());
     }
@@ -151,7 +151,7 @@ bool AxonWork::wait(std::chrono::milliseconds timeout) {
   if (!isCompleted()) {
     const auto deadline = Clock::now() + (timeout > kNoTimeout ? Clock::duration(timeout) : Clock::duration(kNever));
     if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
-      for_each_part([&](Part& part) { await(*communicator, part, deadline); });
+      for_each_operation([&](WorkOperation& operation) { await(*communicator, operation, deadline); });
     }
     completed_.wait(false, std::memory_order_acquire);  // another thread may be copying outputs back
   }
@@ -159,11 +159,11 @@ bool AxonWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-void AxonWork::await(Communicator& communicator, Part& part, Clock::time_point deadline) {
-  while (!isCompleted() && !communicator.wait(part, interrupts::next_look(deadline))) {
+void AxonWork::await(Communicator& communicator, WorkOperation& operation, Clock::time_point deadline) {
+  while (!isCompleted() && !communicator.wait(operation, interrupts::next_look(deadline))) {
     check_signals();
     if (Clock::now() < deadline) continue;
-    const Status late = communicator.explain(part);
+    const Status late = communicator.explain(operation);
     if (late.ok() || isCompleted()) return;  // they came after all
     rethrow_here(late);
   }

@@ -1,19 +1,20 @@
 // AxonWork: what a call returns to PyTorch, and the memory and tensors that the engine uses until it is done.
 //
 //   auto work = c10::make_intrusive<AxonWork>(communicator, call);
-//   Part& part = work->add_part();                 // one operation of the engine; coalesced calls have several
-//   part.arguments.kind = OperationKind::kAllReduce;
-//   part.add_output(tensor, Access::kReadWrite);
+//   WorkOperation& operation = work->add_operation();  // one operation of the engine; coalesced calls have several
+//   operation.arguments.kind = OperationKind::kAllReduce;
+//   operation.add_output(tensor, Access::kReadWrite);
 //   work->set_timeout(timeout);
 //   work->start(*communicator);                    // returns at once
 //   work->wait();                                  // drives the engine until it is done; throws what went wrong
 //
-// Ownership: the caller, and the engine from start() until the last part is released, hold a reference. The tensors
-// live as long as the Work. The group may be destroyed meanwhile: that ends the Work with an error.
-// Completion, on whichever thread drives: staged outputs are copied back, the Work is complete, its future is marked.
+// Ownership: the caller, and the engine from start() until the last operation is released, hold a reference. The
+// tensors live as long as the Work. The group may be destroyed meanwhile: that ends the Work with an error. Completion,
+// on whichever thread drives: staged outputs are copied back, the Work is complete, its future is marked.
 //
-// On CUDA tensors CudaSide enqueues the parts instead, and streams take the place of the engine: the Work is complete
-// when its stream has come past it, wait() makes the current stream wait, and the future is marked from the start.
+// On CUDA tensors CudaSide enqueues the operations instead, and streams take the place of the engine: the Work is
+// complete when its stream has come past it, wait() makes the current stream wait, and the future is marked from the
+// start.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -58,10 +59,10 @@ class LateFailure {
 enum class Access : uint8_t { kRead, kWrite, kReadWrite };
 
 // One operation of a Work.
-class Part final : public Operation {
+class WorkOperation final : public Operation {
  public:
-  explicit Part(AxonWork& work) noexcept : work_(work) {}
-  ~Part() override = default;
+  explicit WorkOperation(AxonWork& work) noexcept : work_(work) {}
+  ~WorkOperation() override = default;
 
   // The next block of the arguments: a whole tensor, copied to and from staging memory where it has gaps.
   void add_input(const at::Tensor& tensor);
@@ -108,7 +109,7 @@ class Part final : public Operation {
   std::vector<at::Tensor> temporaries_;
 };
 
-using PartList = c10::SmallVector<Part*, 4>;
+using OperationList = c10::SmallVector<WorkOperation*, 4>;
 
 class AxonWork final : public c10d::Work {
  public:
@@ -122,8 +123,8 @@ class AxonWork final : public c10d::Work {
   // While a profiler listens: records the call from here to its completion.
   AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs);
 
-  Part& add_part();
-  PartList parts();
+  WorkOperation& add_operation();
+  OperationList operations();
   // Where its tensors are, all of them; the CPU if it has none.
   at::Device device() const noexcept { return device_; }
   // For calls that need no operation: what result() shows.
@@ -134,7 +135,7 @@ class AxonWork final : public c10d::Work {
   void set_timeout(std::chrono::milliseconds timeout);
   void set_site(std::string_view call_site);
 
-  // On CUDA tensors: the stream that the parts of an asynchronous call have been enqueued on, to its present end.
+  // On CUDA tensors: the stream that the operations of an asynchronous call have been enqueued on, to its present end.
   struct Place {
     c10::Stream stream;
     bool captured = false;  // in a graph
@@ -142,7 +143,7 @@ class AxonWork final : public c10d::Work {
   void run_on(const Place& place);
 
   // Keeps the memory of its tensors while they may be given other memory (`parameter.data = ...`, as Module.to() does):
-  // for calls that return before they are over. Once all parts are there.
+  // for calls that return before they are over. Once all operations are there.
   void keep_memory();
 
   // Before it is started, in a group whose calls are timed.
@@ -171,13 +172,13 @@ class AxonWork final : public c10d::Work {
   std::vector<at::Tensor> outputs() const { return {outputs_.begin(), outputs_.end()}; }
 
  private:
-  friend class Part;
+  friend class WorkOperation;
 
   template <typename Visitor>
-  void for_each_part(Visitor visit);
-  void await(Communicator& communicator, Part& part, Clock::time_point deadline);
+  void for_each_operation(Visitor visit);
+  void await(Communicator& communicator, WorkOperation& operation, Clock::time_point deadline);
   void claim_device(at::Device device, const char* operation);
-  void on_part_finished(Part& part) noexcept;
+  void on_operation_finished(WorkOperation& operation) noexcept;
   void note_failure(std::exception_ptr failure) noexcept;
   void call_end_of_record() noexcept;
   bool wait_on_device(std::chrono::milliseconds timeout);
@@ -192,9 +193,9 @@ class AxonWork final : public c10d::Work {
 
   // Not the owner: a Work that outlives its group must not keep it. Waiting takes a reference for as long as it lasts.
   const std::weak_ptr<Communicator> communicator_;
-  Part first_;
-  std::vector<std::unique_ptr<Part>> others_;
-  size_t num_parts_ = 0;
+  WorkOperation first_;
+  std::vector<std::unique_ptr<WorkOperation>> others_;
+  size_t num_operations_ = 0;
   c10::SmallVector<at::Tensor, 2> inputs_;
   c10::SmallVector<at::Tensor, 2> outputs_;
   c10::SmallVector<c10::Storage, 4> memory_;

@@ -107,8 +107,9 @@ void AxonWork::throw_failure_if_known() {
 }
 
 bool AxonWork::has_temporaries() {
-  const PartList all = parts();
-  return std::any_of(all.begin(), all.end(), [](const Part* part) { return part->has_temporaries(); });
+  const OperationList all = operations();
+  return std::any_of(all.begin(), all.end(),
+                     [](const WorkOperation* operation) { return operation->has_temporaries(); });
 }
 
 // Complete from the start: whoever uses it waits on a stream.

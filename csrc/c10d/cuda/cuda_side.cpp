@@ -56,8 +56,8 @@ StreamView view_of(c10::Stream stream) {
   return StreamView(static_cast<cudaStream_t>(stream.native_handle()));
 }
 
-Status copy_to_self(const Part& part, StreamView stream) {
-  const CollectiveArguments& arguments = part.arguments;
+Status copy_to_self(const WorkOperation& operation, StreamView stream) {
+  const CollectiveArguments& arguments = operation.arguments;
   if (arguments.inputs.empty() || arguments.outputs.empty()) return Status();
   const ConstBuffer& input = arguments.inputs.front();
   const Buffer& output = arguments.outputs.front();
@@ -65,8 +65,8 @@ Status copy_to_self(const Part& part, StreamView stream) {
   return copy_async(output.data, input.data, output.num_bytes, stream);
 }
 
-OutputAccess access_of(const Part& part, int rank) {
-  const CollectiveArguments& arguments = part.arguments;
+OutputAccess access_of(const WorkOperation& operation, int rank) {
+  const CollectiveArguments& arguments = operation.arguments;
   switch (arguments.kind) {
     case OperationKind::kAllReduce:
       return {.read = true, .written = true};
@@ -177,7 +177,7 @@ c10::Stream CudaSide::current_stream() const {
 }
 
 // Neither a kernel nor the engine can throw: what went wrong since the last call is told now.
-void CudaSide::check_health(const Part* caller) {
+void CudaSide::check_health(const WorkOperation* caller) {
   note_fault();
   late_failure_->rethrow();
   if (!communicator_->is_broken()) return;
@@ -200,19 +200,19 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   const c10::Stream current = current_stream();
   const bool captured = value_of(is_capturing(view_of(current)));
   if (!captured) clear_in_flight_works();
-  const PartList parts = work.parts();
+  const OperationList operations = work.operations();
   std::unique_lock lock(mutex_);
-  check_health(parts.empty() ? nullptr : parts.front());
+  check_health(operations.empty() ? nullptr : operations.front());
   work.report_to(late_failure_);
-  const Ways ways = choose(parts, captured, lock);
+  const Ways ways = choose(operations, captured, lock);
   const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? own_stream_ : current);
   if (stream != current) put_in_order(current, stream);
   const c10::StreamGuard on_stream(stream);
   const AxonWork::Place place{.stream = stream, .captured = captured};
   work.begin_times_on(place);
   try {
-    enqueue_parts(ways, place);
-    for (Part* part : parts) part->copy_back();
+    enqueue_operations(ways, place);
+    for (WorkOperation* operation : operations) operation->copy_back();
     work.end_times_on(place);
   } catch (...) {
     work.run_on(place);  // what has been enqueued uses its tensors
@@ -223,8 +223,8 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
 }
 
 c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives) {
-  const auto is_message = [](const PartList& parts) {
-    return !parts.empty() && parts.front()->direction != Direction::kCollective;
+  const auto is_message = [](const OperationList& operations) {
+    return !operations.empty() && operations.front()->direction != Direction::kCollective;
   };
   if (is_message(ways.launched)) return stream_of(*ways.launched.front(), Way::kKernel);
   if (is_message(ways.staged)) return stream_of(*ways.staged.front(), Way::kHost);
@@ -232,7 +232,7 @@ c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives) {
   return of_collectives;
 }
 
-c10::Stream CudaSide::stream_of(const Part& message, Way way) {
+c10::Stream CudaSide::stream_of(const WorkOperation& message, Way way) {
   const Link link{message.peer, message.direction, way};
   const auto known = link_streams_.find(link);
   if (known != link_streams_.end()) return known->second;
@@ -248,14 +248,14 @@ void CudaSide::note_use(c10::Stream stream) {
 }
 
 // Before anything is enqueued: throws what can be known before.
-CudaSide::Ways CudaSide::choose(const PartList& parts, bool captured, std::unique_lock<std::mutex>& lock) {
+CudaSide::Ways CudaSide::choose(const OperationList& operations, bool captured, std::unique_lock<std::mutex>& lock) {
   Ways ways;
-  for (Part* part : parts) {
-    part->seal();
-    if (is_alone(*part)) {
-      ways.alone.push_back(part);
+  for (WorkOperation* operation : operations) {
+    operation->seal();
+    if (is_alone(*operation)) {
+      ways.alone.push_back(operation);
     } else {
-      (has_kernel(*part, lock) ? ways.launched : ways.staged).push_back(part);
+      (has_kernel(*operation, lock) ? ways.launched : ways.staged).push_back(operation);
     }
   }
   if (captured && !ways.staged.empty()) {
@@ -267,49 +267,49 @@ CudaSide::Ways CudaSide::choose(const PartList& parts, bool captured, std::uniqu
 }
 
 // In a group of one every collective is a copy to itself, if anything: but for the factor of PREMUL_SUM.
-bool CudaSide::is_alone(const Part& part) const {
-  return communicator_->size() == 1 && part.direction == Direction::kCollective &&
-         part.arguments.reduction != Reduction::kPremulSum;
+bool CudaSide::is_alone(const WorkOperation& operation) const {
+  return communicator_->size() == 1 && operation.direction == Direction::kCollective &&
+         operation.arguments.reduction != Reduction::kPremulSum;
 }
 
 // Kernels match the messages between two ranks in order, the host engine by their tags.
-bool CudaSide::has_kernel(const Part& part, std::unique_lock<std::mutex>& lock) {
-  if (part.direction == Direction::kCollective) {
-    return without(lock, [&] { return group_->has_all_links(); }) && group_->serves(part);
+bool CudaSide::has_kernel(const WorkOperation& operation, std::unique_lock<std::mutex>& lock) {
+  if (operation.direction == Direction::kCollective) {
+    return without(lock, [&] { return group_->has_all_links(); }) && group_->serves(operation);
   }
-  if (part.tag != 0 || part.peer == communicator_->rank()) return false;
-  if (part.peer == kAnyRank) {
+  if (operation.tag != 0 || operation.peer == communicator_->rank()) return false;
+  if (operation.peer == kAnyRank) {
     throw_value_error(
         "recv: argument 'src' is None, for any rank; allowed with CUDA tensors: a rank of the group, or any with a tag "
         "other than 0");
   }
-  return without(lock, [&] { return group_->has_link(part.peer); }) && group_->serves(part);
+  return without(lock, [&] { return group_->has_link(operation.peer); }) && group_->serves(operation);
 }
 
 // Everything is started before anything is waited for.
-void CudaSide::enqueue_parts(const Ways& ways, const AxonWork::Place& place) {
+void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::Place& place) {
   const StreamView stream = view_of(place.stream);
-  for (Part* part : ways.staged) stage(*part, place.stream);
-  for (const Part* part : ways.alone) check(copy_to_self(*part, stream));
+  for (WorkOperation* operation : ways.staged) stage(*operation, place.stream);
+  for (const WorkOperation* operation : ways.alone) check(copy_to_self(*operation, stream));
   launch(ways.launched, place);
-  for (Part* part : ways.staged) {
-    if (part->direction != Direction::kSend) check(part->staging->copy_out(stream));
+  for (WorkOperation* operation : ways.staged) {
+    if (operation->direction != Direction::kSend) check(operation->staging->copy_out(stream));
   }
 }
 
-void CudaSide::launch(const PartList& parts, const AxonWork::Place& place) {
+void CudaSide::launch(const OperationList& operations, const AxonWork::Place& place) {
   const c10::Stream stream = place.stream;
   const Beside beside = stream == own_stream_ ? Beside::kComputation : Beside::kNothing;
   c10::SmallVector<const Operation*, 4> messages;
   c10::SmallVector<c10::Stream, 4> others;  // of the other links, whose earlier messages come first
-  for (const Part* part : parts) {
-    if (part->direction == Direction::kCollective) {
-      check(group_->launch(*part, view_of(stream), beside));
+  for (const WorkOperation* operation : operations) {
+    if (operation->direction == Direction::kCollective) {
+      check(group_->launch(*operation, view_of(stream), beside));
       num_launched_.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
-    messages.push_back(part);
-    const c10::Stream other = stream_of(*part, Way::kKernel);
+    messages.push_back(operation);
+    const c10::Stream other = stream_of(*operation, Way::kKernel);
     if (other != stream) others.push_back(other);
   }
   if (messages.empty()) return;
@@ -319,25 +319,26 @@ void CudaSide::launch(const PartList& parts, const AxonWork::Place& place) {
   for (const c10::Stream other : others) put_in_order(stream, other);
 }
 
-void CudaSide::stage(Part& part, c10::Stream stream) {
-  part.staging = std::make_shared<Staging>(value_of(Staging::open({.inputs = part.arguments.inputs,
-                                                                   .outputs = part.arguments.outputs,
-                                                                   .access = access_of(part, communicator_->rank())})));
-  part.arguments.inputs = part.staging->inputs();
-  part.arguments.outputs = part.staging->outputs();
-  part.done_flag = &part.staging->done();
+void CudaSide::stage(WorkOperation& operation, c10::Stream stream) {
+  operation.staging =
+      std::make_shared<Staging>(value_of(Staging::open({.inputs = operation.arguments.inputs,
+                                                        .outputs = operation.arguments.outputs,
+                                                        .access = access_of(operation, communicator_->rank())})));
+  operation.arguments.inputs = operation.staging->inputs();
+  operation.arguments.outputs = operation.staging->outputs();
+  operation.done_flag = &operation.staging->done();
   // A receive reads nothing, so it is posted now, in the order of the calls.
-  if (part.direction != Direction::kReceive) open_gate(part, stream);
-  part.start(*communicator_);
+  if (operation.direction != Direction::kReceive) open_gate(operation, stream);
+  operation.start(*communicator_);
 }
 
 // The gates of the sends to one peer open in the order of the calls: on the stream of that link.
-void CudaSide::open_gate(Part& part, c10::Stream stream) {
-  const c10::Stream copying = part.direction == Direction::kSend ? stream_of(part, Way::kHost) : stream;
+void CudaSide::open_gate(WorkOperation& operation, c10::Stream stream) {
+  const c10::Stream copying = operation.direction == Direction::kSend ? stream_of(operation, Way::kHost) : stream;
   if (copying != stream) put_in_order(stream, copying);
-  check(part.staging->copy_in(view_of(copying)));
+  check(operation.staging->copy_in(view_of(copying)));
   if (copying != stream) put_in_order(copying, stream);
-  part.start_flag = &part.staging->start_flag();
+  operation.start_flag = &operation.staging->start_flag();
 }
 
 GpuPath CudaSide::path_to(int peer) {
@@ -421,17 +422,17 @@ uint64_t CudaSide::num_zero_copy() const {
   return value_of(group_->num_zero_copy());
 }
 
-void CudaSide::gate(Part& part) {
+void CudaSide::gate(WorkOperation& operation) {
   const std::lock_guard lock(mutex_);
-  check_health(&part);
+  check_health(&operation);
   const c10::StreamGuard on_stream(current_stream());  // and its device
   const c10::Stream stream = on_stream.current_stream();
   if (value_of(is_capturing(view_of(stream)))) {
     throw_value_error("barrier: a CUDA graph cannot capture it: the host waits");
   }
   note_use(stream);
-  part.staging = std::make_shared<Staging>(value_of(Staging::open({})));
-  open_gate(part, stream);
+  operation.staging = std::make_shared<Staging>(value_of(Staging::open({})));
+  open_gate(operation, stream);
 }
 
 }  // namespace axon

@@ -27,7 +27,7 @@ static void check_apart(const char* operation, const at::Tensor& tensor) {
 }
 
 // Where the engine finds the tensor's elements in order.
-Buffer Part::claim(const at::Tensor& tensor, Access access) {
+Buffer WorkOperation::claim(const at::Tensor& tensor, Access access) {
   work_.claim_device(tensor.device(), name_of(arguments.kind));
   if (C10_LIKELY(!needs_staging(tensor))) return to_buffer(tensor);
   if (access != Access::kRead) check_apart(name_of(arguments.kind), tensor);
@@ -43,7 +43,7 @@ Buffer Part::claim(const at::Tensor& tensor, Access access) {
   return to_buffer(staged);
 }
 
-void Part::copy_back() {
+void WorkOperation::copy_back() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const BelowPython no_subclass;
   for (const CopyBack& copy : copies_back_) {
@@ -64,26 +64,26 @@ static void add_blocks(Blocks& blocks, Buffer whole, c10::ArrayRef<size_t> block
   }
 }
 
-void Part::add_input(const at::Tensor& tensor) {
+void WorkOperation::add_input(const at::Tensor& tensor) {
   add_input_blocks(tensor, tensor.nbytes());
 }
 
-void Part::add_output(const at::Tensor& tensor, Access access) {
+void WorkOperation::add_output(const at::Tensor& tensor, Access access) {
   outputs_.push_back(claim(tensor, access));
   work_.outputs_.push_back(tensor);
 }
 
-void Part::add_in_place(const at::Tensor& tensor, Access access) {
+void WorkOperation::add_in_place(const at::Tensor& tensor, Access access) {
   add_output(tensor, access);
   inputs_.push_back(outputs_.back());
 }
 
-void Part::add_input_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes) {
+void WorkOperation::add_input_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes) {
   add_blocks(inputs_, claim(tensor, Access::kRead), block_sizes);
   work_.inputs_.push_back(tensor);
 }
 
-void Part::add_output_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes) {
+void WorkOperation::add_output_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes) {
   add_blocks(outputs_, claim(tensor, Access::kWrite), block_sizes);
   work_.outputs_.push_back(tensor);
 }
@@ -107,14 +107,14 @@ static ConstBuffer hull(const Blocks& blocks) noexcept {
 }
 
 // The aliases that the algorithms know: FSDP gathers into a tensor whose own slice is the input.
-bool Part::may_alias(size_t input, size_t output) const noexcept {
+bool WorkOperation::may_alias(size_t input, size_t output) const noexcept {
   const bool identical =
       inputs_[input].data == outputs_[output].data && inputs_[input].num_bytes == outputs_[output].num_bytes;
   const bool own_block = arguments.kind == OperationKind::kAllGather && output == static_cast<size_t>(work_.rank_);
   return identical && (own_block || arguments.kind == OperationKind::kReduce);
 }
 
-bool Part::is_disturbed(size_t input) const noexcept {
+bool WorkOperation::is_disturbed(size_t input) const noexcept {
   for (size_t output = 0; output < outputs_.size(); ++output) {
     if (overlap(inputs_[input], outputs_[output]) && !may_alias(input, output)) return true;
   }
@@ -122,7 +122,7 @@ bool Part::is_disturbed(size_t input) const noexcept {
 }
 
 // An output that lies over an input would change it before it is sent: such inputs are copied first.
-void Part::separate_inputs() {
+void WorkOperation::separate_inputs() {
   if (inputs_.empty() || outputs_.empty() || !overlap(hull(inputs_), hull(outputs_))) return;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (!is_disturbed(i)) continue;
@@ -143,26 +143,26 @@ static uint64_t count_bytes(const Blocks& blocks) noexcept {
   return num_bytes;
 }
 
-uint64_t Part::num_bytes() const noexcept {
+uint64_t WorkOperation::num_bytes() const noexcept {
   return std::max(count_bytes(inputs_), count_bytes(outputs_));
 }
 
-void Part::seal() {
+void WorkOperation::seal() {
   if (direction == Direction::kCollective) separate_inputs();
   arguments.inputs = {inputs_.data(), inputs_.size()};
   arguments.outputs = {outputs_.data(), outputs_.size()};
 }
 
-void Part::start(Communicator& communicator) {
+void WorkOperation::start(Communicator& communicator) {
   engines_reference_ = c10::intrusive_ptr<AxonWork>::unsafe_reclaim_from_nonowning(&work_);
   communicator.start(*this);
 }
 
-void Part::on_finished() noexcept {
-  work_.on_part_finished(*this);
+void WorkOperation::on_finished() noexcept {
+  work_.on_operation_finished(*this);
 }
 
-void Part::on_released() noexcept {
+void WorkOperation::on_released() noexcept {
   c10::intrusive_ptr<AxonWork> last_touch = std::move(engines_reference_);
   if (!work_.device().is_cpu()) InFlightWorks::instance().discard(std::move(last_touch));
 }
