@@ -134,8 +134,8 @@ class CudaSide {
   Ways choose(const OperationList& operations, bool captured, std::unique_lock<std::mutex>& lock);
   bool is_alone(const WorkOperation& operation) const;
   bool has_kernel(const WorkOperation& operation, std::unique_lock<std::mutex>& lock);
-  void enqueue_operations(const Ways& ways, const AxonWork::Place& place);
-  void launch(const OperationList& operations, const AxonWork::Place& place);
+  void enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position);
+  void launch(const OperationList& operations, const AxonWork::StreamPosition& position);
   void stage(WorkOperation& operation, c10::Stream stream);
   void open_gate(WorkOperation& operation, c10::Stream stream);
 

@@ -136,11 +136,11 @@ class AxonWork final : public c10d::Work {
   void set_site(std::string_view call_site);
 
   // On CUDA tensors: the stream that the operations of an asynchronous call have been enqueued on, to its present end.
-  struct Place {
+  struct StreamPosition {
     c10::Stream stream;
     bool captured = false;  // in a graph
   };
-  void run_on(const Place& place);
+  void run_on(const StreamPosition& position);
 
   // Keeps the memory of its tensors while they may be given other memory (`parameter.data = ...`, as Module.to() does):
   // for calls that return before they are over. Once all operations are there.
@@ -148,8 +148,8 @@ class AxonWork final : public c10d::Work {
 
   // Before it is started, in a group whose calls are timed.
   void take_times();
-  void begin_times_on(const Place& place);
-  void end_times_on(const Place& place);
+  void begin_times_on(const StreamPosition& position);
+  void end_times_on(const StreamPosition& position);
   // Null: they are not taken, as of all that is captured.
   const std::shared_ptr<Times>& times() const noexcept { return times_; }
   float getDuration() const override;  // ms
@@ -202,7 +202,7 @@ class AxonWork final : public c10d::Work {
   at::Device device_ = at::kCPU;
 
   struct Enqueued {
-    Place place;
+    StreamPosition position;
     c10::Event passed;
   };
   std::optional<Enqueued> enqueued_;

@@ -47,21 +47,21 @@ void AxonWork::claim_device(at::Device device, const char* operation) {
                     "; allowed: one device in a call");
 }
 
-void AxonWork::run_on(const Place& place) {
-  enqueued_.emplace(Enqueued{.place = place, .passed = c10::Event(device_.type())});
-  enqueued_->passed.record(place.stream);
-  if (!place.captured)
+void AxonWork::run_on(const StreamPosition& position) {
+  enqueued_.emplace(Enqueued{.position = position, .passed = c10::Event(device_.type())});
+  enqueued_->passed.record(position.stream);
+  if (!position.captured)
     InFlightWorks::instance().keep(c10::intrusive_ptr<AxonWork>::unsafe_reclaim_from_nonowning(this));
   call_end_of_record();
 }
 
-void AxonWork::begin_times_on(const Place& place) {
-  if (place.captured) times_.reset();
-  if (times_) times_->begin_on(place.stream);
+void AxonWork::begin_times_on(const StreamPosition& position) {
+  if (position.captured) times_.reset();
+  if (times_) times_->begin_on(position.stream);
 }
 
-void AxonWork::end_times_on(const Place& place) {
-  if (times_) times_->end_on(place.stream);
+void AxonWork::end_times_on(const StreamPosition& position) {
+  if (times_) times_->end_on(position.stream);
 }
 
 void AxonWork::add_result(const at::Tensor& tensor) {
@@ -71,7 +71,7 @@ void AxonWork::add_result(const at::Tensor& tensor) {
 
 // A captured one passes with each replay of its graph: to the host it is done.
 bool AxonWork::has_passed() const {
-  return enqueued_->place.captured || enqueued_->passed.query();
+  return enqueued_->position.captured || enqueued_->passed.query();
 }
 
 bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
@@ -114,7 +114,7 @@ bool AxonWork::has_temporaries() {
 
 // Complete from the start: whoever uses it waits on a stream.
 void AxonWork::mark_on_device(c10::ivalue::Future& future) {
-  const c10::StreamGuard on_stream(enqueued_->place.stream);
+  const c10::StreamGuard on_stream(enqueued_->position.stream);
   mark(future);
 }
 

@@ -208,18 +208,18 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? own_stream_ : current);
   if (stream != current) put_in_order(current, stream);
   const c10::StreamGuard on_stream(stream);
-  const AxonWork::Place place{.stream = stream, .captured = captured};
-  work.begin_times_on(place);
+  const AxonWork::StreamPosition position{.stream = stream, .captured = captured};
+  work.begin_times_on(position);
   try {
-    enqueue_operations(ways, place);
+    enqueue_operations(ways, position);
     for (WorkOperation* operation : operations) operation->copy_back();
-    work.end_times_on(place);
+    work.end_times_on(position);
   } catch (...) {
-    work.run_on(place);  // what has been enqueued uses its tensors
+    work.run_on(position);  // what has been enqueued uses its tensors
     give_up();
     throw;
   }
-  if (timing == Timing::kAsynchronous) work.run_on(place);
+  if (timing == Timing::kAsynchronous) work.run_on(position);
 }
 
 c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives) {
@@ -287,18 +287,18 @@ bool CudaSide::has_kernel(const WorkOperation& operation, std::unique_lock<std::
 }
 
 // Everything is started before anything is waited for.
-void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::Place& place) {
-  const StreamView stream = view_of(place.stream);
-  for (WorkOperation* operation : ways.staged) stage(*operation, place.stream);
+void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position) {
+  const StreamView stream = view_of(position.stream);
+  for (WorkOperation* operation : ways.staged) stage(*operation, position.stream);
   for (const WorkOperation* operation : ways.alone) check(copy_to_self(*operation, stream));
-  launch(ways.launched, place);
+  launch(ways.launched, position);
   for (WorkOperation* operation : ways.staged) {
     if (operation->direction != Direction::kSend) check(operation->staging->copy_out(stream));
   }
 }
 
-void CudaSide::launch(const OperationList& operations, const AxonWork::Place& place) {
-  const c10::Stream stream = place.stream;
+void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPosition& position) {
+  const c10::Stream stream = position.stream;
   const Beside beside = stream == own_stream_ ? Beside::kComputation : Beside::kNothing;
   c10::SmallVector<const Operation*, 4> messages;
   c10::SmallVector<c10::Stream, 4> others;  // of the other links, whose earlier messages come first
@@ -313,7 +313,7 @@ void CudaSide::launch(const OperationList& operations, const AxonWork::Place& pl
     if (other != stream) others.push_back(other);
   }
   if (messages.empty()) return;
-  if (place.captured) others.clear();  // nothing outside of a graph may be waited for within
+  if (position.captured) others.clear();  // nothing outside of a graph may be waited for within
   for (const c10::Stream other : others) put_in_order(other, stream);
   check(group_->launch_batch({messages.data(), messages.size()}, view_of(stream)));
   for (const c10::Stream other : others) put_in_order(stream, other);
