@@ -58,7 +58,7 @@ WorkOperation& AxonBackend::add_operation(AxonWork& work, OperationKind kind, co
 }
 
 // Looking the line up takes Python's lock and 2 µs (docs/observing.md), so it has to be asked for.
-static bool wants_sites() noexcept {
+static bool wants_call_sites() noexcept {
   return c10d::debug_level() != c10d::DebugLevel::Off || trace::is_on();
 }
 
@@ -68,7 +68,7 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
   if (mode.asynchronous) work->keep_memory();
   work->set_timeout(unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
-  if (C10_UNLIKELY(wants_sites())) work->set_site(interned_call_site());
+  if (C10_UNLIKELY(wants_call_sites())) work->set_call_site(interned_call_site());
   if (C10_UNLIKELY(is_timed_.load(std::memory_order_relaxed))) work->take_times();
   if (C10_LIKELY(!at::hasCallbacks())) {
     start(*work, mode);

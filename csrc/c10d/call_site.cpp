@@ -47,23 +47,23 @@ std::string call_site() {
 
 namespace {
 
-struct Sites {
+struct CallSites {
   std::mutex mutex;
   std::unordered_set<std::string> known;
 };
 
-constexpr size_t kMostSites = 4096;
+constexpr size_t kMostCallSites = 4096;
 
 }  // namespace
 
 std::string_view interned_call_site() {
-  static OnePerProcess<Sites> all;
-  std::string site = call_site();
-  Sites& sites = all.get();
-  const std::lock_guard lock(sites.mutex);
-  if (const auto found = sites.known.find(site); found != sites.known.end()) return *found;
-  if (sites.known.size() == kMostSites) return "";
-  return *sites.known.insert(std::move(site)).first;
+  static OnePerProcess<CallSites> all;
+  std::string found_site = call_site();
+  CallSites& call_sites = all.get();
+  const std::lock_guard lock(call_sites.mutex);
+  if (const auto found = call_sites.known.find(found_site); found != call_sites.known.end()) return *found;
+  if (call_sites.known.size() == kMostCallSites) return "";
+  return *call_sites.known.insert(std::move(found_site)).first;
 }
 
 }  // namespace axon

@@ -43,7 +43,7 @@ void AxonWork::set_timeout(std::chrono::milliseconds timeout) {
   for_each_operation([&](WorkOperation& operation) { operation.timeout = timeout; });
 }
 
-void AxonWork::set_site(std::string_view call_site) {
+void AxonWork::set_call_site(std::string_view call_site) {
   for_each_operation([&](WorkOperation& operation) { operation.call_site = call_site; });
 }
 

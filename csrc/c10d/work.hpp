@@ -133,7 +133,7 @@ class AxonWork final : public c10d::Work {
   // Instead: it is complete, and nothing has been done.
   void skip() { complete(); }
   void set_timeout(std::chrono::milliseconds timeout);
-  void set_site(std::string_view call_site);
+  void set_call_site(std::string_view call_site);
 
   // On CUDA tensors: the stream that the operations of an asynchronous call have been enqueued on, to its present end.
   struct StreamPosition {
