@@ -15,13 +15,13 @@ AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   WorkOperation& operation = work->add_operation();
   operation.arguments.kind = OperationKind::kBarrier;
   // As with NCCL: behind all that the current stream has.
-  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->gate(operation);
+  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->start_after_current_stream(operation);
   return run(std::move(work), kCall, mode_of(options));
 }
 
 // How much longer than the group's own timeout the other ranks of a monitored barrier wait: rank 0 may come late, and
 // has its timeout then, and 300 ms to ask who is missing.
-static constexpr std::chrono::seconds kTimeForWord{2};
+static constexpr std::chrono::seconds kTimeForReport{2};
 
 // "Ranks 1, 3", of as many as are to be named.
 static std::string named(const std::vector<int>& ranks, size_t most) {
@@ -36,10 +36,11 @@ static std::string named(const std::vector<int>& ranks, size_t most) {
 // devices are at does not hold it up.
 void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   static constexpr Call kCall{c10d::OpType::BARRIER, "axon:monitored_barrier"};
-  const std::chrono::milliseconds patience = options.timeout == c10d::kUnsetTimeout ? timeout() : options.timeout;
+  const std::chrono::milliseconds barrier_timeout =
+      options.timeout == c10d::kUnsetTimeout ? timeout() : options.timeout;
   const bool is_first = getRank() == 0;
-  if (is_first && getSize() > 1 && patience.count() <= 0) {
-    const std::string within = std::to_string(patience.count()) + " ms";
+  if (is_first && getSize() > 1 && barrier_timeout.count() <= 0) {
+    const std::string within = std::to_string(barrier_timeout.count()) + " ms";
     throw_failure({ErrorCode::kTimeout, "Rank 0 timed out in monitoredBarrier, which it has to pass within " + within});
   }
   const auto work = make_work(kCall, {});
@@ -47,7 +48,8 @@ void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wai
   operation.arguments.kind = OperationKind::kBarrier;
   try {
     run(work, kCall,
-        {.asynchronous = false, .timeout = is_first ? patience : std::max(patience, timeout()) + kTimeForWord});
+        {.asynchronous = false,
+         .timeout = is_first ? barrier_timeout : std::max(barrier_timeout, timeout()) + kTimeForReport});
   } catch (const c10::DistBackendError& error) {
     const ErrorCode code = operation.status().code();
     std::string gloos;
@@ -58,8 +60,8 @@ void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wai
       const std::vector<int> missing = communicator_->missing_from(operation);
       const size_t most = wait_all_ranks ? missing.size() : 1;
       if (!missing.empty()) {
-        gloos =
-            named(missing, most) + " failed to pass monitoredBarrier in " + std::to_string(patience.count()) + " ms. ";
+        gloos = named(missing, most) + " failed to pass monitoredBarrier in " +
+                std::to_string(barrier_timeout.count()) + " ms. ";
       }
     }
     C10_THROW_ERROR(DistBackendError, gloos + error.msg());

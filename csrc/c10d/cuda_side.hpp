@@ -108,7 +108,7 @@ class CudaSide {
 
   // The host operation starts when the current stream has come this far. Throws if the group is broken, and
   // in a capture.
-  void gate(WorkOperation& operation);
+  void start_after_current_stream(WorkOperation& operation);
 
  private:
   enum class Way : uint8_t { kKernel, kHost };
@@ -137,7 +137,7 @@ class CudaSide {
   void enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position);
   void launch(const OperationList& operations, const AxonWork::StreamPosition& position);
   void stage(WorkOperation& operation, c10::Stream stream);
-  void open_gate(WorkOperation& operation, c10::Stream stream);
+  void enqueue_start_flag(WorkOperation& operation, c10::Stream stream);
 
   const std::shared_ptr<Communicator> communicator_;
   const at::Device device_;

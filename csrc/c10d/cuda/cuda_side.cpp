@@ -328,12 +328,12 @@ void CudaSide::stage(WorkOperation& operation, c10::Stream stream) {
   operation.arguments.outputs = operation.staging->outputs();
   operation.done_flag = &operation.staging->done();
   // A receive reads nothing, so it is posted now, in the order of the calls.
-  if (operation.direction != Direction::kReceive) open_gate(operation, stream);
+  if (operation.direction != Direction::kReceive) enqueue_start_flag(operation, stream);
   operation.start(*communicator_);
 }
 
 // The gates of the sends to one peer open in the order of the calls: on the stream of that link.
-void CudaSide::open_gate(WorkOperation& operation, c10::Stream stream) {
+void CudaSide::enqueue_start_flag(WorkOperation& operation, c10::Stream stream) {
   const c10::Stream copying = operation.direction == Direction::kSend ? stream_of(operation, Way::kHost) : stream;
   if (copying != stream) put_in_order(stream, copying);
   check(operation.staging->copy_in(view_of(copying)));
@@ -422,7 +422,7 @@ uint64_t CudaSide::num_zero_copy() const {
   return value_of(group_->num_zero_copy());
 }
 
-void CudaSide::gate(WorkOperation& operation) {
+void CudaSide::start_after_current_stream(WorkOperation& operation) {
   const std::lock_guard lock(mutex_);
   check_health(&operation);
   const c10::StreamGuard on_stream(current_stream());  // and its device
@@ -432,7 +432,7 @@ void CudaSide::gate(WorkOperation& operation) {
   }
   note_use(stream);
   operation.staging = std::make_shared<Staging>(value_of(Staging::open({})));
-  open_gate(operation, stream);
+  enqueue_start_flag(operation, stream);
 }
 
 }  // namespace axon

@@ -20,7 +20,7 @@ CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device
 
 CudaSide::~CudaSide() = default;
 void CudaSide::enqueue(AxonWork&, Timing) {}
-void CudaSide::gate(WorkOperation&) {}
+void CudaSide::start_after_current_stream(WorkOperation&) {}
 void CudaSide::drain() noexcept {}
 bool CudaSide::has_passed(const c10::Event&) {
   return true;
