@@ -144,8 +144,8 @@ class Caller {
   }
 
  private:
-  void start(size_t place) {
-    Call& call = *calls_[place];
+  void start(size_t slot) {
+    Call& call = *calls_[slot];
     while (call.finished() && !call.released()) std::this_thread::yield();
     call.reset();
     put(call.request, "echo", {payload_.data(), payload_.size()});
@@ -165,8 +165,8 @@ class Caller {
     return duration<double>(last - began).count();
   }
 
-  void finish(size_t place) {
-    Call& call = *calls_[place];
+  void finish(size_t slot) {
+    Call& call = *calls_[slot];
     if (!server_->wait(call, deadline_)) fail("no answer in time");
     check(call.status().clone());
   }

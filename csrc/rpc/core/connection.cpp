@@ -22,16 +22,16 @@ Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, Pee
       identity_(std::move(identity)),
       peer_(peer),
       is_neighbour_(engine.is_neighbour(peer)),
-      places_(kWindow),
-      peers_places_(kWindow) {
+      call_slots_(kWindow),
+      peer_call_slots_(kWindow) {
   const bool is_remote = identity_.address.host != engine.address().host || !engine.shares_host(peer);
   watches_socket_ = socket_.valid() && is_remote;
   tells_deadlines_ = !engine.messenger().transport().can_withdraw(peer);
-  free_places_.reserve(kWindow);
-  for (uint32_t place = kWindow; place-- > 0;) {
-    places_[place].number = place;
-    peers_places_[place].number = place;
-    free_places_.push_back(place);
+  free_slots_.reserve(kWindow);
+  for (uint32_t slot = kWindow; slot-- > 0;) {
+    call_slots_[slot].number = slot;
+    peer_call_slots_[slot].number = slot;
+    free_slots_.push_back(slot);
   }
 }
 
@@ -92,7 +92,7 @@ static bool is_own_word(const Call& call) noexcept {
   return call.answer == Call::Answer::kNone && call.request.name().starts_with(kOwnNames);
 }
 
-// … of which those that hold all places may have to hear before they are through.
+// … of which those that hold all slots may have to hear before they are through.
 static bool frees_others(const Call& call) noexcept {
   return call.answer == Call::Answer::kNone && call.request.name() == kSettled;
 }
@@ -113,7 +113,7 @@ void Connection::begin(Call& call) noexcept {
 
 void Connection::leave(Call& call) noexcept {
   const std::atomic<uint32_t>* const gate = call.request.gate();
-  if (gate == nullptr) return take_place(call);
+  if (gate == nullptr) return take_slot(call);
   if (!has_room(call)) return;
   gated_.push_back(call);
   ++num_waiting_;
@@ -124,7 +124,7 @@ void Connection::open(Call& call) noexcept {
   if (const std::atomic<uint32_t>* const next = call.request.gate()) return engine_.wait_for_flag(call.opening_, *next);
   call.unlink();
   --num_waiting_;
-  take_place(call);
+  take_slot(call);
 }
 
 MailSender& Connection::mail_sender_of(std::string_view function) {
@@ -142,7 +142,7 @@ MailSender& Connection::mail_sender_of(std::string_view function) {
 // To wait; the call fails if there is none.
 bool Connection::has_room(Call& call) noexcept {
   if (num_waiting_ < core_.options().max_waiting_calls || frees_others(call)) return true;
-  finish(call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow - free_places_.size()) + " calls to '" +
+  finish(call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow - free_slots_.size()) + " calls to '" +
                                                          identity_.name + "' are not answered yet, and " +
                                                          std::to_string(num_waiting_) +
                                                          " wait for that, or for what they send, as many as may"));
@@ -150,13 +150,13 @@ bool Connection::has_room(Call& call) noexcept {
 }
 
 // The last one is for words that those who hold all others may wait for.
-bool Connection::has_place_for(const Call& call) const noexcept {
-  return free_places_.size() > 1 || (!free_places_.empty() && frees_others(call));
+bool Connection::has_slot_for(const Call& call) const noexcept {
+  return free_slots_.size() > 1 || (!free_slots_.empty() && frees_others(call));
 }
 
-void Connection::take_place(Call& call) noexcept {
+void Connection::take_slot(Call& call) noexcept {
   call.reply_.open(engine_, call, core_.limits());
-  if (has_place_for(call)) return launch(call);
+  if (has_slot_for(call)) return launch(call);
   if (!has_room(call)) return;
   frees_others(call) ? waiting_.push_front(call) : waiting_.push_back(call);
   ++num_waiting_;
@@ -172,13 +172,13 @@ void Connection::stamp(MessageHeader& header, const Call& call) noexcept {
 }
 
 void Connection::launch(Call& call) noexcept {
-  const uint32_t index = free_places_.back();
-  free_places_.pop_back();
-  Place& place = places_[index];
-  place.number += kWindow;
-  place.call = &call;
-  place.taken = true;
-  call.number_ = place.number;
+  const uint32_t index = free_slots_.back();
+  free_slots_.pop_back();
+  CallSlot& slot = call_slots_[index];
+  slot.number += kWindow;
+  slot.call = &call;
+  slot.taken = true;
+  call.number_ = slot.number;
   call.at_peer_ = true;
   const bool awaited = call.answer == Call::Answer::kAwaited;
   MessageHeader header = header_of(awaited ? OperationKind::kInvoke : OperationKind::kTell, call.number_);
@@ -187,9 +187,9 @@ void Connection::launch(Call& call) noexcept {
   if (call.over_) return;  // a runtime of this process refused it while it was being sent
   if (!sent.ok()) {
     call.at_peer_ = false;
-    place.call = nullptr;
-    place.taken = false;
-    free_places_.push_back(index);
+    slot.call = nullptr;
+    slot.taken = false;
+    free_slots_.push_back(index);
     return finish(call, std::move(sent));
   }
   if (!awaited && call.request.at_rest()) finish(call, Status());
@@ -198,7 +198,7 @@ void Connection::launch(Call& call) noexcept {
 void Connection::launch_waiting() noexcept {
   while (failure_.ok()) {
     Call* call = waiting_.front();
-    if (call == nullptr || !has_place_for(*call)) return;
+    if (call == nullptr || !has_slot_for(*call)) return;
     call->unlink();
     --num_waiting_;
     launch(*call);
@@ -206,10 +206,10 @@ void Connection::launch_waiting() noexcept {
 }
 
 void Connection::on_answer(const MessageHeader& header, const Payload& payload) noexcept {
-  Place& place = places_[place_of(header.sequence)];
-  if (!place.taken || place.number != header.sequence) return drop(payload);
-  if (place.call == nullptr) return on_late_answer(place, header, payload);
-  Call& call = *place.call;
+  CallSlot& slot = call_slots_[slot_of(header.sequence)];
+  if (!slot.taken || slot.number != header.sequence) return drop(payload);
+  if (slot.call == nullptr) return on_late_answer(slot, header, payload);
+  Call& call = *slot.call;
   if (call.answered_) return drop(payload);
   call.answered_ = true;
   if (call.answer == Call::Answer::kNone) {
@@ -222,15 +222,15 @@ void Connection::on_answer(const MessageHeader& header, const Payload& payload) 
 }
 
 // Its call has found its end otherwise.
-void Connection::on_late_answer(Place& place, const MessageHeader& header, const Payload& payload) noexcept {
-  MailSender* const sender = place.mail_sender;
+void Connection::on_late_answer(CallSlot& slot, const MessageHeader& header, const Payload& payload) noexcept {
+  MailSender* const sender = slot.mail_sender;
   std::vector<std::byte> copy;
   if (sender != nullptr && payload.bytes != nullptr && header.fingerprint.operation == OperationKind::kReply) {
     copy.assign(payload.bytes, payload.bytes + payload.num_bytes);
   }
-  const int64_t turn = place.turn;
+  const int64_t turn = slot.turn;
   drop(payload);
-  free_place(header.sequence);
+  free_slot(header.sequence);
   if (sender == nullptr) return;
   Envelope envelope;
   std::vector<Inbound::Tensor> none;
@@ -239,12 +239,12 @@ void Connection::on_late_answer(Place& place, const MessageHeader& header, const
 }
 
 void Connection::on_answer_part(const MessageHeader& header, const Payload& payload) noexcept {
-  Place& place = places_[place_of(header.sequence)];
-  if (!place.taken || place.number != header.sequence || place.call == nullptr) return drop(payload);
-  place.call->reply_.on_part(header, payload);
+  CallSlot& slot = call_slots_[slot_of(header.sequence)];
+  if (!slot.taken || slot.number != header.sequence || slot.call == nullptr) return drop(payload);
+  slot.call->reply_.on_part(header, payload);
 }
 
-// The place of a call that has been answered is free; one that has found its end otherwise keeps it until it is.
+// The slot of a call that has been answered is free; one that has found its end otherwise keeps it until it is.
 void Connection::finish(Call& call, Status status) noexcept {
   if (call.linked()) {
     call.unlink();
@@ -262,32 +262,32 @@ void Connection::finish(Call& call, Status status) noexcept {
   if (!failure_.ok()) sender = nullptr;  // nothing is sent any more, and it may be gone
   const bool is_left_at_peer = call.at_peer_ && !call.answered_;
   if (sender != nullptr && call.turn_ >= 0 && is_left_at_peer) {
-    Place& place = places_[place_of(call.number_)];
-    place.mail_sender = sender;
-    place.turn = call.turn_;
+    CallSlot& slot = call_slots_[slot_of(call.number_)];
+    slot.mail_sender = sender;
+    slot.turn = call.turn_;
   }
-  release_place(call);
+  release_slot(call);
   if (sender != nullptr) sender->on_end(call, !is_left_at_peer);
 }
 
-void Connection::release_place(Call& call) noexcept {
+void Connection::release_slot(Call& call) noexcept {
   if (!call.at_peer_) return;
-  Place& place = places_[place_of(call.number_)];
-  if (place.number != call.number_) return;
-  place.call = nullptr;
-  if (call.answered_) return free_place(call.number_);
-  place.is_told = call.answer == Call::Answer::kNone && call.status_.ok();
-  num_told_ += place.is_told ? 1 : 0;
+  CallSlot& slot = call_slots_[slot_of(call.number_)];
+  if (slot.number != call.number_) return;
+  slot.call = nullptr;
+  if (call.answered_) return free_slot(call.number_);
+  slot.is_told = call.answer == Call::Answer::kNone && call.status_.ok();
+  num_told_ += slot.is_told ? 1 : 0;
 }
 
-void Connection::free_place(uint32_t number) noexcept {
-  Place& place = places_[place_of(number)];
+void Connection::free_slot(uint32_t number) noexcept {
+  CallSlot& slot = call_slots_[slot_of(number)];
   ++num_answers_;
-  num_told_ -= place.is_told ? 1 : 0;
-  place.taken = place.is_told = false;
-  place.call = nullptr;
-  place.mail_sender = nullptr;
-  free_places_.push_back(place_of(number));
+  num_told_ -= slot.is_told ? 1 : 0;
+  slot.taken = slot.is_told = false;
+  slot.call = nullptr;
+  slot.mail_sender = nullptr;
+  free_slots_.push_back(slot_of(number));
   launch_waiting();
 }
 
@@ -346,8 +346,8 @@ void Connection::tick(Clock::time_point now) noexcept {
                              (call.is_lending_ ? "copied the CUDA tensors of '" + in_time + ": its stream is busy"
                                                : "answered '" + in_time)));
   };
-  for (Place& place : places_) {
-    if (place.call != nullptr) end_if_late(*place.call);
+  for (CallSlot& slot : call_slots_) {
+    if (slot.call != nullptr) end_if_late(*slot.call);
   }
   for_each_waiting(end_if_late);
 }
@@ -389,22 +389,22 @@ void Connection::fail(const Status& reason) noexcept {
   failure_ = reason.clone();
   socket_ = FileDescriptor();
   engine_.messenger().detach(identity_.own_key);
-  for (Place& place : places_) {
-    if (place.call == nullptr) continue;
-    place.call->is_lending_ ? place.call->finish_answered() : finish(*place.call, failure_.clone());
+  for (CallSlot& slot : call_slots_) {
+    if (slot.call == nullptr) continue;
+    slot.call->is_lending_ ? slot.call->finish_answered() : finish(*slot.call, failure_.clone());
   }
   end_waiting(failure_);
-  for (PeersPlace& place : peers_places_) {
-    if (place.invocation != nullptr) core_.on_caller_lost(*std::exchange(place.invocation, nullptr));
+  for (PeerCallSlot& slot : peer_call_slots_) {
+    if (slot.invocation != nullptr) core_.on_caller_lost(*std::exchange(slot.invocation, nullptr));
   }
   num_invocations_ = num_told_ = 0;
   core_.on_lost(*this);
 }
 
 void Connection::give_back() noexcept {
-  places_ = {};
-  free_places_ = {};
-  peers_places_ = {};
+  call_slots_ = {};
+  free_slots_ = {};
+  peer_call_slots_ = {};
   mail_senders_.clear();
   latest_mail_sender_ = nullptr;
 }

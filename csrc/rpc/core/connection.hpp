@@ -3,8 +3,8 @@
 //   connection->start(call);        // any thread, never blocks: what cannot be sent yet waits, up to a bound
 //   connection->wait(call, deadline);
 //
-// A call takes one of kWindow places until it has been answered, whether anybody still waits for it or not: so the
-// callee never has more than kWindow calls of a connection, and a place says which of them an answer is for.
+// A call takes one of kWindow slots until it has been answered, whether anybody still waits for it or not: so the
+// callee never has more than kWindow calls of a connection, and a slot says which of them an answer is for.
 // Everything private belongs to the progress owner.
 #pragma once
 
@@ -95,9 +95,9 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   struct Closing;
 
   // A call of ours that the peer has. It may have found its end here before it is answered there.
-  struct Place {
+  struct CallSlot {
     Call* call = nullptr;
-    uint32_t number = 0;  // of the latest call that had this place
+    uint32_t number = 0;  // of the latest call that had this slot
     bool taken = false;
     bool is_told = false;  // of a call without an answer, which has left
     // Of a message to a mailbox that has found its end here: who is to hear of the peer's answer, and its turn.
@@ -105,12 +105,12 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
     int64_t turn = 0;
   };
   // A call of the peer's.
-  struct PeersPlace {
+  struct PeerCallSlot {
     Invocation* invocation = nullptr;
     uint32_t number = 0;
   };
 
-  static uint32_t place_of(uint32_t number) noexcept { return number % kWindow; }
+  static uint32_t slot_of(uint32_t number) noexcept { return number % kWindow; }
 
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
 
@@ -122,17 +122,17 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   MailSender& mail_sender_of(std::string_view function);
   bool may_call() const noexcept { return failure_.ok() && !ends_behind_; }
   bool has_room(Call& call) noexcept;
-  bool has_place_for(const Call& call) const noexcept;
-  void take_place(Call& call) noexcept;
+  bool has_slot_for(const Call& call) const noexcept;
+  void take_slot(Call& call) noexcept;
   static void stamp(MessageHeader& header, const Call& call) noexcept;
   void launch(Call& call) noexcept;
   void launch_waiting() noexcept;
   void on_answer(const MessageHeader& header, const Payload& payload) noexcept;
   void on_answer_part(const MessageHeader& header, const Payload& payload) noexcept;
   void finish(Call& call, Status status) noexcept;
-  void free_place(uint32_t number) noexcept;
-  void release_place(Call& call) noexcept;
-  void on_late_answer(Place& place, const MessageHeader& header, const Payload& payload) noexcept;
+  void free_slot(uint32_t number) noexcept;
+  void release_slot(Call& call) noexcept;
+  void on_late_answer(CallSlot& slot, const MessageHeader& header, const Payload& payload) noexcept;
   // It ends with this, and the callee need not begin it, or go on.
   void give_up(Call& call, Status why) noexcept;
   // Of all calls that have not left.
@@ -186,10 +186,10 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   Clock::time_point next_look_{};
   bool has_hung_up_ = false;
 
-  std::vector<Place> places_;
-  std::vector<uint32_t> free_places_;
+  std::vector<CallSlot> call_slots_;
+  std::vector<uint32_t> free_slots_;
   IntrusiveList<Call> gated_;     // for what they send
-  IntrusiveList<Call> waiting_;   // for a place
+  IntrusiveList<Call> waiting_;   // for a slot
   IntrusiveList<Call> restless_;  // finished, but the transport still has their memory
   size_t num_waiting_ = 0;        // in both
   size_t num_calls_ = 0;          // begun, and not finished
@@ -200,7 +200,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   MailSender* latest_mail_sender_ = nullptr;  // of these: the next message is often for the same
   std::string_view latest_mailbox_;           // its function
 
-  std::vector<PeersPlace> peers_places_;
+  std::vector<PeerCallSlot> peer_call_slots_;
   size_t num_invocations_ = 0;
   uint64_t num_answered_ = 0;  // of the peer's, ever
   DelayGauge delays_;          // of calls that say when they were sent

@@ -16,12 +16,12 @@ static bool is_later(uint32_t left, uint32_t right) noexcept {
 
 // The one that a message belongs to: a new one for a number that has not been there. Null if it comes late.
 Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
-  PeersPlace& place = peers_places_[place_of(header.sequence)];
-  if (place.invocation != nullptr && place.number == header.sequence) return place.invocation;
-  if (!is_later(header.sequence, place.number)) return nullptr;
-  if (place.invocation != nullptr) {
-    if (place.invocation->has_envelope_) return nullptr;  // the caller has given away a place that is taken
-    core_.recycle(*std::exchange(place.invocation, nullptr));
+  PeerCallSlot& slot = peer_call_slots_[slot_of(header.sequence)];
+  if (slot.invocation != nullptr && slot.number == header.sequence) return slot.invocation;
+  if (!is_later(header.sequence, slot.number)) return nullptr;
+  if (slot.invocation != nullptr) {
+    if (slot.invocation->has_envelope_) return nullptr;  // the caller has given away a slot that is taken
+    core_.recycle(*std::exchange(slot.invocation, nullptr));
     --num_invocations_;
   }
   Invocation& invocation = core_.take_invocation();
@@ -29,7 +29,7 @@ Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
   invocation.number_ = header.sequence;
   invocation.comes_late_ = closes_at_.has_value();
   invocation.arguments_.open(engine_, invocation, core_.limits());
-  place = {&invocation, header.sequence};
+  slot = {&invocation, header.sequence};
   ++num_invocations_;
   return &invocation;
 }
@@ -54,7 +54,7 @@ void Connection::note_deadline(Invocation& invocation, const MessageHeader& head
   invocation.gives_up_at_ = now + left + kDeadlineMargin;
 }
 
-// It was given up before it was read here. It is answered all the same, which gives its place back.
+// It was given up before it was read here. It is answered all the same, which gives its slot back.
 void Connection::on_withdrawn(const MessageHeader& header) noexcept {
   Invocation* const invocation = invocation_for(header);
   if (invocation == nullptr || invocation->has_envelope_) return;
@@ -65,16 +65,16 @@ void Connection::on_withdrawn(const MessageHeader& header) noexcept {
 }
 
 void Connection::on_cancel(const MessageHeader& header) noexcept {
-  const PeersPlace& place = peers_places_[place_of(header.sequence)];
-  if (place.invocation != nullptr && place.number == header.sequence) core_.on_cancelled(*place.invocation);
+  const PeerCallSlot& slot = peer_call_slots_[slot_of(header.sequence)];
+  if (slot.invocation != nullptr && slot.number == header.sequence) core_.on_cancelled(*slot.invocation);
 }
 
-// Its place is the caller's again as soon as the answer leaves; the memory is ours until it has been fetched.
+// Its slot is the caller's again as soon as the answer leaves; the memory is ours until it has been fetched.
 void Connection::answer(Invocation& invocation) noexcept {
   if (!failure_.ok()) return core_.recycle(invocation);
-  PeersPlace& place = peers_places_[place_of(invocation.number_)];
-  if (place.invocation != &invocation) return core_.recycle(invocation);
-  place.invocation = nullptr;
+  PeerCallSlot& slot = peer_call_slots_[slot_of(invocation.number_)];
+  if (slot.invocation != &invocation) return core_.recycle(invocation);
+  slot.invocation = nullptr;
   --num_invocations_;
   const MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);
   const Status sent = invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPart);

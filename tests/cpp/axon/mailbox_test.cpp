@@ -166,7 +166,7 @@ TEST_F(MailboxTest, those_that_have_failed_hold_up_none_behind_them) {
   }
 }
 
-TEST_F(MailboxTest, not_even_those_that_hold_all_places) {
+TEST_F(MailboxTest, not_even_those_that_hold_all_slots) {
   Mailbox news = opened({.capacity = 2000});
   const Outbox outbox = to_news();
   Call failing = unsendable(outbox);

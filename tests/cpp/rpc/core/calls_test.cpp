@@ -82,7 +82,7 @@ TEST_P(CallsTest, both_ends_call_each_other) {
   EXPECT_EQ(content(invoke(*pair_.to_server, "echo", bytes)->reply()), bytes);
 }
 
-TEST_P(CallsTest, more_calls_than_places_are_all_answered) {
+TEST_P(CallsTest, more_calls_than_slots_are_all_answered) {
   ASSERT_TRUE(pair_.server->add("echo", echo).ok());
   std::vector<CallPointer> calls;
   std::vector<Bytes> sent;
@@ -164,7 +164,7 @@ TEST_P(CallsTest, told_functions_run_and_nobody_hears_of_it) {
   EXPECT_EQ(num_told.load(), 2000);
 }
 
-TEST_P(CallsTest, unanswered_calls_end_in_time_and_their_places_are_kept) {
+TEST_P(CallsTest, unanswered_calls_end_in_time_and_their_slots_are_kept) {
   std::atomic<Invocation*> held{nullptr};
   std::atomic<bool> cancelled{false};
   pair_.server->set_on_cancelled([&](uint64_t serial) {

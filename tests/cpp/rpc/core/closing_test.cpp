@@ -103,8 +103,7 @@ TEST_P(ClosingTest, what_is_under_way_is_finished_and_nothing_begins) {
 
 TEST_P(ClosingTest, what_is_started_before_is_under_way) {
   std::vector<CallPointer> calls;
-  for (int i = 0; i < 2000; ++i)
-    calls.push_back(start(*pair_.to_server, "echo", pattern(100, i)));  // beyond its places
+  for (int i = 0; i < 2000; ++i) calls.push_back(start(*pair_.to_server, "echo", pattern(100, i)));  // beyond its slots
   pair_.to_server->close(Clock::now() + 60s);
   for (const CallPointer& call : calls) {
     wait_for(*pair_.to_server, *call);

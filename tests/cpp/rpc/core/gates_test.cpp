@@ -131,7 +131,7 @@ TEST_F(GatesTest, one_that_was_given_up_may_be_used_again) {
   EXPECT_EQ(num_called_.load(), 1);
 }
 
-TEST_F(GatesTest, not_more_may_wait_than_may_for_a_place) {
+TEST_F(GatesTest, not_more_may_wait_than_may_for_a_slot) {
   TwoRuntimes pair(loopback_transports(fabric_, 2), {}, {.name = "client", .max_waiting_calls = 2});
   const auto start_at = [&](Connection& connection) {
     CallPointer call = CallPointer::adopt(*new Call);

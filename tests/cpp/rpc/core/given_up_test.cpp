@@ -1,4 +1,4 @@
-// Calls that are given up before their server reads them, which has been stopped: they do not begin, and their places
+// Calls that are given up before their server reads them, which has been stopped: they do not begin, and their slots
 // are free again.
 #include <gtest/gtest.h>
 

@@ -281,7 +281,7 @@ TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
     Bytes payload = random() % 4 == 0 ? pattern(random() % 300, random()) : whole;
     if (!payload.empty()) payload[random() % payload.size()] = static_cast<std::byte>(random());
     const auto kind = static_cast<OperationKind>(16 + random() % 7);  // all but close
-    // Places that the client does not come to here, in any order.
+    // Slots that the client does not come to here, in any order.
     send(kind, static_cast<uint32_t>(500 + random() % 500 + kWindow * (random() % 50)),
          static_cast<uint32_t>(random() % 5), payload);
   }
