@@ -102,9 +102,9 @@ void serve(const std::string& host) {
 // So many calls in flight, always the oldest waited for. Calls are used again: nothing is allocated after the first.
 class Caller {
  public:
-  explicit Caller(const Place& place)
+  explicit Caller(const SocketAddress& socket_address)
       : runtime_(checked(Runtime::open({.name = "client"}))),
-        server_(checked(runtime_->connect(place, secret(), Clock::now() + 30s))) {
+        server_(checked(runtime_->connect(socket_address, secret(), Clock::now() + 30s))) {
     check(runtime_->core().add("returned", [this](Invocation& invocation) {
       has_returned_.store(true);
       invocation.reply();
@@ -200,8 +200,8 @@ void measure(Caller& caller, size_t num_bytes, size_t in_flight, double seconds)
       ", \"p99_us\": " + at(0.99) + "}");
 }
 
-void call(const Place& place) {
-  Caller caller(place);
+void call(const SocketAddress& socket_address) {
+  Caller caller(socket_address);
   say("{\"connected\": true}");
   for (std::string line; std::getline(std::cin, line);) {
     size_t num_bytes = 0, in_flight = 0;

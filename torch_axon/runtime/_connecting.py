@@ -13,7 +13,7 @@ from torch_axon.runtime._errors import RuntimeClosedError, VersionMismatchError,
 if TYPE_CHECKING:
     from torch_axon.runtime._peer import Peer
 
-Place = tuple[str, int]
+HostPort = tuple[str, int]
 Target = bytes | bytearray | memoryview | str | tuple[str, int | str] | list[str | int]
 
 # Between attempts: longer and longer.
@@ -24,7 +24,7 @@ _FIRST_LIMIT_S = 1.0
 _FINAL = (WrongSecretError, VersionMismatchError, RuntimeClosedError)
 
 
-def target_of(to: object) -> bytes | Place:
+def target_of(to: object) -> bytes | HostPort:
     """An address, or host and port.
 
     Raises:
@@ -36,18 +36,18 @@ def target_of(to: object) -> bytes | Place:
         host, colon, port = to.rpartition(":")
         if not colon:
             raise ValueError(f"connect: to is {to!r}, without a port; allowed: 'host:port', '[::1]:port'")
-        return _place(host.removeprefix("[").removesuffix("]"), port, "connect")
+        return _host_port(host.removeprefix("[").removesuffix("]"), port, "connect")
     if isinstance(to, tuple | list) and len(to) == 2:
-        return _place(to[0], to[1], "connect")
+        return _host_port(to[0], to[1], "connect")
     raise TypeError(f"connect: to is {to!r}; allowed: the address of a runtime (bytes), (host, port) or 'host:port'")
 
 
-def place_to_listen_at(host: object, port: object) -> Place:
+def host_port_to_listen_at(host: object, port: object) -> HostPort:
     """Port 0: any that is free."""
-    return _place(host, port, "listen", 0)
+    return _host_port(host, port, "listen", 0)
 
 
-def _place(host: object, port: object, function: str, least_port: int = 1) -> Place:
+def _host_port(host: object, port: object, function: str, least_port: int = 1) -> HostPort:
     if not isinstance(host, str) or not host:
         raise TypeError(f"{function}: host is {host!r}; allowed: a name or an address, as text")
     allowed = f"{least_port} to 65535"

@@ -156,7 +156,7 @@ class Runtime(Closable):
             UnknownHostError: the name of the host is not known
             ValueError: the runtime has no secret, the port is taken, or it listens already
         """
-        host, port = _connecting.place_to_listen_at(host, port)
+        host, port = _connecting.host_port_to_listen_at(host, port)
         listening: int = self._core.listen(host, port, self._known_secret())
         return listening
 
@@ -207,7 +207,7 @@ class Runtime(Closable):
             self._check_open()
             if isinstance(target, bytes):
                 return self._peer_of(self._core.connect_address(target, limit))
-            return self._peer_of(self._core.connect_place(*target, secret, limit))
+            return self._peer_of(self._core.connect_host(*target, secret, limit))
 
         return attempt
 

@@ -18,16 +18,16 @@ Result<std::unique_ptr<Runtime>> Runtime::open(RuntimeOptions options, Engine& e
 }
 
 // The host is looked up without the lock: signal handlers run meanwhile, and may use the runtime.
-Result<uint16_t> Runtime::listen(const Place& place, const Secret& secret) {
+Result<uint16_t> Runtime::listen(const SocketAddress& socket_address, const Secret& secret) {
   {
     const std::lock_guard lock(mutex_);
     AXON_TRY(may_listen_held());
   }
-  Result<std::unique_ptr<Listener>> opened = open_listener(place, secret);
+  Result<std::unique_ptr<Listener>> opened = open_listener(socket_address, secret);
   if (!opened.ok()) return std::move(opened.status());
   const std::lock_guard lock(mutex_);
   AXON_TRY(may_listen_held());
-  return install_held(place, std::move(opened).value());
+  return install_held(socket_address, std::move(opened).value());
 }
 
 Status Runtime::may_listen_held() const {
@@ -38,20 +38,21 @@ Status Runtime::may_listen_held() const {
           "the runtime '" + name() + "' listens on port " + std::to_string(listener_->port()) + " already"};
 }
 
-Result<std::unique_ptr<Listener>> Runtime::open_listener(const Place& place, const Secret& secret) {
-  return Listener::open(place, secret, {}, [this](Meeting meeting) { return welcome(std::move(meeting)); });
+Result<std::unique_ptr<Listener>> Runtime::open_listener(const SocketAddress& socket_address, const Secret& secret) {
+  return Listener::open(socket_address, secret, {}, [this](Meeting meeting) { return welcome(std::move(meeting)); });
 }
 
-uint16_t Runtime::install_held(const Place& place, std::unique_ptr<Listener> listener) {
+uint16_t Runtime::install_held(const SocketAddress& socket_address, std::unique_ptr<Listener> listener) {
   listener_ = std::move(listener);
-  invitation_.emplace(Invitation{.host = place.host, .port = listener_->port(), .secret = listener_->address_key()});
+  invitation_.emplace(
+      Invitation{.host = socket_address.host, .port = listener_->port(), .secret = listener_->address_key()});
   return listener_->port();
 }
 
 Result<std::vector<std::byte>> Runtime::address() {
   const std::lock_guard lock(mutex_);
   if (!invitation_) {
-    const Place own{.host = "127.0.0.1", .port = 0};
+    const SocketAddress own{.host = "127.0.0.1", .port = 0};
     AXON_TRY(may_listen_held());
     Result<std::unique_ptr<Listener>> opened = open_listener(own, Secret::random());
     if (!opened.ok()) return std::move(opened.status());
@@ -103,11 +104,11 @@ Result<std::shared_ptr<Connection>> Runtime::connect(std::span<const std::byte> 
   return connect({.host = to.host, .port = to.port}, to.secret, deadline);
 }
 
-Result<std::shared_ptr<Connection>> Runtime::connect(const Place& place, const Secret& secret,
+Result<std::shared_ptr<Connection>> Runtime::connect(const SocketAddress& socket_address, const Secret& secret,
                                                      Clock::time_point deadline) {
   if (core_->engine().is_forked()) return Engine::forked();
   const OwnAddress own = core_->engine().make_address();
-  Result<Meeting> meeting = introduce(place, secret, introduction(own.address()), deadline);
+  Result<Meeting> meeting = introduce(socket_address, secret, introduction(own.address()), deadline);
   if (!meeting.ok()) return std::move(meeting.status());
   return admit(std::move(meeting).value(), own.address().key);
 }

@@ -35,7 +35,7 @@ class Runtime {
   uint64_t incarnation() const noexcept { return incarnation_; }
 
   // Once a runtime. Port 0: one that is free. Returns the port.
-  Result<uint16_t> listen(const Place& place, const Secret& secret);
+  Result<uint16_t> listen(const SocketAddress& socket_address, const Secret& secret);
   // Whoever is given it may connect, and does not learn the secret. Listens on this host alone, with a secret of its
   // own, if it does not listen yet.
   Result<std::vector<std::byte>> address();
@@ -44,7 +44,8 @@ class Runtime {
 
   // Blocks until the peer has answered, or the deadline.
   Result<std::shared_ptr<Connection>> connect(std::span<const std::byte> address, Clock::time_point deadline);
-  Result<std::shared_ptr<Connection>> connect(const Place& place, const Secret& secret, Clock::time_point deadline);
+  Result<std::shared_ptr<Connection>> connect(const SocketAddress& socket_address, const Secret& secret,
+                                              Clock::time_point deadline);
 
   // Drives until `stop` is true, or the deadline. Whoever sets `stop` calls wake() then.
   bool serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience = pace::kSpinBudget);
@@ -62,8 +63,8 @@ class Runtime {
   explicit Runtime(std::shared_ptr<RuntimeCore> core) : core_(std::move(core)), incarnation_(random_number()) {}
 
   Status may_listen_held() const;
-  Result<std::unique_ptr<Listener>> open_listener(const Place& place, const Secret& secret);
-  uint16_t install_held(const Place& place, std::unique_ptr<Listener> listener);
+  Result<std::unique_ptr<Listener>> open_listener(const SocketAddress& socket_address, const Secret& secret);
+  uint16_t install_held(const SocketAddress& socket_address, std::unique_ptr<Listener> listener);
   Result<Introduction> welcome(Meeting meeting);
   Introduction introduction(const PeerAddress& own) const;
   Result<std::shared_ptr<Connection>> admit(Meeting meeting, uint64_t own_key);

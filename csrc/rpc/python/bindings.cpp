@@ -399,7 +399,7 @@ void bind_runtime(py::module_& module) {
              const auto bytes = bytes_of(address);
              return connect([&] { return self.runtime().connect(bytes, deadline_in(timeout)); });
            })
-      .def("connect_place",
+      .def("connect_host",
            [](PythonRuntime& self, const std::string& host, uint16_t port, const py::bytes& secret, double timeout) {
              const Secret known = secret_of(secret);
              return connect([&] { return self.runtime().connect({host, port}, known, deadline_in(timeout)); });

@@ -14,36 +14,36 @@ namespace axon {
 
 namespace {
 
-Status late(const Place& place) {
+Status late(const SocketAddress& socket_address) {
   if (interrupts::are_pending()) return interrupts::interrupted();
-  return {ErrorCode::kTimeout, place.text() + " has not ended the handshake by the deadline"};
+  return {ErrorCode::kTimeout, socket_address.text() + " has not ended the handshake by the deadline"};
 }
 
-Status hung_up(const Place& place, const std::string& why) {
-  return {ErrorCode::kTransport, place.text() + " hung up in the handshake: " + why};
+Status hung_up(const SocketAddress& socket_address, const std::string& why) {
+  return {ErrorCode::kTransport, socket_address.text() + " hung up in the handshake: " + why};
 }
 
-Status send_all(const FileDescriptor& socket, std::span<const std::byte> bytes, const Place& place,
+Status send_all(const FileDescriptor& socket, std::span<const std::byte> bytes, const SocketAddress& socket_address,
                 sync::Clock::time_point deadline) {
   while (!bytes.empty()) {
-    if (!wait_for(socket, POLLOUT, deadline)) return late(place);
+    if (!wait_for(socket, POLLOUT, deadline)) return late(socket_address);
     const ssize_t num_sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (num_sent >= 0) {
       bytes = bytes.subspan(static_cast<size_t>(num_sent));
     } else if (errno != EAGAIN && errno != EINTR) {
-      return hung_up(place, last_error());
+      return hung_up(socket_address, last_error());
     }
   }
   return {};
 }
 
-Status feed_next(const FileDescriptor& socket, Handshake& handshake, const Place& place,
+Status feed_next(const FileDescriptor& socket, Handshake& handshake, const SocketAddress& socket_address,
                  sync::Clock::time_point deadline) {
-  if (!wait_for(socket, POLLIN, deadline)) return late(place);
+  if (!wait_for(socket, POLLIN, deadline)) return late(socket_address);
   std::array<std::byte, 4096> bytes;
   const ssize_t num_read = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (num_read == 0) return hung_up(place, "it closes, is crowded, or is no runtime of torch_axon");
-  if (num_read < 0 && errno != EAGAIN && errno != EINTR) return hung_up(place, last_error());
+  if (num_read == 0) return hung_up(socket_address, "it closes, is crowded, or is no runtime of torch_axon");
+  if (num_read < 0 && errno != EAGAIN && errno != EINTR) return hung_up(socket_address, last_error());
   if (num_read > 0) handshake.feed(std::span(bytes).first(static_cast<size_t>(num_read)));
   return {};
 }
@@ -56,23 +56,23 @@ ErrorCode refused_with(ErrorCode code) noexcept {
 
 }  // namespace
 
-Result<Meeting> introduce(const Place& place, const Secret& secret, const Introduction& own,
+Result<Meeting> introduce(const SocketAddress& socket_address, const Secret& secret, const Introduction& own,
                           sync::Clock::time_point deadline) {
   Result<Handshake> begun = Handshake::connector(secret, own, random_nonce());
   if (!begun.ok()) return std::move(begun.status());
   Handshake& handshake = begun.value();
-  Result<FileDescriptor> connected = connect_to(place, deadline);
+  Result<FileDescriptor> connected = connect_to(socket_address, deadline);
   if (!connected.ok()) return std::move(connected.status());
   FileDescriptor& socket = connected.value();
   while (!handshake.verdict()) {
-    AXON_TRY(send_all(socket, handshake.take_output(), place, deadline));
-    AXON_TRY(feed_next(socket, handshake, place, deadline));
+    AXON_TRY(send_all(socket, handshake.take_output(), socket_address, deadline));
+    AXON_TRY(feed_next(socket, handshake, socket_address, deadline));
   }
   if (*handshake.verdict() != Verdict::kMet) {
     const bool refused = *handshake.verdict() == Verdict::kRefused;
     const ErrorCode code = handshake.reason().code();
     return Status(refused ? refused_with(code) : code,
-                  place.text() + (refused ? " refuses: " : " was not met: ") + handshake.reason().message());
+                  socket_address.text() + (refused ? " refuses: " : " was not met: ") + handshake.reason().message());
   }
   watch_for_silence(socket);
   return Meeting{.peer = *handshake.peer(), .socket = std::move(socket)};

@@ -16,10 +16,10 @@ struct Meeting {
   FileDescriptor socket;
 };
 
-// Blocks the calling thread, until the deadline or an interrupt (kCancelled). Errors name the place and say what was
+// Blocks the calling thread, until the deadline or an interrupt (kCancelled). Errors name the address and say what was
 // wrong: kTransport (nobody listens, hung up, no runtime), kTimeout, kMismatch (version), kUnauthenticated (secret),
 // kUnknownHost, or what the listener refused with.
-Result<Meeting> introduce(const Place& place, const Secret& secret, const Introduction& own,
+Result<Meeting> introduce(const SocketAddress& socket_address, const Secret& secret, const Introduction& own,
                           sync::Clock::time_point deadline);
 
 }  // namespace axon

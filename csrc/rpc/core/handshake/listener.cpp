@@ -39,22 +39,22 @@ static uint64_t Listener::Counts::* counter_of(Verdict verdict) noexcept {
   return &Listener::Counts::num_refused;
 }
 
-Result<std::unique_ptr<Listener>> Listener::open(const Place& place, const Secret& secret, const Limits& limits,
-                                                 Welcome welcome) {
-  Result<FileDescriptor> socket = listen_at(place, SOMAXCONN);
+Result<std::unique_ptr<Listener>> Listener::open(const SocketAddress& socket_address, const Secret& secret,
+                                                 const Limits& limits, Welcome welcome) {
+  Result<FileDescriptor> socket = listen_at(socket_address, SOMAXCONN);
   if (!socket.ok()) return std::move(socket.status());
   FileDescriptor bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!bell.valid()) return out_of("eventfd", errno);
   try {
     return std::unique_ptr<Listener>(
-        new Listener(std::move(socket).value(), std::move(bell), place, secret, limits, std::move(welcome)));
+        new Listener(std::move(socket).value(), std::move(bell), socket_address, secret, limits, std::move(welcome)));
   } catch (const std::system_error& failure) {
     return Status(ErrorCode::kResourceExhausted, describe_thread_failure("axon-listener", failure));
   }
 }
 
-Listener::Listener(FileDescriptor socket, FileDescriptor bell, const Place& place, const Secret& secret,
-                   const Limits& limits, Welcome welcome)
+Listener::Listener(FileDescriptor socket, FileDescriptor bell, const SocketAddress& socket_address,
+                   const Secret& secret, const Limits& limits, Welcome welcome)
     : socket_(std::move(socket)),
       bell_(std::move(bell)),
       spare_(fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0)),
@@ -62,7 +62,8 @@ Listener::Listener(FileDescriptor socket, FileDescriptor bell, const Place& plac
       limits_(limits),
       welcome_(std::move(welcome)),
       port_(port_of(socket_)),
-      address_key_(secret.derive("torch_axon address of " + Place{.host = place.host, .port = port_}.text())),
+      address_key_(
+          secret.derive("torch_axon address of " + SocketAddress{.host = socket_address.host, .port = port_}.text())),
       pid_(getpid()),
       thread_([this] { run(); }) {}
 

@@ -42,15 +42,15 @@ class Listener {
   using Welcome = std::function<Result<Introduction>(Meeting)>;
 
   // Fails where nobody can listen; starts the thread.
-  static Result<std::unique_ptr<Listener>> open(const Place& place, const Secret& secret, const Limits& limits,
-                                                Welcome welcome);
+  static Result<std::unique_ptr<Listener>> open(const SocketAddress& socket_address, const Secret& secret,
+                                                const Limits& limits, Welcome welcome);
   ~Listener() { close(); }
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
   uint16_t port() const noexcept { return port_; }
   // Allows to connect to this listener as the secret does, and stands in its address: derived from the secret and the
-  // place, so that it says nothing of the secret, leads to no other listener, and is the same after a restart.
+  // address, so that it says nothing of the secret, leads to no other listener, and is the same after a restart.
   const Secret& address_key() const noexcept { return address_key_; }
   Counts counts() const;
 
@@ -68,8 +68,8 @@ class Listener {
     Clock::time_point came;
   };
 
-  Listener(FileDescriptor socket, FileDescriptor bell, const Place& place, const Secret& secret, const Limits& limits,
-           Welcome welcome);
+  Listener(FileDescriptor socket, FileDescriptor bell, const SocketAddress& socket_address, const Secret& secret,
+           const Limits& limits, Welcome welcome);
 
   void run();
   void wait();

@@ -29,7 +29,7 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 // A question to the system's resolver.
 struct Lookup {
-  Place place;
+  SocketAddress socket_address;
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   bool is_over = false;
@@ -56,16 +56,17 @@ int Lookup::ask(int flags) {
                        .ai_canonname = nullptr,
                        .ai_next = nullptr};
   addrinfo* addresses = nullptr;
-  const int result = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &addresses);
+  const int result =
+      getaddrinfo(socket_address.host.c_str(), std::to_string(socket_address.port).c_str(), &hints, &addresses);
   if (result == 0) found.reset(addresses);
   return result;
 }
 
 // The resolver may ask servers that do not answer, and can neither be interrupted nor given a deadline: a thread waits
 // for it, and is left to itself where this one gives up.
-Result<Addresses> resolve(const Place& place, sync::Clock::time_point deadline) {
+Result<Addresses> resolve(const SocketAddress& socket_address, sync::Clock::time_point deadline) {
   const auto lookup = std::make_shared<Lookup>();  // owned with that thread
-  lookup->place = place;
+  lookup->socket_address = socket_address;
   if (lookup->ask(AI_NUMERICHOST) == 0) return std::move(lookup->found);
   try {
     std::thread([lookup] { lookup->run(); }).detach();
@@ -80,10 +81,11 @@ Result<Addresses> resolve(const Place& place, sync::Clock::time_point deadline) 
     if (interrupts::are_pending()) return interrupts::interrupted();
     lock.lock();
     if (sync::Clock::now() < deadline) continue;
-    return Status(ErrorCode::kTimeout, "host '" + place.host + "' has not been resolved by the deadline");
+    return Status(ErrorCode::kTimeout, "host '" + socket_address.host + "' has not been resolved by the deadline");
   }
   if (lookup->error != 0) {
-    return Status(ErrorCode::kUnknownHost, "host '" + place.host + "' is not known: " + gai_strerror(lookup->error));
+    return Status(ErrorCode::kUnknownHost,
+                  "host '" + socket_address.host + "' is not known: " + gai_strerror(lookup->error));
   }
   return std::move(lookup->found);
 }
@@ -128,7 +130,7 @@ std::string last_error() {
   return std::generic_category().message(errno);
 }
 
-std::string Place::text() const {
+std::string SocketAddress::text() const {
   const bool is_ipv6 = host.find(':') != std::string::npos;
   return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
@@ -142,15 +144,15 @@ Result<bool> is_loopback(const std::string& host) {
   return true;
 }
 
-Result<FileDescriptor> listen_at(const Place& place, int backlog) {
-  Result<Addresses> addresses = resolve(place, sync::Clock::now() + kLongestLookup);
+Result<FileDescriptor> listen_at(const SocketAddress& socket_address, int backlog) {
+  Result<Addresses> addresses = resolve(socket_address, sync::Clock::now() + kLongestLookup);
   if (!addresses.ok()) return std::move(addresses.status());
   const addrinfo& address = *addresses.value();
   FileDescriptor socket = open_socket(address);
-  if (!socket.valid()) return out_of("cannot listen at " + place.text(), errno);
+  if (!socket.valid()) return out_of("cannot listen at " + socket_address.text(), errno);
   enable(socket, SOL_SOCKET, SO_REUSEADDR);  // where the last listener's connections linger
   if (::bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(socket.get(), backlog) != 0) {
-    return Status(ErrorCode::kInvalidArgument, "cannot listen at " + place.text() + ": " + last_error());
+    return Status(ErrorCode::kInvalidArgument, "cannot listen at " + socket_address.text() + ": " + last_error());
   }
   return socket;
 }
@@ -164,8 +166,8 @@ uint16_t port_of(const FileDescriptor& socket) noexcept {
                        : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
-Result<FileDescriptor> connect_to(const Place& place, sync::Clock::time_point deadline) {
-  Result<Addresses> addresses = resolve(place, deadline);
+Result<FileDescriptor> connect_to(const SocketAddress& socket_address, sync::Clock::time_point deadline) {
+  Result<Addresses> addresses = resolve(socket_address, deadline);
   if (!addresses.ok()) return std::move(addresses.status());
   int error = 0;
   for (const addrinfo* each = addresses.value().get(); each != nullptr; each = each->ai_next) {
@@ -174,8 +176,9 @@ Result<FileDescriptor> connect_to(const Place& place, sync::Clock::time_point de
     if (error == 0) return socket;
     if (error == EINTR) return interrupts::interrupted();
   }
-  if (error == ETIMEDOUT) return Status(ErrorCode::kTimeout, place.text() + " has not answered by the deadline");
-  return out_of(place.text() + " cannot be reached", error);
+  if (error == ETIMEDOUT)
+    return Status(ErrorCode::kTimeout, socket_address.text() + " has not answered by the deadline");
+  return out_of(socket_address.text() + " cannot be reached", error);
 }
 
 void send_at_once(const FileDescriptor& socket) noexcept {

@@ -11,7 +11,7 @@
 
 namespace axon {
 
-struct Place {
+struct SocketAddress {
   std::string host;  // a name, or an address of IPv4 or IPv6
   uint16_t port = 0;
 
@@ -26,11 +26,11 @@ FileDescriptor withheld(int socket);
 Result<bool> is_loopback(const std::string& host);
 
 // Port 0: one that is free. Never blocks afterwards.
-Result<FileDescriptor> listen_at(const Place& place, int backlog);
+Result<FileDescriptor> listen_at(const SocketAddress& socket_address, int backlog);
 uint16_t port_of(const FileDescriptor& socket) noexcept;
 
 // Tries all addresses of the host in turn. Never blocks afterwards.
-Result<FileDescriptor> connect_to(const Place& place, sync::Clock::time_point deadline);
+Result<FileDescriptor> connect_to(const SocketAddress& socket_address, sync::Clock::time_point deadline);
 
 // Frames of a handshake are small, and leave at once.
 void send_at_once(const FileDescriptor& socket) noexcept;

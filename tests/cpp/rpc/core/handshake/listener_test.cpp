@@ -50,13 +50,13 @@ class ListenerTest : public testing::Test {
     return named("server", 100 + meetings_.back().peer.key);
   }
 
-  Place place() const { return {"127.0.0.1", listener_->port()}; }
+  SocketAddress socket_address() const { return {"127.0.0.1", listener_->port()}; }
   Result<Meeting> connect(const Introduction& own, const Secret& secret = kSecret) {
-    return introduce(place(), secret, own, Clock::now() + 30s);
+    return introduce(socket_address(), secret, own, Clock::now() + 30s);
   }
   // Connected, and silent so far.
   FileDescriptor knock() {
-    Result<FileDescriptor> socket = connect_to(place(), Clock::now() + 30s);
+    Result<FileDescriptor> socket = connect_to(socket_address(), Clock::now() + 30s);
     EXPECT_TRUE(socket.ok()) << socket.status().message();
     return std::move(socket).value();
   }
@@ -106,10 +106,10 @@ TEST_F(ListenerTest, who_may_not_come_hears_why) {
   open();
   Status wrong = std::move(connect(named("worker"), secret_of("fedcba9876543210")).status());
   EXPECT_EQ(wrong.code(), ErrorCode::kUnauthenticated);
-  EXPECT_EQ(wrong.message(), place().text() + " refuses: the secrets of the two ends differ");
+  EXPECT_EQ(wrong.message(), socket_address().text() + " refuses: the secrets of the two ends differ");
   Status refused = std::move(connect(named("unwanted")).status());
   EXPECT_EQ(refused.code(), ErrorCode::kResourceExhausted);
-  EXPECT_EQ(refused.message(), place().text() + " refuses: no room");
+  EXPECT_EQ(refused.message(), socket_address().text() + " refuses: no room");
   expect_count(&Listener::Counts::num_wrong_secret, 1);
   expect_count(&Listener::Counts::num_refused, 1);
   EXPECT_TRUE(connect(named("worker")).ok());
@@ -151,18 +151,18 @@ TEST_F(ListenerTest, a_silent_crowd_gives_way) {
 
 TEST_F(ListenerTest, nobody_listens_or_nobody_answers) {
   open();
-  const Place closed = place();
+  const SocketAddress closed = socket_address();
   listener_->close();
   listener_->close();
-  const auto attempt = [](const Place& place, Clock::duration time) {
-    return std::move(introduce(place, kSecret, named("worker"), Clock::now() + time).status());
+  const auto attempt = [](const SocketAddress& socket_address, Clock::duration time) {
+    return std::move(introduce(socket_address, kSecret, named("worker"), Clock::now() + time).status());
   };
   Status refused = attempt(closed, 30s);
   EXPECT_EQ(refused.code(), ErrorCode::kTransport);
   EXPECT_EQ(refused.message(), closed.text() + " cannot be reached: Connection refused");
 
   FileDescriptor deaf = listen_at({"127.0.0.1", 0}, 8).value();
-  const Place silent{"127.0.0.1", port_of(deaf)};
+  const SocketAddress silent{"127.0.0.1", port_of(deaf)};
   Status late = attempt(silent, 20ms);
   EXPECT_EQ(late.code(), ErrorCode::kTimeout);
   EXPECT_EQ(late.message(), silent.text() + " has not ended the handshake by the deadline");
@@ -176,10 +176,10 @@ TEST_F(ListenerTest, the_key_of_an_address_opens_this_listener_alone_and_says_no
   EXPECT_FALSE(std::ranges::equal(key.bytes(), kSecret.bytes()));
   EXPECT_TRUE(connect(named("worker", 1), key).ok());
   EXPECT_TRUE(connect(named("worker", 2)).ok());
-  const Place here = place();
+  const SocketAddress here = socket_address();
   auto elsewhere = Listener::open({"127.0.0.1", 0}, kSecret, {}, [](Meeting) { return named("other"); });
   ASSERT_TRUE(elsewhere.ok());
-  const Place other{"127.0.0.1", elsewhere.value()->port()};
+  const SocketAddress other{"127.0.0.1", elsewhere.value()->port()};
   EXPECT_EQ(introduce(other, key, named("worker"), Clock::now() + 30s).status().code(), ErrorCode::kUnauthenticated);
   listener_.reset();
   meetings_.clear();
@@ -197,7 +197,7 @@ TEST_F(ListenerTest, a_listener_that_closes_hangs_up_on_who_has_not_met_it) {
 
 TEST_F(ListenerTest, a_port_is_taken_once_and_free_again_at_once) {
   open();
-  const Place taken = place();
+  const SocketAddress taken = socket_address();
   Result<Meeting> meeting = connect(named("worker"));
   auto second = Listener::open(taken, kSecret, {}, [](Meeting) { return named("second"); });
   ASSERT_FALSE(second.ok());
@@ -216,7 +216,7 @@ TEST_F(ListenerTest, runs_out_of_descriptors_says_so_and_recovers) {
   few.rlim_cur = static_cast<rlim_t>(knock().get());  // the first that is free, once it is closed on both sides
   expect_count(&Listener::Counts::num_hung_up, 1);
   setrlimit(RLIMIT_NOFILE, &few);
-  EXPECT_FALSE(connect_to(place(), Clock::now() + 30s).ok());
+  EXPECT_FALSE(connect_to(socket_address(), Clock::now() + 30s).ok());
   ++few.rlim_cur;
   setrlimit(RLIMIT_NOFILE, &few);
   const Result<Meeting> refused = connect(named("worker"));  // through the descriptor that the listener has spared
@@ -244,7 +244,7 @@ TEST_F(ListenerTest, a_fork_closes_its_copy_and_the_listener_goes_on) {
   EXPECT_TRUE(connect(named("worker")).ok());
 }
 
-TEST(Place, loopback_and_text) {
+TEST(SocketAddress, loopback_and_text) {
   EXPECT_TRUE(is_loopback("127.0.0.1").value());
   EXPECT_TRUE(is_loopback("127.8.9.10").value());
   EXPECT_TRUE(is_loopback("localhost").value());
@@ -253,8 +253,8 @@ TEST(Place, loopback_and_text) {
   EXPECT_FALSE(is_loopback("::").value());
   EXPECT_FALSE(is_loopback("192.0.2.1").value());
   EXPECT_FALSE(is_loopback("host.invalid").ok());
-  EXPECT_EQ((Place{"::1", 80}.text()), "[::1]:80");
-  EXPECT_EQ((Place{"localhost", 80}.text()), "localhost:80");
+  EXPECT_EQ((SocketAddress{"::1", 80}.text()), "[::1]:80");
+  EXPECT_EQ((SocketAddress{"localhost", 80}.text()), "localhost:80");
 }
 
 }  // namespace
