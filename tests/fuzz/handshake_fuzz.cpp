@@ -1,4 +1,4 @@
-// A first meeting of which anybody may change, cut, repeat or make up the bytes: two ends have met only if both were
+// A first handshake of which anybody may change, cut, repeat or make up the bytes: two ends have met only if both were
 // told what the other said. And the bytes that come in it, or from a user, by themselves.
 #include "rpc/core/handshake/handshake.hpp"
 
@@ -18,7 +18,7 @@ const Secret& secret() {
   return secret;
 }
 
-Introduction named(const char* name, uint64_t key) {
+EndpointInfo named(const char* name, uint64_t key) {
   return {.name = name, .incarnation = 1, .key = key, .address = {std::byte{1}}};
 }
 
@@ -91,8 +91,8 @@ class Wire {
 };
 
 void decode(std::span<const std::byte> bytes) {
-  if (Result<Introduction> introduction = Introduction::decode(bytes); introduction.ok()) {
-    CHECK(std::ranges::equal(introduction.value().encode().value(), bytes));
+  if (Result<EndpointInfo> info = EndpointInfo::decode(bytes); info.ok()) {
+    CHECK(std::ranges::equal(info.value().encode().value(), bytes));
   }
   if (Result<Invitation> invitation = Invitation::decode(bytes); invitation.ok()) {
     CHECK(std::ranges::equal(invitation.value().encode(), bytes));

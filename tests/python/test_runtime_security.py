@@ -96,7 +96,7 @@ def received_all(connection: socket.socket) -> bytes:
 def test_what_was_heard_of_a_handshake_lets_nobody_in(server: Runtime) -> None:
     with Tap(port_of(server)) as tap, Runtime("client", secret=SECRET) as runtime:
         expect_works(runtime.connect(("127.0.0.1", tap.port)))
-        frames = tap.frames  # of the client: hello, proof, introduction
+        frames = tap.frames  # of the client: hello, proof, endpoint info
     assert len(frames) == 3
     with socket.create_connection(("127.0.0.1", port_of(server)), timeout=DEADLINE_S) as replayer:
         replayer.sendall(frames[0])

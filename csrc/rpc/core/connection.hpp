@@ -40,7 +40,7 @@ struct Identity {
   PeerAddress address;       // its process's
   uint64_t peer_key = 0;     // what messages to it name
   uint64_t own_key = 0;      // what messages from it name
-  FileDescriptor socket{};   // of the meeting: hangs up when the other end's host has gone; none in tests
+  FileDescriptor socket{};   // of the handshake: hangs up when the other end's host has gone; none in tests
 };
 
 class Connection final : public std::enable_shared_from_this<Connection>, private Addressee {
@@ -174,7 +174,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   RuntimeCore& core_;  // there as long as failure_ is ok
   Engine& engine_;
-  FileDescriptor socket_;  // of the meeting, until it fails; taken out of:
+  FileDescriptor socket_;  // of the handshake, until it fails; taken out of:
   const Identity identity_;
   const PeerId peer_;
   const bool is_neighbour_;

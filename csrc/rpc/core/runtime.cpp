@@ -7,10 +7,10 @@
 namespace axon {
 
 Result<std::unique_ptr<Runtime>> Runtime::open(RuntimeOptions options, Engine& engine) {
-  if (options.name.empty() || options.name.size() > Introduction::kMostNameBytes) {
+  if (options.name.empty() || options.name.size() > EndpointInfo::kMostNameBytes) {
     return Status(ErrorCode::kInvalidArgument, "a runtime's name is " + std::to_string(options.name.size()) +
                                                    " bytes long; allowed: 1 to " +
-                                                   std::to_string(Introduction::kMostNameBytes));
+                                                   std::to_string(EndpointInfo::kMostNameBytes));
   }
   auto core = std::make_shared<RuntimeCore>(engine, std::move(options));
   AXON_TRY(core->open());
@@ -39,7 +39,8 @@ Status Runtime::may_listen_held() const {
 }
 
 Result<std::unique_ptr<Listener>> Runtime::open_listener(const SocketAddress& socket_address, const Secret& secret) {
-  return Listener::open(socket_address, secret, {}, [this](Meeting meeting) { return welcome(std::move(meeting)); });
+  return Listener::open(socket_address, secret, {},
+                        [this](Connected connected) { return welcome(std::move(connected)); });
 }
 
 uint16_t Runtime::install_held(const SocketAddress& socket_address, std::unique_ptr<Listener> listener) {
@@ -71,30 +72,30 @@ std::optional<Listener::Counts> Runtime::counts() {
   return listener_ ? std::optional(listener_->counts()) : std::nullopt;
 }
 
-Introduction Runtime::introduction(const PeerAddress& own) const {
+EndpointInfo Runtime::own_info(const PeerAddress& own) const {
   const std::vector<uint8_t> blob = own.encode();
   const auto bytes = std::as_bytes(std::span(blob));
   return {.name = name(), .incarnation = incarnation_, .key = own.key, .address = {bytes.begin(), bytes.end()}};
 }
 
-Result<std::shared_ptr<Connection>> Runtime::admit(Meeting meeting, uint64_t own_key) {
-  const auto& blob = meeting.peer.address;
+Result<std::shared_ptr<Connection>> Runtime::admit(Connected connected, uint64_t own_key) {
+  const auto& blob = connected.peer.address;
   Result<PeerAddress> peer_address = PeerAddress::decode({reinterpret_cast<const uint8_t*>(blob.data()), blob.size()});
   if (!peer_address.ok()) return std::move(peer_address.status());
-  return core_->admit({.name = meeting.peer.name,
-                       .incarnation = meeting.peer.incarnation,
+  return core_->admit({.name = connected.peer.name,
+                       .incarnation = connected.peer.incarnation,
                        .address = std::move(peer_address).value(),
-                       .peer_key = meeting.peer.key,
+                       .peer_key = connected.peer.key,
                        .own_key = own_key,
-                       .socket = std::move(meeting.socket)});
+                       .socket = std::move(connected.socket)});
 }
 
 // On the listener's thread.
-Result<Introduction> Runtime::welcome(Meeting meeting) {
+Result<EndpointInfo> Runtime::welcome(Connected connected) {
   const OwnAddress own = core_->engine().make_address();
-  Result<std::shared_ptr<Connection>> admitted = admit(std::move(meeting), own.address().key);
+  Result<std::shared_ptr<Connection>> admitted = admit(std::move(connected), own.address().key);
   if (!admitted.ok()) return std::move(admitted.status());
-  return introduction(own.address());
+  return own_info(own.address());
 }
 
 Result<std::shared_ptr<Connection>> Runtime::connect(std::span<const std::byte> address, Clock::time_point deadline) {
@@ -108,9 +109,9 @@ Result<std::shared_ptr<Connection>> Runtime::connect(const SocketAddress& socket
                                                      Clock::time_point deadline) {
   if (core_->engine().is_forked()) return Engine::forked();
   const OwnAddress own = core_->engine().make_address();
-  Result<Meeting> meeting = introduce(socket_address, secret, introduction(own.address()), deadline);
-  if (!meeting.ok()) return std::move(meeting.status());
-  return admit(std::move(meeting).value(), own.address().key);
+  Result<Connected> connected = connect_to_listener(socket_address, secret, own_info(own.address()), deadline);
+  if (!connected.ok()) return std::move(connected.status());
+  return admit(std::move(connected).value(), own.address().key);
 }
 
 bool Runtime::serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience) {

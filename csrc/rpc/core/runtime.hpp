@@ -65,9 +65,9 @@ class Runtime {
   Status may_listen_held() const;
   Result<std::unique_ptr<Listener>> open_listener(const SocketAddress& socket_address, const Secret& secret);
   uint16_t install_held(const SocketAddress& socket_address, std::unique_ptr<Listener> listener);
-  Result<Introduction> welcome(Meeting meeting);
-  Introduction introduction(const PeerAddress& own) const;
-  Result<std::shared_ptr<Connection>> admit(Meeting meeting, uint64_t own_key);
+  Result<EndpointInfo> welcome(Connected connected);
+  EndpointInfo own_info(const PeerAddress& own) const;
+  Result<std::shared_ptr<Connection>> admit(Connected connected, uint64_t own_key);
 
   const std::shared_ptr<RuntimeCore> core_;  // owned with the engine and invocations, see there
   const uint64_t incarnation_;

@@ -30,11 +30,11 @@ static std::string printable(std::span<const std::byte> bytes) {
   return text;
 }
 
-Result<Handshake> Handshake::connector(const Secret& secret, const Introduction& own, const Nonce& nonce) {
-  Result<std::vector<std::byte>> introduction = own.encode();
-  if (!introduction.ok()) return std::move(introduction.status());
+Result<Handshake> Handshake::connector(const Secret& secret, const EndpointInfo& own, const Nonce& nonce) {
+  Result<std::vector<std::byte>> info = own.encode();
+  if (!info.ok()) return std::move(info.status());
   Handshake handshake(Role::kConnector, {secret});
-  handshake.introduction_ = std::move(introduction).value();
+  handshake.encoded_info_ = std::move(info).value();
   handshake.send(Kind::kHello, nonce);
   return handshake;
 }
@@ -78,7 +78,7 @@ void Handshake::on_frame(Kind kind, const std::vector<std::byte>& frame) {
   }
   append(transcript_, seal);
   const auto sealed = content.first(content.size() - seal.size());
-  kind == Kind::kProof ? on_proof(sealed) : on_introduction(sealed);
+  kind == Kind::kProof ? on_proof(sealed) : on_endpoint_info(sealed);
 }
 
 void Handshake::on_hello() {
@@ -90,14 +90,14 @@ void Handshake::on_hello() {
 void Handshake::on_proof(std::span<const std::byte> content) {
   if (!content.empty()) return end_malformed("a proof of another length");
   if (role_ == Role::kListener) send(Kind::kProof, {});
-  if (role_ == Role::kConnector) send(Kind::kIntroduction, introduction_);
-  expected_ = Kind::kIntroduction;
+  if (role_ == Role::kConnector) send(Kind::kEndpointInfo, encoded_info_);
+  expected_ = Kind::kEndpointInfo;
 }
 
-void Handshake::on_introduction(std::span<const std::byte> content) {
-  Result<Introduction> introduction = Introduction::decode(content);
-  if (!introduction.ok()) return end(Verdict::kMalformed, std::move(introduction.status()));
-  peer_ = std::move(introduction).value();
+void Handshake::on_endpoint_info(std::span<const std::byte> content) {
+  Result<EndpointInfo> info = EndpointInfo::decode(content);
+  if (!info.ok()) return end(Verdict::kMalformed, std::move(info.status()));
+  peer_ = std::move(info).value();
   if (role_ == Role::kConnector) verdict_ = Verdict::kMet;
 }
 
@@ -110,10 +110,10 @@ void Handshake::on_refusal(std::span<const std::byte> content) {
   end(Verdict::kRefused, {static_cast<ErrorCode>(code), printable(content.subspan(1))});
 }
 
-void Handshake::answer(const Introduction& own) {
-  Result<std::vector<std::byte>> introduction = own.encode();
-  if (!introduction.ok()) return refuse(std::move(introduction.status()));
-  send(Kind::kIntroduction, introduction.value());
+void Handshake::answer(const EndpointInfo& own) {
+  Result<std::vector<std::byte>> info = own.encode();
+  if (!info.ok()) return refuse(std::move(info.status()));
+  send(Kind::kEndpointInfo, info.value());
   verdict_ = Verdict::kMet;
 }
 
@@ -143,7 +143,7 @@ void Handshake::end_other_version(uint16_t version) {
 }
 
 void Handshake::send(Kind kind, std::span<const std::byte> content) {
-  const bool sealed = kind == Kind::kProof || kind == Kind::kIntroduction;
+  const bool sealed = kind == Kind::kProof || kind == Kind::kEndpointInfo;
   const Prefix prefix{.kind = kind, .num_bytes = static_cast<uint32_t>(content.size() + (sealed ? sizeof(Digest) : 0))};
   std::vector<std::byte> frame;
   append(frame, std::as_bytes(std::span(&prefix, 1)));

@@ -1,16 +1,16 @@
-// One end of a first meeting, without its socket: bytes in, bytes out.
+// One end of a first handshake, without its socket: bytes in, bytes out.
 //
 //   connector → hello: a nonce
 //             ← hello: a nonce
 //             → proof: that it knows the secret
 //             ← proof: likewise
-//             → introduction
-//             ← introduction
+//             → endpoint info
+//             ← endpoint info
 //
-// A proof, and the seal of an introduction, is an HMAC with the secret over the role of its sender and all bytes of the
-// meeting so far in both directions: what was heard elsewhere or earlier proves nothing. In place of any frame may come
-// a refusal, which says why. Each end sends one frame and waits: more bytes than the next frame's are an error, and so
-// is everything else that is not as it should be. Bytes: docs/wire.md. Nothing is encrypted.
+// A proof, and the seal of an endpoint info, is an HMAC with the secret over the role of its sender and all bytes of
+// the handshake so far in both directions: what was heard elsewhere or earlier proves nothing. In place of any frame
+// may come a refusal, which says why. Each end sends one frame and waits: more bytes than the next frame's are an
+// error, and so is everything else that is not as it should be. Bytes: docs/wire.md. Nothing is encrypted.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/status.hpp"
-#include "rpc/core/handshake/introduction.hpp"
+#include "rpc/core/handshake/endpoint_info.hpp"
 #include "rpc/core/handshake/nonce.hpp"
 #include "rpc/core/handshake/secret.hpp"
 #include "rpc/core/handshake/sha256.hpp"
@@ -37,9 +37,9 @@ class Handshake {
   static constexpr size_t kMostFrameBytes = 16384;
   static constexpr size_t kMostReasonBytes = 512;
 
-  // Has something to send. Fails where the introduction cannot be sent.
-  static Result<Handshake> connector(const Secret& secret, const Introduction& own, const Nonce& nonce);
-  // The connector has to know one of the secrets, which the rest of the meeting is then sealed with.
+  // Has something to send. Fails where the endpoint info cannot be sent.
+  static Result<Handshake> connector(const Secret& secret, const EndpointInfo& own, const Nonce& nonce);
+  // The connector has to know one of the secrets, which the rest of the handshake is then sealed with.
   static Handshake listener(std::vector<Secret> secrets, const Nonce& nonce);
 
   // What is to be sent, once.
@@ -49,18 +49,18 @@ class Handshake {
   void feed(std::span<const std::byte> bytes);
 
   // The other end's, once it has come.
-  const std::optional<Introduction>& peer() const noexcept { return peer_; }
-  // The listener's turn then: one of these. An introduction that cannot be sent is a refusal.
-  void answer(const Introduction& own);
+  const std::optional<EndpointInfo>& peer() const noexcept { return peer_; }
+  // The listener's turn then: one of these. An endpoint info that cannot be sent is a refusal.
+  void answer(const EndpointInfo& own);
   void refuse(Status why);
 
-  // None while the meeting goes on. What went wrong, in words for this end, is in reason().
+  // None while the handshake goes on. What went wrong, in words for this end, is in reason().
   std::optional<Verdict> verdict() const noexcept { return verdict_; }
   const Status& reason() const noexcept { return reason_; }
 
  private:
   enum class Role : char { kConnector = 'c', kListener = 'l' };
-  enum class Kind : uint8_t { kHello = 1, kProof, kIntroduction, kRefusal };
+  enum class Kind : uint8_t { kHello = 1, kProof, kEndpointInfo, kRefusal };
   struct Prefix;
 
   Handshake(Role role, std::vector<Secret> secrets) : role_(role), secrets_(std::move(secrets)) {}
@@ -68,7 +68,7 @@ class Handshake {
   void on_frame(Kind kind, const std::vector<std::byte>& frame);
   void on_hello();
   void on_proof(std::span<const std::byte> content);
-  void on_introduction(std::span<const std::byte> content);
+  void on_endpoint_info(std::span<const std::byte> content);
   void on_refusal(std::span<const std::byte> content);
 
   void end(Verdict verdict, Status reason);
@@ -84,8 +84,8 @@ class Handshake {
   std::vector<Secret> secrets_;
   size_t shared_ = 0;                    // which of them the peer knows, from its proof on
   Nonce nonce_{};                        // the listener's
-  std::vector<std::byte> introduction_;  // the connector's, encoded
-  std::optional<Introduction> peer_;
+  std::vector<std::byte> encoded_info_;  // the connector's, encoded
+  std::optional<EndpointInfo> peer_;
   Kind expected_ = Kind::kHello;
   std::vector<std::byte> input_;       // a frame that has not come whole
   std::vector<std::byte> transcript_;  // all that was said before, in both directions

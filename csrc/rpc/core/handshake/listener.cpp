@@ -208,7 +208,7 @@ void Listener::welcome(Guest& guest) {
   FileDescriptor kept = withheld(fcntl(guest.socket.get(), F_DUPFD_CLOEXEC, 0));
   if (!kept.valid()) return guest.handshake.refuse(out_of("it cannot serve another connection", errno));
   watch_for_silence(kept);
-  Result<Introduction> own = welcome_({.peer = *guest.handshake.peer(), .socket = std::move(kept)});
+  Result<EndpointInfo> own = welcome_({.peer = *guest.handshake.peer(), .socket = std::move(kept)});
   own.ok() ? guest.handshake.answer(own.value()) : guest.handshake.refuse(std::move(own.status()));
 }
 

@@ -1,7 +1,7 @@
 // Where runtimes are met: a socket, and a thread that holds any number of handshakes at a time.
 //
-//   Result<std::unique_ptr<Listener>> listener = Listener::open({"127.0.0.1", 0}, secret, {}, [&](Meeting meeting) {
-//     return add(std::move(meeting));     // → what to tell the peer about this end, or why it is refused
+//   auto listener = Listener::open({"127.0.0.1", 0}, secret, {}, [&](Connected connected) {
+//     return add(std::move(connected));     // → what to tell the peer about this end, or why it is refused
 //   });
 //
 // The thread sleeps unless somebody knocks. A peer that does not end its handshake in time, cannot prove that it knows
@@ -21,9 +21,9 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
+#include "rpc/core/handshake/connect.hpp"
 #include "rpc/core/handshake/counts.hpp"
 #include "rpc/core/handshake/handshake.hpp"
-#include "rpc/core/handshake/introduce.hpp"
 
 namespace axon {
 
@@ -38,8 +38,8 @@ class Listener {
   using Counts = ListenerCounts;
 
   // On the listener's thread, for each peer that knows the secret: may take a lock, must not wait for long, and must
-  // not close this listener. The peer is told the answer, and may have gone by then: the meeting's socket shows it.
-  using Welcome = std::function<Result<Introduction>(Meeting)>;
+  // not close this listener. The peer is told the answer, and may have gone by then: the handshake's socket shows it.
+  using Welcome = std::function<Result<EndpointInfo>(Connected)>;
 
   // Fails where nobody can listen; starts the thread.
   static Result<std::unique_ptr<Listener>> open(const SocketAddress& socket_address, const Secret& secret,

@@ -19,8 +19,8 @@ Secret secret_of(const std::string& text) {
 }
 
 const Secret kSecret = secret_of("0123456789abcdef");
-const Introduction kConnector{.name = "worker", .incarnation = 1, .key = 2, .address = Bytes(100, std::byte{3})};
-const Introduction kListener{.name = "server", .incarnation = 4, .key = 5, .address = Bytes(200, std::byte{6})};
+const EndpointInfo kConnector{.name = "worker", .incarnation = 1, .key = 2, .address = Bytes(100, std::byte{3})};
+const EndpointInfo kListener{.name = "server", .incarnation = 4, .key = 5, .address = Bytes(200, std::byte{6})};
 
 Nonce nonce_of(int number) {
   Nonce nonce;
@@ -49,7 +49,7 @@ Bytes welcome(Handshake& listener, const Bytes& bytes) {
 }
 
 // All six frames, in order.
-std::vector<Bytes> frames_of_a_meeting() {
+std::vector<Bytes> frames_of_a_handshake() {
   Handshake one = connector(), other = listener();
   std::vector<Bytes> frames{one.take_output()};
   while (!one.verdict()) {
@@ -63,12 +63,12 @@ std::vector<Bytes> frames_of_a_meeting() {
   return frames;
 }
 
-TEST(Handshake, both_ends_learn_each_others_introduction_in_six_frames) {
-  EXPECT_EQ(frames_of_a_meeting().size(), 6u);
+TEST(Handshake, both_ends_learn_each_others_endpoint_info_in_six_frames) {
+  EXPECT_EQ(frames_of_a_handshake().size(), 6u);
 }
 
 TEST(Handshake, bytes) {
-  const std::vector<Bytes> frames = frames_of_a_meeting();
+  const std::vector<Bytes> frames = frames_of_a_handshake();
   const auto prefix_of = [](const Bytes& frame) {
     std::vector<int> numbers;
     for (size_t i = 0; i < 12; ++i) numbers.push_back(std::to_integer<int>(frame[i]));
@@ -90,7 +90,7 @@ TEST(Handshake, bytes) {
 }
 
 TEST(Handshake, proofs_are_hmacs_over_role_and_transcript) {
-  const std::vector<Bytes> frames = frames_of_a_meeting();
+  const std::vector<Bytes> frames = frames_of_a_handshake();
   const auto seal_of = [&](char role, size_t frame) {
     HmacSha256 mac(kSecret.bytes());
     mac.add(std::as_bytes(std::span(&role, 1)));
@@ -104,7 +104,7 @@ TEST(Handshake, proofs_are_hmacs_over_role_and_transcript) {
 }
 
 TEST(Handshake, the_secret_is_in_no_frame) {
-  for (const Bytes& frame : frames_of_a_meeting()) {
+  for (const Bytes& frame : frames_of_a_handshake()) {
     const auto secret = kSecret.bytes();
     EXPECT_EQ(std::search(frame.begin(), frame.end(), secret.begin(), secret.end()), frame.end());
   }
@@ -127,7 +127,7 @@ TEST(Handshake, frames_may_come_in_pieces) {
 
 // Whoever sits between two ends may change what they say: they never meet then.
 TEST(Handshake, a_changed_byte_of_any_frame_is_noticed) {
-  const std::vector<Bytes> frames = frames_of_a_meeting();
+  const std::vector<Bytes> frames = frames_of_a_handshake();
   for (size_t changed = 0; changed < frames.size(); ++changed) {
     for (size_t at = 0; at < frames[changed].size(); ++at) {
       Handshake one = connector(), other = listener();
@@ -143,7 +143,7 @@ TEST(Handshake, a_changed_byte_of_any_frame_is_noticed) {
   }
 }
 
-TEST(Handshake, another_secret_is_told_apart_before_anything_is_introduced) {
+TEST(Handshake, another_secret_is_told_apart_before_any_endpoint_info_is_sent) {
   Handshake one = connector(), other = listener(secret_of("fedcba9876543210"));
   const Bytes refusal = welcome(other, answer_to(one, welcome(other, one.take_output())));
   EXPECT_EQ(other.verdict(), Verdict::kWrongSecret);
@@ -166,7 +166,7 @@ TEST(Handshake, a_listener_with_two_secrets_goes_on_with_the_one_that_its_peer_k
 }
 
 // Even one that lets any connector in.
-TEST(Handshake, a_listener_that_proves_nothing_is_not_introduced_to) {
+TEST(Handshake, a_listener_that_proves_nothing_gets_no_endpoint_info) {
   Handshake one = connector(), fake = listener(secret_of("fedcba9876543210"));
   const Bytes proof = answer_to(one, answer_to(fake, one.take_output()));
   ASSERT_FALSE(proof.empty());
@@ -177,7 +177,7 @@ TEST(Handshake, a_listener_that_proves_nothing_is_not_introduced_to) {
 }
 
 TEST(Handshake, what_was_heard_before_proves_nothing) {
-  const std::vector<Bytes> heard = frames_of_a_meeting();
+  const std::vector<Bytes> heard = frames_of_a_handshake();
   Handshake replayed_to = listener(kSecret, 3);  // a fresh nonce, as always
   welcome(replayed_to, heard[0]);
   welcome(replayed_to, heard[2]);
@@ -247,24 +247,24 @@ TEST(Handshake, refusals_of_a_listener_arrive_with_code_and_words) {
   EXPECT_EQ(one.reason().message().find("64 connections,??[31mits limit"), 0u);
 }
 
-TEST(Introduction, what_cannot_be_sent_is_refused_before_it_is) {
-  Introduction own = kConnector;
+TEST(EndpointInfo, what_cannot_be_sent_is_refused_before_it_is) {
+  EndpointInfo own = kConnector;
   for (const std::string& name : {std::string(), std::string(256, 'x'), std::string("two\nlines")}) {
     own.name = name;
     EXPECT_FALSE(Handshake::connector(kSecret, own, nonce_of(1)).ok());
   }
   own = kConnector;
-  for (const size_t num_bytes : {size_t{0}, Introduction::kMostAddressBytes + 1}) {
+  for (const size_t num_bytes : {size_t{0}, EndpointInfo::kMostAddressBytes + 1}) {
     own.address.resize(num_bytes);
     EXPECT_FALSE(own.encode().ok());
   }
 }
 
-TEST(Introduction, every_truncation_is_refused) {
+TEST(EndpointInfo, every_truncation_is_refused) {
   const Bytes bytes = kConnector.encode().value();
-  EXPECT_EQ(Introduction::decode(bytes).value(), kConnector);
+  EXPECT_EQ(EndpointInfo::decode(bytes).value(), kConnector);
   for (size_t length = 0; length < bytes.size(); ++length) {
-    EXPECT_FALSE(Introduction::decode(std::span(bytes).first(length)).ok()) << length;
+    EXPECT_FALSE(EndpointInfo::decode(std::span(bytes).first(length)).ok()) << length;
   }
 }
 

@@ -26,7 +26,7 @@ Secret secret_of(const std::string& text) {
 
 const Secret kSecret = secret_of("0123456789abcdef");
 
-Introduction named(const std::string& name, uint64_t key = 1) {
+EndpointInfo named(const std::string& name, uint64_t key = 1) {
   return {.name = name, .incarnation = 1, .key = key, .address = {std::byte{1}}};
 }
 
@@ -38,21 +38,22 @@ bool is_hung_up(const FileDescriptor& socket) {
 class ListenerTest : public testing::Test {
  protected:
   void open(const Listener::Limits& limits = {}) {
-    auto opened = Listener::open({"127.0.0.1", 0}, kSecret, limits, [this](Meeting meeting) { return met(meeting); });
+    auto opened =
+        Listener::open({"127.0.0.1", 0}, kSecret, limits, [this](Connected connected) { return met(connected); });
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     listener_ = std::move(opened).value();
   }
 
-  Result<Introduction> met(Meeting& meeting) {
-    if (meeting.peer.name == "unwanted") return Status(ErrorCode::kResourceExhausted, "no room");
+  Result<EndpointInfo> met(Connected& connected) {
+    if (connected.peer.name == "unwanted") return Status(ErrorCode::kResourceExhausted, "no room");
     const std::lock_guard lock(mutex_);
-    meetings_.push_back(std::move(meeting));
-    return named("server", 100 + meetings_.back().peer.key);
+    connected_.push_back(std::move(connected));
+    return named("server", 100 + connected_.back().peer.key);
   }
 
   SocketAddress socket_address() const { return {"127.0.0.1", listener_->port()}; }
-  Result<Meeting> connect(const Introduction& own, const Secret& secret = kSecret) {
-    return introduce(socket_address(), secret, own, Clock::now() + 30s);
+  Result<Connected> connect(const EndpointInfo& own, const Secret& secret = kSecret) {
+    return connect_to_listener(socket_address(), secret, own, Clock::now() + 30s);
   }
   // Connected, and silent so far.
   FileDescriptor knock() {
@@ -68,20 +69,20 @@ class ListenerTest : public testing::Test {
 
   std::unique_ptr<Listener> listener_;
   std::mutex mutex_;
-  std::vector<Meeting> meetings_;
+  std::vector<Connected> connected_;
 };
 
 TEST_F(ListenerTest, two_meet_and_the_socket_tells_when_the_other_is_gone) {
   open();
-  Result<Meeting> meeting = connect(named("worker", 7));
-  ASSERT_TRUE(meeting.ok()) << meeting.status().message();
-  EXPECT_EQ(meeting.value().peer, named("server", 107));
-  ASSERT_EQ(meetings_.size(), 1u);
-  EXPECT_EQ(meetings_[0].peer, named("worker", 7));
-  pollfd quiet{.fd = meetings_[0].socket.get(), .events = POLLIN, .revents = 0};
+  Result<Connected> connected = connect(named("worker", 7));
+  ASSERT_TRUE(connected.ok()) << connected.status().message();
+  EXPECT_EQ(connected.value().peer, named("server", 107));
+  ASSERT_EQ(connected_.size(), 1u);
+  EXPECT_EQ(connected_[0].peer, named("worker", 7));
+  pollfd quiet{.fd = connected_[0].socket.get(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(poll(&quiet, 1, 0), 0);
-  meeting.value().socket = FileDescriptor();
-  EXPECT_TRUE(is_hung_up(meetings_[0].socket));
+  connected.value().socket = FileDescriptor();
+  EXPECT_TRUE(is_hung_up(connected_[0].socket));
 }
 
 TEST_F(ListenerTest, a_hundred_meet_at_once) {
@@ -90,14 +91,14 @@ TEST_F(ListenerTest, a_hundred_meet_at_once) {
   std::vector<uint64_t> told(100);
   for (uint64_t i = 0; i < told.size(); ++i) {
     threads.emplace_back([&, i] {
-      Result<Meeting> meeting = connect(named("worker", i));
-      if (meeting.ok()) told[i] = meeting.value().peer.key;
+      Result<Connected> connected = connect(named("worker", i));
+      if (connected.ok()) told[i] = connected.value().peer.key;
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (uint64_t i = 0; i < told.size(); ++i) EXPECT_EQ(told[i], 100 + i);
   std::set<uint64_t> keys;
-  for (const Meeting& meeting : meetings_) keys.insert(meeting.peer.key);
+  for (const Connected& connected : connected_) keys.insert(connected.peer.key);
   EXPECT_EQ(keys.size(), told.size());
   expect_count(&Listener::Counts::num_met, told.size());
 }
@@ -144,8 +145,8 @@ TEST_F(ListenerTest, a_silent_crowd_gives_way) {
   open({.num_pending = 8, .patience = 1h, .patience_when_crowded = 10ms});
   std::vector<FileDescriptor> crowd;
   for (int i = 0; i < 32; ++i) crowd.push_back(knock());
-  Result<Meeting> meeting = connect(named("worker"));
-  EXPECT_TRUE(meeting.ok()) << meeting.status().message();
+  Result<Connected> connected = connect(named("worker"));
+  EXPECT_TRUE(connected.ok()) << connected.status().message();
   EXPECT_GE(listener_->counts().num_late, 24u);
 }
 
@@ -155,7 +156,7 @@ TEST_F(ListenerTest, nobody_listens_or_nobody_answers) {
   listener_->close();
   listener_->close();
   const auto attempt = [](const SocketAddress& socket_address, Clock::duration time) {
-    return std::move(introduce(socket_address, kSecret, named("worker"), Clock::now() + time).status());
+    return std::move(connect_to_listener(socket_address, kSecret, named("worker"), Clock::now() + time).status());
   };
   Status refused = attempt(closed, 30s);
   EXPECT_EQ(refused.code(), ErrorCode::kTransport);
@@ -177,15 +178,16 @@ TEST_F(ListenerTest, the_key_of_an_address_opens_this_listener_alone_and_says_no
   EXPECT_TRUE(connect(named("worker", 1), key).ok());
   EXPECT_TRUE(connect(named("worker", 2)).ok());
   const SocketAddress here = socket_address();
-  auto elsewhere = Listener::open({"127.0.0.1", 0}, kSecret, {}, [](Meeting) { return named("other"); });
+  auto elsewhere = Listener::open({"127.0.0.1", 0}, kSecret, {}, [](Connected) { return named("other"); });
   ASSERT_TRUE(elsewhere.ok());
   const SocketAddress other{"127.0.0.1", elsewhere.value()->port()};
-  EXPECT_EQ(introduce(other, key, named("worker"), Clock::now() + 30s).status().code(), ErrorCode::kUnauthenticated);
+  EXPECT_EQ(connect_to_listener(other, key, named("worker"), Clock::now() + 30s).status().code(),
+            ErrorCode::kUnauthenticated);
   listener_.reset();
-  meetings_.clear();
-  auto again = Listener::open(here, kSecret, {}, [](Meeting) { return named("again"); });  // after a restart
+  connected_.clear();
+  auto again = Listener::open(here, kSecret, {}, [](Connected) { return named("again"); });  // after a restart
   ASSERT_TRUE(again.ok()) << again.status().message();
-  EXPECT_TRUE(introduce(here, key, named("worker"), Clock::now() + 30s).ok());
+  EXPECT_TRUE(connect_to_listener(here, key, named("worker"), Clock::now() + 30s).ok());
 }
 
 TEST_F(ListenerTest, a_listener_that_closes_hangs_up_on_who_has_not_met_it) {
@@ -198,13 +200,13 @@ TEST_F(ListenerTest, a_listener_that_closes_hangs_up_on_who_has_not_met_it) {
 TEST_F(ListenerTest, a_port_is_taken_once_and_free_again_at_once) {
   open();
   const SocketAddress taken = socket_address();
-  Result<Meeting> meeting = connect(named("worker"));
-  auto second = Listener::open(taken, kSecret, {}, [](Meeting) { return named("second"); });
+  Result<Connected> connected = connect(named("worker"));
+  auto second = Listener::open(taken, kSecret, {}, [](Connected) { return named("second"); });
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().message(), "cannot listen at " + taken.text() + ": Address already in use");
   listener_.reset();
-  meetings_.clear();  // this end closes first, so its port lingers
-  auto third = Listener::open(taken, kSecret, {}, [](Meeting) { return named("third"); });
+  connected_.clear();  // this end closes first, so its port lingers
+  auto third = Listener::open(taken, kSecret, {}, [](Connected) { return named("third"); });
   EXPECT_TRUE(third.ok()) << third.status().message();
 }
 
@@ -219,7 +221,7 @@ TEST_F(ListenerTest, runs_out_of_descriptors_says_so_and_recovers) {
   EXPECT_FALSE(connect_to(socket_address(), Clock::now() + 30s).ok());
   ++few.rlim_cur;
   setrlimit(RLIMIT_NOFILE, &few);
-  const Result<Meeting> refused = connect(named("worker"));  // through the descriptor that the listener has spared
+  const Result<Connected> refused = connect(named("worker"));  // through the descriptor that the listener has spared
   EXPECT_EQ(refused.status().code(), ErrorCode::kResourceExhausted);
   EXPECT_NE(refused.status().message().find("refuses: it cannot serve another connection: Too many open files"),
             std::string::npos)

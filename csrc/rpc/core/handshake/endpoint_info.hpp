@@ -11,7 +11,7 @@
 
 namespace axon {
 
-struct Introduction {
+struct EndpointInfo {
   static constexpr size_t kMostNameBytes = 255;
   static constexpr size_t kMostAddressBytes = 8192;
 
@@ -20,11 +20,11 @@ struct Introduction {
   uint64_t key = 0;                // random, of this connection: messages to this end have to name it
   std::vector<std::byte> address;  // the engine's peer address
 
-  bool operator==(const Introduction&) const = default;
+  bool operator==(const EndpointInfo&) const = default;
 
   // Names and addresses of other sizes are errors.
   Result<std::vector<std::byte>> encode() const;
-  static Result<Introduction> decode(std::span<const std::byte> bytes);
+  static Result<EndpointInfo> decode(std::span<const std::byte> bytes);
 };
 
 }  // namespace axon

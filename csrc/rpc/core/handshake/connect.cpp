@@ -1,4 +1,4 @@
-#include "rpc/core/handshake/introduce.hpp"
+#include "rpc/core/handshake/connect.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -56,8 +56,8 @@ ErrorCode refused_with(ErrorCode code) noexcept {
 
 }  // namespace
 
-Result<Meeting> introduce(const SocketAddress& socket_address, const Secret& secret, const Introduction& own,
-                          sync::Clock::time_point deadline) {
+Result<Connected> connect_to_listener(const SocketAddress& socket_address, const Secret& secret,
+                                      const EndpointInfo& own, sync::Clock::time_point deadline) {
   Result<Handshake> begun = Handshake::connector(secret, own, random_nonce());
   if (!begun.ok()) return std::move(begun.status());
   Handshake& handshake = begun.value();
@@ -75,7 +75,7 @@ Result<Meeting> introduce(const SocketAddress& socket_address, const Secret& sec
                   socket_address.text() + (refused ? " refuses: " : " was not met: ") + handshake.reason().message());
   }
   watch_for_silence(socket);
-  return Meeting{.peer = *handshake.peer(), .socket = std::move(socket)};
+  return Connected{.peer = *handshake.peer(), .socket = std::move(socket)};
 }
 
 }  // namespace axon

@@ -1,4 +1,4 @@
-#include "rpc/core/handshake/introduction.hpp"
+#include "rpc/core/handshake/endpoint_info.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -17,26 +17,26 @@ struct Prefix {
 static_assert(sizeof(Prefix) == 24);
 
 Status refuse(const std::string& why) {
-  return {ErrorCode::kInvalidArgument, "introduction of a runtime: " + why};
+  return {ErrorCode::kInvalidArgument, "endpoint info of a runtime: " + why};
 }
 
 Status check(const std::string& name, size_t address_num_bytes) {
-  if (name.empty() || name.size() > Introduction::kMostNameBytes) {
+  if (name.empty() || name.size() > EndpointInfo::kMostNameBytes) {
     return refuse("a name of " + std::to_string(name.size()) + " bytes; allowed: 1 to " +
-                  std::to_string(Introduction::kMostNameBytes));
+                  std::to_string(EndpointInfo::kMostNameBytes));
   }
   const auto is_control = [](unsigned char character) { return character < ' ' || character == 127; };
   if (std::ranges::any_of(name, is_control)) return refuse("a name with control characters");
-  if (address_num_bytes == 0 || address_num_bytes > Introduction::kMostAddressBytes) {
+  if (address_num_bytes == 0 || address_num_bytes > EndpointInfo::kMostAddressBytes) {
     return refuse("an address of " + std::to_string(address_num_bytes) + " bytes; allowed: 1 to " +
-                  std::to_string(Introduction::kMostAddressBytes));
+                  std::to_string(EndpointInfo::kMostAddressBytes));
   }
   return {};
 }
 
 }  // namespace
 
-Result<std::vector<std::byte>> Introduction::encode() const {
+Result<std::vector<std::byte>> EndpointInfo::encode() const {
   if (Status checked = check(name, address.size()); !checked.ok()) return checked;
   const Prefix prefix{.incarnation = incarnation,
                       .key = key,
@@ -49,7 +49,7 @@ Result<std::vector<std::byte>> Introduction::encode() const {
   return bytes;
 }
 
-Result<Introduction> Introduction::decode(std::span<const std::byte> bytes) {
+Result<EndpointInfo> EndpointInfo::decode(std::span<const std::byte> bytes) {
   Prefix prefix;
   if (bytes.size() < sizeof prefix) return refuse("truncated");
   std::memcpy(&prefix, bytes.data(), sizeof prefix);
@@ -60,12 +60,12 @@ Result<Introduction> Introduction::decode(std::span<const std::byte> bytes) {
   }
   const auto* characters = reinterpret_cast<const char*>(bytes.data());
   const auto address = bytes.subspan(prefix.name_num_bytes);
-  Introduction introduction{.name = {characters, prefix.name_num_bytes},
-                            .incarnation = prefix.incarnation,
-                            .key = prefix.key,
-                            .address = {address.begin(), address.end()}};
-  if (Status checked = check(introduction.name, address.size()); !checked.ok()) return checked;
-  return introduction;
+  EndpointInfo info{.name = {characters, prefix.name_num_bytes},
+                    .incarnation = prefix.incarnation,
+                    .key = prefix.key,
+                    .address = {address.begin(), address.end()}};
+  if (Status checked = check(info.name, address.size()); !checked.ok()) return checked;
+  return info;
 }
 
 }  // namespace axon
