@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "invitation.hpp"
+#include "address_file.hpp"
 
 using namespace std::chrono_literals;
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "fuzz.hpp"
-#include "rpc/core/handshake/invitation.hpp"
+#include "rpc/core/handshake/listener_address.hpp"
 
 namespace axon {
 namespace {
@@ -94,8 +94,8 @@ void decode(std::span<const std::byte> bytes) {
   if (Result<EndpointInfo> info = EndpointInfo::decode(bytes); info.ok()) {
     CHECK(std::ranges::equal(info.value().encode().value(), bytes));
   }
-  if (Result<Invitation> invitation = Invitation::decode(bytes); invitation.ok()) {
-    CHECK(std::ranges::equal(invitation.value().encode(), bytes));
+  if (Result<ListenerAddress> decoded = ListenerAddress::decode(bytes); decoded.ok()) {
+    CHECK(std::ranges::equal(decoded.value().encode(), bytes));
   }
 }
 

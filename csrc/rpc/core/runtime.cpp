@@ -45,26 +45,26 @@ Result<std::unique_ptr<Listener>> Runtime::open_listener(const SocketAddress& so
 
 uint16_t Runtime::install_held(const SocketAddress& socket_address, std::unique_ptr<Listener> listener) {
   listener_ = std::move(listener);
-  invitation_.emplace(
-      Invitation{.host = socket_address.host, .port = listener_->port(), .secret = listener_->address_key()});
+  listener_address_.emplace(
+      ListenerAddress{.host = socket_address.host, .port = listener_->port(), .secret = listener_->address_key()});
   return listener_->port();
 }
 
 Result<std::vector<std::byte>> Runtime::address() {
   const std::lock_guard lock(mutex_);
-  if (!invitation_) {
+  if (!listener_address_) {
     const SocketAddress own{.host = "127.0.0.1", .port = 0};
     AXON_TRY(may_listen_held());
     Result<std::unique_ptr<Listener>> opened = open_listener(own, Secret::random());
     if (!opened.ok()) return std::move(opened.status());
     install_held(own, std::move(opened).value());
   }
-  if (invitation_->host == "0.0.0.0" || invitation_->host == "::") {
+  if (listener_address_->host == "0.0.0.0" || listener_address_->host == "::") {
     return Status(ErrorCode::kInvalidArgument,
-                  "the address of the runtime '" + name() + "', which listens on host " + invitation_->host +
+                  "the address of the runtime '" + name() + "', which listens on host " + listener_address_->host +
                       ", leads elsewhere on every other; allowed: to listen on a host that peers reach");
   }
-  return invitation_->encode();
+  return listener_address_->encode();
 }
 
 std::optional<Listener::Counts> Runtime::counts() {
@@ -99,9 +99,9 @@ Result<EndpointInfo> Runtime::welcome(Connected connected) {
 }
 
 Result<std::shared_ptr<Connection>> Runtime::connect(std::span<const std::byte> address, Clock::time_point deadline) {
-  Result<Invitation> invitation = Invitation::decode(address);
-  if (!invitation.ok()) return std::move(invitation.status());
-  const Invitation& to = invitation.value();
+  Result<ListenerAddress> decoded = ListenerAddress::decode(address);
+  if (!decoded.ok()) return std::move(decoded.status());
+  const ListenerAddress& to = decoded.value();
   return connect({.host = to.host, .port = to.port}, to.secret, deadline);
 }
 

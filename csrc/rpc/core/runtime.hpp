@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/random.hpp"
-#include "rpc/core/handshake/invitation.hpp"
 #include "rpc/core/handshake/listener.hpp"
+#include "rpc/core/handshake/listener_address.hpp"
 #include "rpc/core/runtime_core.hpp"
 
 namespace axon {
@@ -73,7 +73,7 @@ class Runtime {
   const uint64_t incarnation_;
   std::mutex mutex_;  // guards what follows; never held while anything is waited for but a free port
   std::unique_ptr<Listener> listener_;
-  std::optional<Invitation> invitation_;
+  std::optional<ListenerAddress> listener_address_;
   bool closed_ = false;
 };
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "rpc/core/handshake/invitation.hpp"
+#include "rpc/core/handshake/listener_address.hpp"
 
 namespace axon {
 namespace {
@@ -268,16 +268,16 @@ TEST(EndpointInfo, every_truncation_is_refused) {
   }
 }
 
-TEST(Invitation, survives_being_handed_over_and_refuses_every_truncation) {
-  const Invitation invitation{.host = "::1", .port = 4242, .secret = kSecret};
-  const Bytes bytes = invitation.encode();
-  Result<Invitation> decoded = Invitation::decode(bytes);
+TEST(ListenerAddress, survives_being_handed_over_and_refuses_every_truncation) {
+  const ListenerAddress address{.host = "::1", .port = 4242, .secret = kSecret};
+  const Bytes bytes = address.encode();
+  Result<ListenerAddress> decoded = ListenerAddress::decode(bytes);
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
   EXPECT_EQ(decoded.value().host, "::1");
   EXPECT_EQ(decoded.value().port, 4242);
   EXPECT_TRUE(std::ranges::equal(decoded.value().secret.bytes(), kSecret.bytes()));
   for (size_t length = 0; length < bytes.size(); ++length) {
-    EXPECT_FALSE(Invitation::decode(std::span(bytes).first(length)).ok()) << length;
+    EXPECT_FALSE(ListenerAddress::decode(std::span(bytes).first(length)).ok()) << length;
   }
 }
 

@@ -1,4 +1,4 @@
-#include "rpc/core/handshake/invitation.hpp"
+#include "rpc/core/handshake/listener_address.hpp"
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@ Status refuse(const std::string& why) {
 
 }  // namespace
 
-std::vector<std::byte> Invitation::encode() const {
+std::vector<std::byte> ListenerAddress::encode() const {
   const auto text = std::as_bytes(std::span(host));
   const Prefix prefix{.port = port,
                       .host_num_bytes = static_cast<uint16_t>(text.size()),
@@ -36,7 +36,7 @@ std::vector<std::byte> Invitation::encode() const {
   return bytes;
 }
 
-Result<Invitation> Invitation::decode(std::span<const std::byte> bytes) {
+Result<ListenerAddress> ListenerAddress::decode(std::span<const std::byte> bytes) {
   Prefix prefix;
   if (bytes.size() < sizeof prefix) return refuse(std::to_string(bytes.size()) + " bytes are too few");
   std::memcpy(&prefix, bytes.data(), sizeof prefix);
@@ -52,7 +52,7 @@ Result<Invitation> Invitation::decode(std::span<const std::byte> bytes) {
   if (prefix.port == 0) return refuse("port 0");
   Result<Secret> secret = Secret::from(bytes.subspan(prefix.host_num_bytes));
   if (!secret.ok()) return refuse(secret.status().message());
-  return Invitation{.host = host, .port = prefix.port, .secret = std::move(secret).value()};
+  return ListenerAddress{.host = host, .port = prefix.port, .secret = std::move(secret).value()};
 }
 
 }  // namespace axon

@@ -13,7 +13,7 @@
 
 namespace axon {
 
-struct Invitation {
+struct ListenerAddress {
   static constexpr size_t kMostHostBytes = 255;
 
   std::string host;
@@ -21,7 +21,7 @@ struct Invitation {
   Secret secret;
 
   std::vector<std::byte> encode() const;
-  static Result<Invitation> decode(std::span<const std::byte> bytes);
+  static Result<ListenerAddress> decode(std::span<const std::byte> bytes);
 };
 
 }  // namespace axon
