@@ -40,7 +40,7 @@ Status Runtime::may_listen_held() const {
 
 Result<std::unique_ptr<Listener>> Runtime::open_listener(const SocketAddress& socket_address, const Secret& secret) {
   return Listener::open(socket_address, secret, {},
-                        [this](Connected connected) { return welcome(std::move(connected)); });
+                        [this](Connected connected) { return on_accept(std::move(connected)); });
 }
 
 uint16_t Runtime::install_held(const SocketAddress& socket_address, std::unique_ptr<Listener> listener) {
@@ -91,7 +91,7 @@ Result<std::shared_ptr<Connection>> Runtime::admit(Connected connected, uint64_t
 }
 
 // On the listener's thread.
-Result<EndpointInfo> Runtime::welcome(Connected connected) {
+Result<EndpointInfo> Runtime::on_accept(Connected connected) {
   const OwnAddress own = core_->engine().make_address();
   Result<std::shared_ptr<Connection>> admitted = admit(std::move(connected), own.address().key);
   if (!admitted.ok()) return std::move(admitted.status());
@@ -141,7 +141,7 @@ void Runtime::close() noexcept {
     closed_ = true;
     listener = std::move(listener_);
   }
-  listener.reset();  // waits for its thread, which may be at welcome()
+  listener.reset();  // waits for its thread, which may be at on_accept()
   if (!core_->engine().is_forked()) core_->close();
 }
 

@@ -65,7 +65,7 @@ class Runtime {
   Status may_listen_held() const;
   Result<std::unique_ptr<Listener>> open_listener(const SocketAddress& socket_address, const Secret& secret);
   uint16_t install_held(const SocketAddress& socket_address, std::unique_ptr<Listener> listener);
-  Result<EndpointInfo> welcome(Connected connected);
+  Result<EndpointInfo> on_accept(Connected connected);
   EndpointInfo own_info(const PeerAddress& own) const;
   Result<std::shared_ptr<Connection>> admit(Connected connected, uint64_t own_key);
 

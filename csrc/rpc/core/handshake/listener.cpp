@@ -20,7 +20,7 @@ namespace axon {
 
 static constexpr std::chrono::milliseconds kExhaustedPause{100};
 static constexpr std::chrono::milliseconds kForever{1'000'000};
-// With fewer left, guests are served one after the other: a crowd that proves nothing must not take what peers need.
+// With fewer left, peers are served one after the other: a crowd that proves nothing must not take what peers need.
 static constexpr size_t kSpareDescriptors = 4;
 
 static uint64_t Listener::Counts::* counter_of(Verdict verdict) noexcept {
@@ -40,27 +40,27 @@ static uint64_t Listener::Counts::* counter_of(Verdict verdict) noexcept {
 }
 
 Result<std::unique_ptr<Listener>> Listener::open(const SocketAddress& socket_address, const Secret& secret,
-                                                 const Limits& limits, Welcome welcome) {
+                                                 const Limits& limits, OnAccept on_accept) {
   Result<FileDescriptor> socket = listen_at(socket_address, SOMAXCONN);
   if (!socket.ok()) return std::move(socket.status());
-  FileDescriptor bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell.valid()) return out_of("eventfd", errno);
+  FileDescriptor wake_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!wake_event.valid()) return out_of("eventfd", errno);
   try {
-    return std::unique_ptr<Listener>(
-        new Listener(std::move(socket).value(), std::move(bell), socket_address, secret, limits, std::move(welcome)));
+    return std::unique_ptr<Listener>(new Listener(std::move(socket).value(), std::move(wake_event), socket_address,
+                                                  secret, limits, std::move(on_accept)));
   } catch (const std::system_error& failure) {
     return Status(ErrorCode::kResourceExhausted, describe_thread_failure("axon-listener", failure));
   }
 }
 
-Listener::Listener(FileDescriptor socket, FileDescriptor bell, const SocketAddress& socket_address,
-                   const Secret& secret, const Limits& limits, Welcome welcome)
+Listener::Listener(FileDescriptor socket, FileDescriptor wake_event, const SocketAddress& socket_address,
+                   const Secret& secret, const Limits& limits, OnAccept on_accept)
     : socket_(std::move(socket)),
-      bell_(std::move(bell)),
-      spare_(fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0)),
+      wake_event_(std::move(wake_event)),
+      spare_(fcntl(wake_event_.get(), F_DUPFD_CLOEXEC, 0)),
       secret_(secret),
       limits_(limits),
-      welcome_(std::move(welcome)),
+      on_accept_(std::move(on_accept)),
       port_(port_of(socket_)),
       address_key_(
           secret.derive("torch_axon address of " + SocketAddress{.host = socket_address.host, .port = port_}.text())),
@@ -74,10 +74,10 @@ void Listener::close() noexcept {
   } else {
     closing_.store(true);
     const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(wake_event_.get(), &one, sizeof one);
     thread_.join();
   }
-  guests_.clear();
+  pending_.clear();
   socket_ = FileDescriptor();
 }
 
@@ -91,13 +91,14 @@ void Listener::count(uint64_t Counts::* what) {
   ++(counts_.*what);
 }
 
-bool Listener::is_crowded() const noexcept {
-  if (guests_.empty()) return false;
-  return guests_.size() >= limits_.num_pending || num_free_descriptors().value_or(SIZE_MAX) < kSpareDescriptors;
+bool Listener::is_full() const noexcept {
+  if (pending_.empty()) return false;
+  return pending_.size() >= limits_.num_pending || num_free_descriptors().value_or(SIZE_MAX) < kSpareDescriptors;
 }
 
-std::chrono::milliseconds Listener::patience() const noexcept {
-  return is_crowded() ? std::min(limits_.patience, limits_.patience_when_crowded) : limits_.patience;
+std::chrono::milliseconds Listener::handshake_timeout() const noexcept {
+  return is_full() ? std::min(limits_.handshake_timeout, limits_.handshake_timeout_when_full)
+                   : limits_.handshake_timeout;
 }
 
 void Listener::run() {
@@ -105,10 +106,10 @@ void Listener::run() {
   for (;;) {
     wait();
     if (closing_.load()) return;
-    auto guest = guests_.begin();
+    auto pending = pending_.begin();
     for (size_t i = 2; i < events_.size(); ++i) {
-      const bool stays = events_[i].revents == 0 || serve(*guest);
-      guest = stays ? std::next(guest) : guests_.erase(guest);
+      const bool stays = events_[i].revents == 0 || serve(*pending);
+      pending = stays ? std::next(pending) : pending_.erase(pending);
     }
     drop_late();
     if (events_[1].revents != 0) accept_all();
@@ -117,14 +118,14 @@ void Listener::run() {
 
 void Listener::wait() {
   const Clock::time_point now = Clock::now();
-  Clock::time_point until = guests_.empty() ? now + kForever : guests_.front().came + patience();
-  const bool accepts = !is_crowded() && next_accept_ <= now;
+  Clock::time_point until = pending_.empty() ? now + kForever : pending_.front().came + handshake_timeout();
+  const bool accepts = !is_full() && next_accept_ <= now;
   if (next_accept_ > now) until = std::min(until, next_accept_);
-  events_.assign({{.fd = bell_.get(), .events = POLLIN, .revents = 0},
+  events_.assign({{.fd = wake_event_.get(), .events = POLLIN, .revents = 0},
                   {.fd = accepts ? socket_.get() : -1, .events = POLLIN, .revents = 0}});
-  for (const Guest& guest : guests_) {
-    const short event = guest.unsent.empty() ? POLLIN : POLLOUT;
-    events_.push_back({.fd = guest.socket.get(), .events = event, .revents = 0});
+  for (const PendingHandshake& pending : pending_) {
+    const short event = pending.unsent.empty() ? POLLIN : POLLOUT;
+    events_.push_back({.fd = pending.socket.get(), .events = event, .revents = 0});
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
   if (poll(events_.data(), events_.size(), static_cast<int>(std::max<int64_t>(left, 0))) >= 0) return;
@@ -135,7 +136,7 @@ FileDescriptor Listener::accept_one() noexcept {
   const auto accept = [this] {
     return withheld(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   };
-  if (!spare_.valid()) spare_ = FileDescriptor(fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!spare_.valid()) spare_ = FileDescriptor(fcntl(wake_event_.get(), F_DUPFD_CLOEXEC, 0));
   FileDescriptor socket = accept();
   if (socket.valid() || errno != EMFILE || !spare_.valid()) return socket;
   spare_ = FileDescriptor();
@@ -143,7 +144,7 @@ FileDescriptor Listener::accept_one() noexcept {
 }
 
 void Listener::accept_all() {
-  while (!is_crowded()) {
+  while (!is_full()) {
     FileDescriptor socket = accept_one();
     if (!socket.valid()) {
       // Anything but "none is left" and "gone again" is for want of something, which others may give back.
@@ -156,60 +157,60 @@ void Listener::accept_all() {
     }
     has_run_out_ = false;
     send_at_once(socket);
-    guests_.push_back({.socket = std::move(socket),
-                       .handshake = Handshake::listener({secret_, address_key_}, random_nonce()),
-                       .unsent = {},
-                       .came = Clock::now()});
+    pending_.push_back({.socket = std::move(socket),
+                        .handshake = Handshake::listener({secret_, address_key_}, random_nonce()),
+                        .unsent = {},
+                        .came = Clock::now()});
   }
 }
 
 void Listener::drop_late() {
   const Clock::time_point now = Clock::now();
-  while (!guests_.empty() && guests_.front().came + patience() <= now) {
-    guests_.pop_front();
+  while (!pending_.empty() && pending_.front().came + handshake_timeout() <= now) {
+    pending_.pop_front();
     count(&Counts::num_late);
   }
 }
 
-bool Listener::serve(Guest& guest) {
-  if (guest.unsent.empty() && !hear(guest)) return false;
-  if (!tell(guest)) return false;
-  return !guest.handshake.verdict() || !guest.unsent.empty();
+bool Listener::serve(PendingHandshake& pending) {
+  if (pending.unsent.empty() && !receive_from(pending)) return false;
+  if (!send_to(pending)) return false;
+  return !pending.handshake.verdict() || !pending.unsent.empty();
 }
 
-bool Listener::hear(Guest& guest) {
+bool Listener::receive_from(PendingHandshake& pending) {
   std::array<std::byte, 4096> bytes;
-  const ssize_t num_read = ::recv(guest.socket.get(), bytes.data(), bytes.size(), 0);
+  const ssize_t num_read = ::recv(pending.socket.get(), bytes.data(), bytes.size(), 0);
   if (num_read < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   if (num_read <= 0) {
     count(&Counts::num_hung_up);
     return false;
   }
-  guest.handshake.feed(std::span(bytes).first(static_cast<size_t>(num_read)));
-  if (guest.handshake.peer() && !guest.handshake.verdict()) welcome(guest);
-  if (const auto verdict = guest.handshake.verdict()) {
+  pending.handshake.feed(std::span(bytes).first(static_cast<size_t>(num_read)));
+  if (pending.handshake.peer() && !pending.handshake.verdict()) accept_peer(pending);
+  if (const auto verdict = pending.handshake.verdict()) {
     count(counter_of(*verdict));
-    if (*verdict != Verdict::kMet) log::info("a connection is refused: " + guest.handshake.reason().message());
+    if (*verdict != Verdict::kMet) log::info("a connection is refused: " + pending.handshake.reason().message());
   }
-  guest.unsent = guest.handshake.take_output();
+  pending.unsent = pending.handshake.take_output();
   return true;
 }
 
-bool Listener::tell(Guest& guest) {
-  if (guest.unsent.empty()) return true;
-  const ssize_t num_sent = ::send(guest.socket.get(), guest.unsent.data(), guest.unsent.size(), MSG_NOSIGNAL);
+bool Listener::send_to(PendingHandshake& pending) {
+  if (pending.unsent.empty()) return true;
+  const ssize_t num_sent = ::send(pending.socket.get(), pending.unsent.data(), pending.unsent.size(), MSG_NOSIGNAL);
   if (num_sent < 0) return errno == EAGAIN || errno == EINTR;
-  guest.unsent.erase(guest.unsent.begin(), guest.unsent.begin() + num_sent);
+  pending.unsent.erase(pending.unsent.begin(), pending.unsent.begin() + num_sent);
   return true;
 }
 
 // The door keeps the socket from here on; what the peer is told goes through a copy of ours.
-void Listener::welcome(Guest& guest) {
-  FileDescriptor kept = withheld(fcntl(guest.socket.get(), F_DUPFD_CLOEXEC, 0));
-  if (!kept.valid()) return guest.handshake.refuse(out_of("it cannot serve another connection", errno));
+void Listener::accept_peer(PendingHandshake& pending) {
+  FileDescriptor kept = withheld(fcntl(pending.socket.get(), F_DUPFD_CLOEXEC, 0));
+  if (!kept.valid()) return pending.handshake.refuse(out_of("it cannot serve another connection", errno));
   watch_for_silence(kept);
-  Result<EndpointInfo> own = welcome_({.peer = *guest.handshake.peer(), .socket = std::move(kept)});
-  own.ok() ? guest.handshake.answer(own.value()) : guest.handshake.refuse(std::move(own.status()));
+  Result<EndpointInfo> own = on_accept_({.peer = *pending.handshake.peer(), .socket = std::move(kept)});
+  own.ok() ? pending.handshake.answer(own.value()) : pending.handshake.refuse(std::move(own.status()));
 }
 
 }  // namespace axon

@@ -41,8 +41,8 @@ Bytes answer_to(Handshake& handshake, const Bytes& bytes) {
   return handshake.take_output();
 }
 
-// The listener's welcome.
-Bytes welcome(Handshake& listener, const Bytes& bytes) {
+// What the listener answers.
+Bytes listeners_answer_to(Handshake& listener, const Bytes& bytes) {
   listener.feed(bytes);
   if (listener.peer() && !listener.verdict()) listener.answer(kListener);
   return listener.take_output();
@@ -53,7 +53,7 @@ std::vector<Bytes> frames_of_a_handshake() {
   Handshake one = connector(), other = listener();
   std::vector<Bytes> frames{one.take_output()};
   while (!one.verdict()) {
-    frames.push_back(welcome(other, frames.back()));
+    frames.push_back(listeners_answer_to(other, frames.back()));
     if (Bytes next = answer_to(one, frames.back()); !next.empty()) frames.push_back(std::move(next));
   }
   EXPECT_EQ(one.verdict(), Verdict::kMet);
@@ -134,7 +134,7 @@ TEST(Handshake, a_changed_byte_of_any_frame_is_noticed) {
       Bytes bytes = one.take_output();
       for (size_t i = 0; i < frames.size(); ++i) {
         if (i == changed) bytes[at] ^= std::byte{0x10};
-        bytes = i % 2 == 0 ? welcome(other, bytes) : answer_to(one, bytes);
+        bytes = i % 2 == 0 ? listeners_answer_to(other, bytes) : answer_to(one, bytes);
         if (bytes.empty()) break;
       }
       EXPECT_NE(one.verdict(), Verdict::kMet) << "frame " << changed << ", byte " << at;
@@ -145,7 +145,7 @@ TEST(Handshake, a_changed_byte_of_any_frame_is_noticed) {
 
 TEST(Handshake, another_secret_is_told_apart_before_any_endpoint_info_is_sent) {
   Handshake one = connector(), other = listener(secret_of("fedcba9876543210"));
-  const Bytes refusal = welcome(other, answer_to(one, welcome(other, one.take_output())));
+  const Bytes refusal = listeners_answer_to(other, answer_to(one, listeners_answer_to(other, one.take_output())));
   EXPECT_EQ(other.verdict(), Verdict::kWrongSecret);
   EXPECT_FALSE(other.peer());
   EXPECT_TRUE(answer_to(one, refusal).empty());
@@ -159,7 +159,7 @@ TEST(Handshake, a_listener_with_two_secrets_goes_on_with_the_one_that_its_peer_k
   for (const Secret* known : {&kSecret, &other_secret}) {
     Handshake one = connector(*known);
     Handshake other = Handshake::listener({kSecret, other_secret}, nonce_of(2));
-    for (Bytes next = one.take_output(); !one.verdict();) next = answer_to(one, welcome(other, next));
+    for (Bytes next = one.take_output(); !one.verdict();) next = answer_to(one, listeners_answer_to(other, next));
     EXPECT_EQ(one.verdict(), Verdict::kMet) << one.reason().message();
     EXPECT_EQ(other.verdict(), Verdict::kMet) << other.reason().message();
   }
@@ -179,8 +179,8 @@ TEST(Handshake, a_listener_that_proves_nothing_gets_no_endpoint_info) {
 TEST(Handshake, what_was_heard_before_proves_nothing) {
   const std::vector<Bytes> heard = frames_of_a_handshake();
   Handshake replayed_to = listener(kSecret, 3);  // a fresh nonce, as always
-  welcome(replayed_to, heard[0]);
-  welcome(replayed_to, heard[2]);
+  listeners_answer_to(replayed_to, heard[0]);
+  listeners_answer_to(replayed_to, heard[2]);
   EXPECT_EQ(replayed_to.verdict(), Verdict::kWrongSecret);
   Handshake one = connector(kSecret, 4);
   one.take_output();
@@ -213,7 +213,7 @@ TEST(Handshake, other_version_is_named_by_both_ends) {
   Handshake one = connector(), other = listener();
   Bytes newer = one.take_output();
   newer[4] = std::byte{7};
-  Bytes refusal = welcome(other, newer);
+  Bytes refusal = listeners_answer_to(other, newer);
   EXPECT_EQ(other.verdict(), Verdict::kOtherVersion);
   EXPECT_NE(other.reason().message().find("handshake version 7, this process 1"), std::string::npos);
   ASSERT_FALSE(refusal.empty());
@@ -237,7 +237,7 @@ TEST(Handshake, announced_lengths_are_not_trusted) {
 
 TEST(Handshake, refusals_of_a_listener_arrive_with_code_and_words) {
   Handshake one = connector(), other = listener();
-  other.feed(answer_to(one, welcome(other, answer_to(one, welcome(other, one.take_output())))));
+  other.feed(answer_to(one, listeners_answer_to(other, answer_to(one, listeners_answer_to(other, one.take_output())))));
   ASSERT_TRUE(other.peer());
   other.refuse({ErrorCode::kResourceExhausted, "64 connections,\n\x1b[31mits limit" + std::string(1000, '!')});
   EXPECT_TRUE(answer_to(one, other.take_output()).empty());

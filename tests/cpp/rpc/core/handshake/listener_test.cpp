@@ -86,7 +86,9 @@ TEST_F(ListenerTest, two_meet_and_the_socket_tells_when_the_other_is_gone) {
 }
 
 TEST_F(ListenerTest, a_hundred_meet_at_once) {
-  open({.num_pending = 16, .patience = 30s, .patience_when_crowded = 30s});  // most wait in the kernel's queue
+  open({.num_pending = 16,
+        .handshake_timeout = 30s,
+        .handshake_timeout_when_full = 30s});  // most wait in the kernel's queue
   std::vector<std::thread> threads;
   std::vector<uint64_t> told(100);
   for (uint64_t i = 0; i < told.size(); ++i) {
@@ -131,7 +133,7 @@ TEST_F(ListenerTest, foreign_bytes_are_dropped_without_an_answer) {
 }
 
 TEST_F(ListenerTest, who_says_nothing_is_dropped_in_time) {
-  open({.num_pending = 256, .patience = 50ms, .patience_when_crowded = 50ms});
+  open({.num_pending = 256, .handshake_timeout = 50ms, .handshake_timeout_when_full = 50ms});
   FileDescriptor silent = knock();
   FileDescriptor slow = knock();
   send(slow.get(), "axhs", 4, MSG_NOSIGNAL);
@@ -142,7 +144,7 @@ TEST_F(ListenerTest, who_says_nothing_is_dropped_in_time) {
 
 // Four times as many as there is room for, who never say a word: others still come in.
 TEST_F(ListenerTest, a_silent_crowd_gives_way) {
-  open({.num_pending = 8, .patience = 1h, .patience_when_crowded = 10ms});
+  open({.num_pending = 8, .handshake_timeout = 1h, .handshake_timeout_when_full = 10ms});
   std::vector<FileDescriptor> crowd;
   for (int i = 0; i < 32; ++i) crowd.push_back(knock());
   Result<Connected> connected = connect(named("worker"));
