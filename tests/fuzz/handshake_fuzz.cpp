@@ -48,12 +48,13 @@ class Wire {
   }
 
   void check() const {
-    if (connector_.verdict() == Verdict::kMet) {
-      CHECK(connector_.peer() == named("listener", 2) && listener_.verdict() == Verdict::kMet);
+    if (connector_.outcome() == HandshakeOutcome::kEstablished) {
+      CHECK(connector_.peer() == named("listener", 2) && listener_.outcome() == HandshakeOutcome::kEstablished);
     }
-    if (listener_.verdict() == Verdict::kMet) CHECK(listener_.peer() == named("connector", 1));
-    if (!changed_) CHECK(connector_.verdict().value_or(Verdict::kMet) == Verdict::kMet);
-    if (listener_.verdict() == Verdict::kMalformed) CHECK(!listener_.reason().ok());
+    if (listener_.outcome() == HandshakeOutcome::kEstablished) CHECK(listener_.peer() == named("connector", 1));
+    if (!changed_)
+      CHECK(connector_.outcome().value_or(HandshakeOutcome::kEstablished) == HandshakeOutcome::kEstablished);
+    if (listener_.outcome() == HandshakeOutcome::kMalformed) CHECK(!listener_.reason().ok());
   }
 
  private:
@@ -71,7 +72,7 @@ class Wire {
     bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(num_bytes));
     Handshake& end = forth ? listener_ : connector_;
     end.feed(piece);
-    if (forth && end.peer() && !end.verdict()) end.answer(named("listener", 2));
+    if (forth && end.peer() && !end.outcome()) end.answer(named("listener", 2));
     carry(end, forth ? to_connector_ : to_listener_);
   }
 

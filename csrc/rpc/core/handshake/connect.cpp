@@ -64,12 +64,12 @@ Result<Connected> connect_to_listener(const SocketAddress& socket_address, const
   Result<FileDescriptor> connected = connect_to(socket_address, deadline);
   if (!connected.ok()) return std::move(connected.status());
   FileDescriptor& socket = connected.value();
-  while (!handshake.verdict()) {
+  while (!handshake.outcome()) {
     AXON_TRY(send_all(socket, handshake.take_output(), socket_address, deadline));
     AXON_TRY(feed_next(socket, handshake, socket_address, deadline));
   }
-  if (*handshake.verdict() != Verdict::kMet) {
-    const bool refused = *handshake.verdict() == Verdict::kRefused;
+  if (*handshake.outcome() != HandshakeOutcome::kEstablished) {
+    const bool refused = *handshake.outcome() == HandshakeOutcome::kRefused;
     const ErrorCode code = handshake.reason().code();
     return Status(refused ? refused_with(code) : code,
                   socket_address.text() + (refused ? " refuses: " : " was not met: ") + handshake.reason().message());

@@ -46,7 +46,7 @@ Handshake Handshake::listener(std::vector<Secret> secrets, const Nonce& nonce) {
 }
 
 void Handshake::feed(std::span<const std::byte> bytes) {
-  if (verdict_) return;
+  if (outcome_) return;
   append(input_, bytes);
   Prefix prefix;
   static_assert(sizeof prefix == 12);
@@ -74,7 +74,7 @@ void Handshake::on_frame(Kind kind, const std::vector<std::byte>& frame) {
   const auto seal = content.last(sizeof(Digest));
   append(transcript_, std::span(frame).first(frame.size() - seal.size()));
   if (!is_sealed_by_peer(seal)) {
-    return end(Verdict::kWrongSecret, {ErrorCode::kUnauthenticated, "the secrets of the two ends differ"});
+    return end(HandshakeOutcome::kWrongSecret, {ErrorCode::kUnauthenticated, "the secrets of the two ends differ"});
   }
   append(transcript_, seal);
   const auto sealed = content.first(content.size() - seal.size());
@@ -96,9 +96,9 @@ void Handshake::on_proof(std::span<const std::byte> content) {
 
 void Handshake::on_endpoint_info(std::span<const std::byte> content) {
   Result<EndpointInfo> info = EndpointInfo::decode(content);
-  if (!info.ok()) return end(Verdict::kMalformed, std::move(info.status()));
+  if (!info.ok()) return end(HandshakeOutcome::kMalformed, std::move(info.status()));
   peer_ = std::move(info).value();
-  if (role_ == Role::kConnector) verdict_ = Verdict::kMet;
+  if (role_ == Role::kConnector) outcome_ = HandshakeOutcome::kEstablished;
 }
 
 void Handshake::on_refusal(std::span<const std::byte> content) {
@@ -107,25 +107,25 @@ void Handshake::on_refusal(std::span<const std::byte> content) {
   const bool is_known =
       code <= static_cast<uint8_t>(ErrorCode::kInternal) || static_cast<ErrorCode>(code) == ErrorCode::kUnauthenticated;
   if (!is_known) return end_malformed("a refusal for no known reason");
-  end(Verdict::kRefused, {static_cast<ErrorCode>(code), printable(content.subspan(1))});
+  end(HandshakeOutcome::kRefused, {static_cast<ErrorCode>(code), printable(content.subspan(1))});
 }
 
 void Handshake::answer(const EndpointInfo& own) {
   Result<std::vector<std::byte>> info = own.encode();
   if (!info.ok()) return refuse(std::move(info.status()));
   send(Kind::kEndpointInfo, info.value());
-  verdict_ = Verdict::kMet;
+  outcome_ = HandshakeOutcome::kEstablished;
 }
 
 void Handshake::refuse(Status why) {
-  end(Verdict::kRefused, std::move(why));
+  end(HandshakeOutcome::kRefused, std::move(why));
 }
 
 // Foreign bytes get no answer; who speaks this protocol hears why it is not met.
-void Handshake::end(Verdict verdict, Status reason) {
-  verdict_ = verdict;
+void Handshake::end(HandshakeOutcome outcome, Status reason) {
+  outcome_ = outcome;
   reason_ = std::move(reason);
-  if (role_ == Role::kConnector || verdict == Verdict::kMalformed) return;
+  if (role_ == Role::kConnector || outcome == HandshakeOutcome::kMalformed) return;
   std::vector<std::byte> content{static_cast<std::byte>(reason_.code())};
   append(content,
          std::as_bytes(std::span(reason_.message())).first(std::min(reason_.message().size(), kMostReasonBytes)));
@@ -133,11 +133,12 @@ void Handshake::end(Verdict verdict, Status reason) {
 }
 
 void Handshake::end_malformed(const char* what) {
-  end(Verdict::kMalformed, {ErrorCode::kTransport, std::string("what it says is no handshake of torch_axon: ") + what});
+  end(HandshakeOutcome::kMalformed,
+      {ErrorCode::kTransport, std::string("what it says is no handshake of torch_axon: ") + what});
 }
 
 void Handshake::end_other_version(uint16_t version) {
-  end(Verdict::kOtherVersion,
+  end(HandshakeOutcome::kOtherVersion,
       {ErrorCode::kMismatch, "it speaks handshake version " + std::to_string(version) + ", this process " +
                                  std::to_string(kHandshakeVersion) + ": install the same torch_axon on both sides"});
 }

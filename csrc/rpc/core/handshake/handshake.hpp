@@ -30,7 +30,7 @@ namespace axon {
 static constexpr uint16_t kHandshakeVersion = 1;
 
 // How a handshake ended.
-enum class Verdict : uint8_t { kMet, kMalformed, kOtherVersion, kWrongSecret, kRefused };
+enum class HandshakeOutcome : uint8_t { kEstablished, kMalformed, kOtherVersion, kWrongSecret, kRefused };
 
 class Handshake {
  public:
@@ -55,7 +55,7 @@ class Handshake {
   void refuse(Status why);
 
   // None while the handshake goes on. What went wrong, in words for this end, is in reason().
-  std::optional<Verdict> verdict() const noexcept { return verdict_; }
+  std::optional<HandshakeOutcome> outcome() const noexcept { return outcome_; }
   const Status& reason() const noexcept { return reason_; }
 
  private:
@@ -71,7 +71,7 @@ class Handshake {
   void on_endpoint_info(std::span<const std::byte> content);
   void on_refusal(std::span<const std::byte> content);
 
-  void end(Verdict verdict, Status reason);
+  void end(HandshakeOutcome outcome, Status reason);
   void end_malformed(const char* what);
   void end_other_version(uint16_t version);
 
@@ -90,7 +90,7 @@ class Handshake {
   std::vector<std::byte> input_;       // a frame that has not come whole
   std::vector<std::byte> transcript_;  // all that was said before, in both directions
   std::vector<std::byte> output_;
-  std::optional<Verdict> verdict_;
+  std::optional<HandshakeOutcome> outcome_;
   Status reason_;
 };
 

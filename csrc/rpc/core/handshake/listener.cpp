@@ -23,17 +23,17 @@ static constexpr std::chrono::milliseconds kForever{1'000'000};
 // With fewer left, peers are served one after the other: a crowd that proves nothing must not take what peers need.
 static constexpr size_t kSpareDescriptors = 4;
 
-static uint64_t Listener::Counts::* counter_of(Verdict verdict) noexcept {
-  switch (verdict) {
-    case Verdict::kMet:
+static uint64_t Listener::Counts::* counter_of(HandshakeOutcome outcome) noexcept {
+  switch (outcome) {
+    case HandshakeOutcome::kEstablished:
       return &Listener::Counts::num_met;
-    case Verdict::kMalformed:
+    case HandshakeOutcome::kMalformed:
       return &Listener::Counts::num_malformed;
-    case Verdict::kOtherVersion:
+    case HandshakeOutcome::kOtherVersion:
       return &Listener::Counts::num_other_version;
-    case Verdict::kWrongSecret:
+    case HandshakeOutcome::kWrongSecret:
       return &Listener::Counts::num_wrong_secret;
-    case Verdict::kRefused:
+    case HandshakeOutcome::kRefused:
       break;
   }
   return &Listener::Counts::num_refused;
@@ -175,7 +175,7 @@ void Listener::drop_late() {
 bool Listener::serve(PendingHandshake& pending) {
   if (pending.unsent.empty() && !receive_from(pending)) return false;
   if (!send_to(pending)) return false;
-  return !pending.handshake.verdict() || !pending.unsent.empty();
+  return !pending.handshake.outcome() || !pending.unsent.empty();
 }
 
 bool Listener::receive_from(PendingHandshake& pending) {
@@ -187,10 +187,11 @@ bool Listener::receive_from(PendingHandshake& pending) {
     return false;
   }
   pending.handshake.feed(std::span(bytes).first(static_cast<size_t>(num_read)));
-  if (pending.handshake.peer() && !pending.handshake.verdict()) accept_peer(pending);
-  if (const auto verdict = pending.handshake.verdict()) {
-    count(counter_of(*verdict));
-    if (*verdict != Verdict::kMet) log::info("a connection is refused: " + pending.handshake.reason().message());
+  if (pending.handshake.peer() && !pending.handshake.outcome()) accept_peer(pending);
+  if (const auto outcome = pending.handshake.outcome()) {
+    count(counter_of(*outcome));
+    if (*outcome != HandshakeOutcome::kEstablished)
+      log::info("a connection is refused: " + pending.handshake.reason().message());
   }
   pending.unsent = pending.handshake.take_output();
   return true;

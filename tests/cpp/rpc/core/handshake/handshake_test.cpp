@@ -44,7 +44,7 @@ Bytes answer_to(Handshake& handshake, const Bytes& bytes) {
 // What the listener answers.
 Bytes listeners_answer_to(Handshake& listener, const Bytes& bytes) {
   listener.feed(bytes);
-  if (listener.peer() && !listener.verdict()) listener.answer(kListener);
+  if (listener.peer() && !listener.outcome()) listener.answer(kListener);
   return listener.take_output();
 }
 
@@ -52,12 +52,12 @@ Bytes listeners_answer_to(Handshake& listener, const Bytes& bytes) {
 std::vector<Bytes> frames_of_a_handshake() {
   Handshake one = connector(), other = listener();
   std::vector<Bytes> frames{one.take_output()};
-  while (!one.verdict()) {
+  while (!one.outcome()) {
     frames.push_back(listeners_answer_to(other, frames.back()));
     if (Bytes next = answer_to(one, frames.back()); !next.empty()) frames.push_back(std::move(next));
   }
-  EXPECT_EQ(one.verdict(), Verdict::kMet);
-  EXPECT_EQ(other.verdict(), Verdict::kMet);
+  EXPECT_EQ(one.outcome(), HandshakeOutcome::kEstablished);
+  EXPECT_EQ(other.outcome(), HandshakeOutcome::kEstablished);
   EXPECT_EQ(one.peer(), kListener);
   EXPECT_EQ(other.peer(), kConnector);
   return frames;
@@ -115,12 +115,12 @@ TEST(Handshake, frames_may_come_in_pieces) {
   const auto in_pieces = [](Handshake& handshake, const Bytes& bytes) {
     for (const std::byte& byte : bytes) {
       handshake.feed(std::span(&byte, 1));
-      if (handshake.peer() && !handshake.verdict()) handshake.answer(kListener);
+      if (handshake.peer() && !handshake.outcome()) handshake.answer(kListener);
     }
     return handshake.take_output();
   };
   Bytes bytes = one.take_output();
-  while (!one.verdict()) bytes = in_pieces(one, in_pieces(other, bytes));
+  while (!one.outcome()) bytes = in_pieces(one, in_pieces(other, bytes));
   EXPECT_EQ(one.peer(), kListener);
   EXPECT_EQ(other.peer(), kConnector);
 }
@@ -137,8 +137,9 @@ TEST(Handshake, a_changed_byte_of_any_frame_is_noticed) {
         bytes = i % 2 == 0 ? listeners_answer_to(other, bytes) : answer_to(one, bytes);
         if (bytes.empty()) break;
       }
-      EXPECT_NE(one.verdict(), Verdict::kMet) << "frame " << changed << ", byte " << at;
-      EXPECT_EQ(other.verdict() == Verdict::kMet, changed == 5) << "frame " << changed << ", byte " << at;
+      EXPECT_NE(one.outcome(), HandshakeOutcome::kEstablished) << "frame " << changed << ", byte " << at;
+      EXPECT_EQ(other.outcome() == HandshakeOutcome::kEstablished, changed == 5)
+          << "frame " << changed << ", byte " << at;
     }
   }
 }
@@ -146,10 +147,10 @@ TEST(Handshake, a_changed_byte_of_any_frame_is_noticed) {
 TEST(Handshake, another_secret_is_told_apart_before_any_endpoint_info_is_sent) {
   Handshake one = connector(), other = listener(secret_of("fedcba9876543210"));
   const Bytes refusal = listeners_answer_to(other, answer_to(one, listeners_answer_to(other, one.take_output())));
-  EXPECT_EQ(other.verdict(), Verdict::kWrongSecret);
+  EXPECT_EQ(other.outcome(), HandshakeOutcome::kWrongSecret);
   EXPECT_FALSE(other.peer());
   EXPECT_TRUE(answer_to(one, refusal).empty());
-  EXPECT_EQ(one.verdict(), Verdict::kRefused);
+  EXPECT_EQ(one.outcome(), HandshakeOutcome::kRefused);
   EXPECT_EQ(one.reason().code(), ErrorCode::kUnauthenticated);
   EXPECT_EQ(one.reason().message(), "the secrets of the two ends differ");
 }
@@ -159,9 +160,9 @@ TEST(Handshake, a_listener_with_two_secrets_goes_on_with_the_one_that_its_peer_k
   for (const Secret* known : {&kSecret, &other_secret}) {
     Handshake one = connector(*known);
     Handshake other = Handshake::listener({kSecret, other_secret}, nonce_of(2));
-    for (Bytes next = one.take_output(); !one.verdict();) next = answer_to(one, listeners_answer_to(other, next));
-    EXPECT_EQ(one.verdict(), Verdict::kMet) << one.reason().message();
-    EXPECT_EQ(other.verdict(), Verdict::kMet) << other.reason().message();
+    for (Bytes next = one.take_output(); !one.outcome();) next = answer_to(one, listeners_answer_to(other, next));
+    EXPECT_EQ(one.outcome(), HandshakeOutcome::kEstablished) << one.reason().message();
+    EXPECT_EQ(other.outcome(), HandshakeOutcome::kEstablished) << other.reason().message();
   }
 }
 
@@ -173,7 +174,7 @@ TEST(Handshake, a_listener_that_proves_nothing_gets_no_endpoint_info) {
   Bytes forged = proof;
   forged.back() ^= std::byte{1};
   EXPECT_TRUE(answer_to(one, forged).empty());
-  EXPECT_EQ(one.verdict(), Verdict::kWrongSecret);
+  EXPECT_EQ(one.outcome(), HandshakeOutcome::kWrongSecret);
 }
 
 TEST(Handshake, what_was_heard_before_proves_nothing) {
@@ -181,12 +182,12 @@ TEST(Handshake, what_was_heard_before_proves_nothing) {
   Handshake replayed_to = listener(kSecret, 3);  // a fresh nonce, as always
   listeners_answer_to(replayed_to, heard[0]);
   listeners_answer_to(replayed_to, heard[2]);
-  EXPECT_EQ(replayed_to.verdict(), Verdict::kWrongSecret);
+  EXPECT_EQ(replayed_to.outcome(), HandshakeOutcome::kWrongSecret);
   Handshake one = connector(kSecret, 4);
   one.take_output();
   answer_to(one, heard[1]);
   answer_to(one, heard[3]);
-  EXPECT_EQ(one.verdict(), Verdict::kWrongSecret);
+  EXPECT_EQ(one.outcome(), HandshakeOutcome::kWrongSecret);
 }
 
 TEST(Handshake, a_mirror_is_no_peer) {
@@ -195,7 +196,7 @@ TEST(Handshake, a_mirror_is_no_peer) {
   const Bytes proof = answer_to(one, hello);
   ASSERT_FALSE(proof.empty());
   EXPECT_TRUE(answer_to(one, proof).empty());
-  EXPECT_EQ(one.verdict(), Verdict::kWrongSecret);
+  EXPECT_EQ(one.outcome(), HandshakeOutcome::kWrongSecret);
 }
 
 TEST(Handshake, foreign_bytes_get_no_answer) {
@@ -204,7 +205,7 @@ TEST(Handshake, foreign_bytes_get_no_answer) {
   one.take_output();
   for (Handshake* end : {&one, &other}) {
     end->feed(std::as_bytes(std::span(request)));
-    EXPECT_EQ(end->verdict(), Verdict::kMalformed);
+    EXPECT_EQ(end->outcome(), HandshakeOutcome::kMalformed);
     EXPECT_TRUE(end->take_output().empty());
   }
 }
@@ -214,12 +215,12 @@ TEST(Handshake, other_version_is_named_by_both_ends) {
   Bytes newer = one.take_output();
   newer[4] = std::byte{7};
   Bytes refusal = listeners_answer_to(other, newer);
-  EXPECT_EQ(other.verdict(), Verdict::kOtherVersion);
+  EXPECT_EQ(other.outcome(), HandshakeOutcome::kOtherVersion);
   EXPECT_NE(other.reason().message().find("handshake version 7, this process 1"), std::string::npos);
   ASSERT_FALSE(refusal.empty());
   refusal[4] = std::byte{7};  // as that one's would be
   EXPECT_TRUE(answer_to(one, refusal).empty());
-  EXPECT_EQ(one.verdict(), Verdict::kOtherVersion);
+  EXPECT_EQ(one.outcome(), HandshakeOutcome::kOtherVersion);
   EXPECT_EQ(one.reason().code(), ErrorCode::kMismatch);
 }
 
@@ -230,7 +231,7 @@ TEST(Handshake, announced_lengths_are_not_trusted) {
     std::memcpy(hello.data() + 8, &num_bytes, sizeof num_bytes);
     other.feed(hello);
     other.feed(Bytes(1));
-    EXPECT_EQ(other.verdict(), Verdict::kMalformed) << num_bytes;
+    EXPECT_EQ(other.outcome(), HandshakeOutcome::kMalformed) << num_bytes;
     EXPECT_TRUE(other.take_output().empty());
   }
 }
@@ -241,7 +242,7 @@ TEST(Handshake, refusals_of_a_listener_arrive_with_code_and_words) {
   ASSERT_TRUE(other.peer());
   other.refuse({ErrorCode::kResourceExhausted, "64 connections,\n\x1b[31mits limit" + std::string(1000, '!')});
   EXPECT_TRUE(answer_to(one, other.take_output()).empty());
-  EXPECT_EQ(one.verdict(), Verdict::kRefused);
+  EXPECT_EQ(one.outcome(), HandshakeOutcome::kRefused);
   EXPECT_EQ(one.reason().code(), ErrorCode::kResourceExhausted);
   EXPECT_EQ(one.reason().message().size(), Handshake::kMostReasonBytes);
   EXPECT_EQ(one.reason().message().find("64 connections,??[31mits limit"), 0u);
