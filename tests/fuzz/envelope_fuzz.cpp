@@ -1,6 +1,6 @@
-// An envelope that a peer has sent, and the values in it: whatever it says, what is read of it lies within it.
+// A header frame that a peer has sent, and the values in it: whatever it says, what is read of it lies within it.
 #include "fuzz.hpp"
-#include "rpc/core/envelope_reader.hpp"
+#include "rpc/core/header_frame_reader.hpp"
 #include "rpc/core/values.hpp"
 
 namespace axon {
@@ -23,20 +23,20 @@ void check_values(std::span<const std::byte> values) {
   }
 }
 
-void check_envelope(std::span<std::byte> bytes) {
-  Envelope envelope;
+void check_header_frame(std::span<std::byte> bytes) {
+  HeaderFrame header_frame;
   std::vector<Inbound::Tensor> tensors;
-  if (read_envelope(bytes, kMostBytes, envelope, tensors) != nullptr) return;
-  CHECK(tensors.size() <= kMostTensors && envelope.num_parts <= tensors.size());
+  if (read_header_frame(bytes, kMostBytes, header_frame, tensors) != nullptr) return;
+  CHECK(tensors.size() <= kMostTensors && header_frame.num_parts <= tensors.size());
   uint64_t num_bytes = 0;
   for (const Inbound::Tensor& tensor : tensors) {
     num_bytes += tensor.data.num_bytes;
     CHECK(tensor.shape.size() <= kMostDimensions);
-    const bool is_here = tensor.place == TensorPlace::kEnvelope && tensor.data.num_bytes != 0;
+    const bool is_here = tensor.place == TensorPlace::kHeaderFrame && tensor.data.num_bytes != 0;
     if (is_here) CHECK(lies_within(bytes, tensor.data.data, tensor.data.num_bytes));
   }
   CHECK(num_bytes <= kMostBytes);
-  check_values(envelope.values);
+  check_values(header_frame.values);
 }
 
 }  // namespace
@@ -46,6 +46,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   const auto input = std::as_bytes(std::span(data, num_bytes));
   axon::check_values(input);
   std::vector<std::byte> bytes(input.begin(), input.end());
-  axon::check_envelope(bytes);
+  axon::check_header_frame(bytes);
   return 0;
 }

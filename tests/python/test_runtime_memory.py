@@ -16,7 +16,7 @@ import torch
 from torch_axon.runtime import Incoming, Memory, Peer, Pool, Runtime
 
 DEADLINE_S = 60
-SIZES = [0, 10, 5_000, 300_000]  # nothing, in the envelope, by itself, fetched from its sender
+SIZES = [0, 10, 5_000, 300_000]  # nothing, in the header frame, by itself, fetched from its sender
 
 
 class Keeper:

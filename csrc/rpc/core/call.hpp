@@ -110,7 +110,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   int64_t turn_ = -1;                  // among its sender's messages; −1: it waits for one
   bool begun_ = false;
   bool at_peer_ = false;     // it has a number
-  bool answered_ = false;    // at least the envelope has come
+  bool answered_ = false;    // at least the header frame has come
   bool is_lending_ = false;  // the answer is complete, and the peer still reads what the request lends
   bool failed_there_ = false;
   bool given_up_ = false;         // before it was begun

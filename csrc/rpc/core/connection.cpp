@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "rpc/core/envelope.hpp"
-#include "rpc/core/envelope_reader.hpp"
+#include "rpc/core/header_frame.hpp"
+#include "rpc/core/header_frame_reader.hpp"
 #include "rpc/core/runtime_core.hpp"
 
 namespace axon {
@@ -218,7 +218,7 @@ void Connection::on_answer(const MessageHeader& header, const Payload& payload) 
     return;
   }
   call.failed_there_ = header.fingerprint.operation == OperationKind::kFailure;
-  call.reply_.on_envelope(payload);
+  call.reply_.on_header_frame(payload);
 }
 
 // Its call has found its end otherwise.
@@ -232,10 +232,11 @@ void Connection::on_late_answer(CallSlot& slot, const MessageHeader& header, con
   drop(payload);
   free_slot(header.sequence);
   if (sender == nullptr) return;
-  Envelope envelope;
+  HeaderFrame header_frame;
   std::vector<Inbound::Tensor> none;
-  const bool is_understood = read_envelope(copy, core_.limits().max_message_num_bytes, envelope, none) == nullptr;
-  sender->on_late_answer(turn, is_understood ? envelope.values : std::span<const std::byte>());
+  const bool is_understood =
+      read_header_frame(copy, core_.limits().max_message_num_bytes, header_frame, none) == nullptr;
+  sender->on_late_answer(turn, is_understood ? header_frame.values : std::span<const std::byte>());
 }
 
 void Connection::on_answer_part(const MessageHeader& header, const Payload& payload) noexcept {

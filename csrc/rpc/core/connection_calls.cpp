@@ -20,7 +20,7 @@ Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
   if (slot.invocation != nullptr && slot.number == header.sequence) return slot.invocation;
   if (!is_later(header.sequence, slot.number)) return nullptr;
   if (slot.invocation != nullptr) {
-    if (slot.invocation->has_envelope_) return nullptr;  // the caller has given away a slot that is taken
+    if (slot.invocation->has_header_frame_) return nullptr;  // the caller has given away a slot that is taken
     core_.recycle(*std::exchange(slot.invocation, nullptr));
     --num_invocations_;
   }
@@ -39,11 +39,11 @@ void Connection::on_call(const MessageHeader& header, const Payload& payload) no
   if (invocation == nullptr) return drop(payload);
   if (header.fingerprint.operation == OperationKind::kInvokePart)
     return invocation->arguments_.on_part(header, payload);
-  if (invocation->has_envelope_) return drop(payload);  // it may be in its function's hands
+  if (invocation->has_header_frame_) return drop(payload);  // it may be in its function's hands
   invocation->kind_ = header.fingerprint.operation;
-  invocation->has_envelope_ = true;
+  invocation->has_header_frame_ = true;
   if (header.destination != 0) note_deadline(*invocation, header);
-  invocation->arguments_.on_envelope(payload);
+  invocation->arguments_.on_header_frame(payload);
 }
 
 // It may have waited long in the network, or here, before it was read.
@@ -57,9 +57,9 @@ void Connection::note_deadline(Invocation& invocation, const MessageHeader& head
 // It was given up before it was read here. It is answered all the same, which gives its slot back.
 void Connection::on_withdrawn(const MessageHeader& header) noexcept {
   Invocation* const invocation = invocation_for(header);
-  if (invocation == nullptr || invocation->has_envelope_) return;
+  if (invocation == nullptr || invocation->has_header_frame_) return;
   invocation->kind_ = OperationKind::kInvoke;
-  invocation->has_envelope_ = true;
+  invocation->has_header_frame_ = true;
   invocation->arguments_.abandon();
   invocation->fail_as_late();
 }

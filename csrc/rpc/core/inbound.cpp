@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "rpc/core/envelope_reader.hpp"
+#include "rpc/core/header_frame_reader.hpp"
 
 namespace axon {
 
@@ -36,34 +36,34 @@ void Inbound::give_back() noexcept {
   tensors_.clear();
 }
 
-void Inbound::on_envelope(const Payload& payload) noexcept {
+void Inbound::on_header_frame(const Payload& payload) noexcept {
   if (payload.num_bytes > limits_.max_message_num_bytes) {
     drop(payload);
-    return fail(ErrorCode::kResourceExhausted, "an envelope longer than a message may be here");
+    return fail(ErrorCode::kResourceExhausted, "a header frame longer than a message may be here");
   }
   try {
     bytes_.resize(payload.num_bytes);
   } catch (const std::bad_alloc&) {
     drop(payload);
-    return fail(ErrorCode::kResourceExhausted, "there is no memory for a message's envelope");
+    return fail(ErrorCode::kResourceExhausted, "there is no memory for a message's header frame");
   }
   if (payload.rendezvous != nullptr) {
-    state_ = State::kFetchingEnvelope;
+    state_ = State::kFetchingHeaderFrame;
     return fetch(payload.rendezvous, {bytes_.data(), bytes_.size()});
   }
   if (!bytes_.empty()) std::memcpy(bytes_.data(), payload.bytes, payload.num_bytes);
   understand();
 }
 
-// The envelope is here.
+// The header frame is here.
 void Inbound::understand() noexcept {
-  Envelope envelope;
-  if (const char* fault = read_envelope(bytes_, limits_.max_message_num_bytes, envelope, tensors_)) {
+  HeaderFrame header_frame;
+  if (const char* fault = read_header_frame(bytes_, limits_.max_message_num_bytes, header_frame, tensors_)) {
     return fail(ErrorCode::kTransport, fault);
   }
-  name_ = envelope.name;
-  values_ = envelope.values;
-  num_missing_ = envelope.num_parts;
+  name_ = header_frame.name;
+  values_ = header_frame.values;
+  num_missing_ = header_frame.num_parts;
   const auto is_lent = [](const Tensor& tensor) { return tensor.place == TensorPlace::kLent; };
   if (!limits_.borrows && std::ranges::any_of(tensors_, is_lent)) {
     return fail(ErrorCode::kTransport, "a tensor that is lent, which this runtime has not asked for");
@@ -81,7 +81,7 @@ void Inbound::land() noexcept {
   place_early();
 }
 
-// For a part; what lies in the envelope stays there. False: there is no memory, and the message has failed.
+// For a part; what lies in the header frame stays there. False: there is no memory, and the message has failed.
 bool Inbound::give_block(Tensor& tensor) noexcept {
   if (tensor.place != TensorPlace::kPart) return true;
   tensor.host_buffer = HostBuffer::take(tensor.data.num_bytes);
@@ -100,7 +100,7 @@ void Inbound::accept(std::span<const Buffer> buffers, std::span<Owner> owners) n
       if (!give_block(tensor)) return;
       continue;
     }
-    if (tensor.place == TensorPlace::kEnvelope && tensor.data.num_bytes != 0) {
+    if (tensor.place == TensorPlace::kHeaderFrame && tensor.data.num_bytes != 0) {
       std::memcpy(buffers[i].data, tensor.data.data, tensor.data.num_bytes);
     }
     tensor.data.data = buffers[i].data;
@@ -154,7 +154,7 @@ void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexc
 static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noexcept {
   if (tensor.begun) return false;
   switch (tensor.place) {
-    case TensorPlace::kEnvelope:
+    case TensorPlace::kHeaderFrame:
       return false;
     case TensorPlace::kPart:
       return payload.num_bytes == tensor.data.num_bytes;
@@ -167,7 +167,7 @@ static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noe
 void Inbound::place(uint32_t index, const Payload& payload) noexcept {
   if (index >= tensors_.size() || !announces(tensors_[index], payload)) {
     drop(payload);
-    return fail(ErrorCode::kTransport, "a part that its envelope does not announce");
+    return fail(ErrorCode::kTransport, "a part that its header frame does not announce");
   }
   Tensor& tensor = tensors_[index];
   tensor.begun = true;
@@ -201,7 +201,7 @@ void Inbound::on_moved(Status status) noexcept {
   --num_moving_;
   if (state_ == State::kClosed) return;
   if (!status.ok()) return fail(status.code(), status.message().c_str());
-  if (state_ == State::kFetchingEnvelope) return understand();
+  if (state_ == State::kFetchingHeaderFrame) return understand();
   --num_missing_;
   complete_if_all_came();
 }

@@ -1,4 +1,4 @@
-// What is being received: a call's arguments or an answer, as its envelope and parts come, in any order.
+// What is being received: a call's arguments or an answer, as its header frame and parts come, in any order.
 //
 // Large tensors land in memory of their own: a HostBuffer for each, or wherever the receiver says once it knows what is
 // coming (Landing::kAsked). Nothing that the wire says is believed before it is compared with what has come and may
@@ -16,7 +16,7 @@
 #include "memory/host_buffer.hpp"
 #include "memory/owner.hpp"
 #include "messaging/inbox.hpp"
-#include "rpc/core/envelope.hpp"
+#include "rpc/core/header_frame.hpp"
 #include "rpc/core/loan.hpp"
 
 namespace axon {
@@ -29,7 +29,7 @@ enum class Landing : uint8_t {
 class Inbound : private Completion {
  public:
   struct Tensor {
-    Tensor() noexcept {}  // not defaulted: that would clear all of it first, which takes as long as reading an envelope
+    Tensor() noexcept {}  // not defaulted: that would clear all of it first, as slow as reading a header frame
 
     uint8_t dtype = 0;
     MemoryKind kind = MemoryKind::kHost;  // of the sender's
@@ -39,7 +39,7 @@ class Inbound : private Completion {
     Owner owner;             // whatever came with that
     Loan loan;  // of one that is lent: to be moved out and kept for as long as it is read, by the whereabouts
     Whereabouts whereabouts{};
-    TensorPlace place = TensorPlace::kEnvelope;
+    TensorPlace place = TensorPlace::kHeaderFrame;
     bool begun = false;  // a part that has come, or is being fetched
   };
 
@@ -73,7 +73,7 @@ class Inbound : private Completion {
   void open(Engine& engine, Listener& listener, const Limits& limits) noexcept;
   void set_landing(Landing landing) noexcept { landing_ = landing; }
   // Once.
-  void on_envelope(const Payload& payload) noexcept;
+  void on_header_frame(const Payload& payload) noexcept;
   void on_part(const MessageHeader& header, const Payload& payload) noexcept;
   // Where the tensors go, as many and as long as announced; a buffer of null: where it would lie otherwise. `owners`,
   // as many or none, are theirs until let_go(), and stay with the caller if the message has ended meanwhile.
@@ -96,7 +96,7 @@ class Inbound : private Completion {
   std::span<Tensor> tensors() noexcept { return tensors_; }
 
  private:
-  enum class State : uint8_t { kEmpty, kFetchingEnvelope, kAsking, kLanding, kComplete, kClosed };
+  enum class State : uint8_t { kEmpty, kFetchingHeaderFrame, kAsking, kLanding, kComplete, kClosed };
 
   static void on_done(Completion& self, Status status) noexcept;
   void on_moved(Status status) noexcept;

@@ -95,7 +95,7 @@ class Invocation final : public ListNode<Invocation>,
   OperationKind answer_kind_ = OperationKind::kReply;
   Phase phase_ = Phase::kArriving;
   Opening opening_{*this};
-  bool has_envelope_ = false;
+  bool has_header_frame_ = false;
   bool comes_late_ = false;  // begun by its caller when the connection was being closed here
   std::string refusal_;      // why it was given up while it was asked where it goes; empty if it was not
   std::atomic<bool> cancelled_{false};

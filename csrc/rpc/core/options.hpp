@@ -9,7 +9,7 @@ namespace axon {
 
 struct RuntimeOptions {
   std::string name;                                     // what peers know it by
-  uint64_t max_message_num_bytes = uint64_t{16} << 30;  // of an envelope, and of all tensors of a message
+  uint64_t max_message_num_bytes = uint64_t{16} << 30;  // of a header frame, and of all tensors of a message
   size_t max_waiting_calls = 65'536;                    // a connection; beyond those that the peer has
   size_t max_running_calls = 65'536;                    // of peers: functions that have not answered
   size_t max_connections = 1024;

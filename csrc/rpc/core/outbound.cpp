@@ -10,7 +10,7 @@
 
 namespace axon {
 
-// A larger tensor is sent by itself: copying it into the envelope, and out of it, costs more than another message.
+// A larger tensor is sent by itself: copying it into the header frame, and out of it, costs more than another message.
 static constexpr size_t kLargestInline = 4096;
 // Stands for a tensor that is lent.
 static constexpr std::byte kNothing{};
@@ -30,8 +30,8 @@ static std::byte* put_padded(std::byte* to, const void* data, size_t num_bytes) 
 void Outbound::open(std::string_view name) {
   clear();
   name_num_bytes_ = static_cast<uint8_t>(name.size());
-  bytes_.resize(sizeof(EnvelopePrefix) + name.size());
-  copy_few(bytes_.data() + sizeof(EnvelopePrefix), name.data(), name.size());
+  bytes_.resize(sizeof(HeaderFramePrefix) + name.size());
+  copy_few(bytes_.data() + sizeof(HeaderFramePrefix), name.data(), name.size());
 }
 
 void Outbound::refuse(std::string why) {
@@ -94,13 +94,13 @@ size_t Outbound::lend(const TensorView& tensor, const Whereabouts& whereabouts, 
 }
 
 void Outbound::seal() {
-  const size_t num_value_bytes = bytes_.size() - sizeof(EnvelopePrefix) - name_num_bytes_;
+  const size_t num_value_bytes = bytes_.size() - sizeof(HeaderFramePrefix) - name_num_bytes_;
   if (num_value_bytes > kMostValueBytes) {
     refuse(too_many("bytes of a message's values, beside which tensors are sent:", num_value_bytes, kMostValueBytes));
   }
-  const EnvelopePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes),
-                              .num_tensors = static_cast<uint16_t>(tensors_.size()),
-                              .name_num_bytes = name_num_bytes_};
+  const HeaderFramePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes),
+                                 .num_tensors = static_cast<uint16_t>(tensors_.size()),
+                                 .name_num_bytes = name_num_bytes_};
   std::memcpy(bytes_.data(), &prefix, sizeof prefix);
   const size_t num_values_end = bytes_.size(), num_before = padded(num_values_end);
   bytes_.resize(num_before + place_tensors(num_before));
@@ -114,7 +114,7 @@ void Outbound::seal() {
   for (const Tensor& tensor : tensors_) {
     if (tensor.descriptor.place == TensorPlace::kLent) {
       end = put_padded(end, &tensor.whereabouts, sizeof(Whereabouts));
-    } else if (tensor.descriptor.place == TensorPlace::kEnvelope) {
+    } else if (tensor.descriptor.place == TensorPlace::kHeaderFrame) {
       end = put_padded(end, tensor.data.data, tensor.data.num_bytes);
     }
   }
@@ -130,7 +130,7 @@ void Outbound::copy(const Outbound& sealed, Owner owner) {
   if (!parts_.empty()) parts_.front().owner = std::move(owner);
 }
 
-// Which travel by themselves; returns the bytes that all of them take behind the first so many of the envelope.
+// Which travel by themselves; returns the bytes that all of them take behind the first so many of the header frame.
 size_t Outbound::place_tensors(size_t num_before) {
   size_t num_bytes = tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);
   for (uint32_t index = 0; index < tensors_.size(); ++index) {

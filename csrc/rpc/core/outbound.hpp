@@ -21,7 +21,7 @@
 #include "memory/buffer.hpp"
 #include "memory/owner.hpp"
 #include "messaging/messenger.hpp"
-#include "rpc/core/envelope.hpp"
+#include "rpc/core/header_frame.hpp"
 #include "rpc/core/values.hpp"
 
 namespace axon {
@@ -54,7 +54,7 @@ class Outbound : private Completion {
   // For values, between open() and seal().
   ByteVector& bytes() noexcept { return bytes_; }
   // Since open().
-  bool has_values() const noexcept { return bytes_.size() > sizeof(EnvelopePrefix) + name_num_bytes_; }
+  bool has_values() const noexcept { return bytes_.size() > sizeof(HeaderFramePrefix) + name_num_bytes_; }
   // At most kMostTensors times, of kMostDimensions.
   size_t add(const TensorView& tensor, Owner owner = {});
   // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
@@ -71,17 +71,17 @@ class Outbound : private Completion {
   // One of the words that it still waits for; null: it may leave.
   const std::atomic<uint32_t>* gate() const noexcept;
   std::string_view name() const noexcept {
-    return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(EnvelopePrefix), name_num_bytes_};
+    return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(HeaderFramePrefix), name_num_bytes_};
   }
 
   // Where the values begin, once sealed: for those of a fixed length that are known only when it leaves.
-  std::byte* values_begin() noexcept { return bytes_.data() + sizeof(EnvelopePrefix) + name_num_bytes_; }
+  std::byte* values_begin() noexcept { return bytes_.data() + sizeof(HeaderFramePrefix) + name_num_bytes_; }
 
-  // Once sealed: kInvalidArgument where one of its bounds has been passed (envelope.hpp).
+  // Once sealed: kInvalidArgument where one of its bounds has been passed (header_frame.hpp).
   const Status& fits() const noexcept { return fits_; }
 
-  // Once sealed, or empty. The header is the envelope's; parts are of `part` kind. Fails if it cannot leave, or does
-  // not fit. A failure on the way is for those who watch the peer. Progress owner only.
+  // Once sealed, or empty. The header is the header frame's; parts are of `part` kind. Fails if it cannot leave, or
+  // does not fit. A failure on the way is for those who watch the peer. Progress owner only.
   Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept;
   // Nothing of it is in the transport's hands.
   bool at_rest() const noexcept { return num_moving_ == 0; }

@@ -212,7 +212,7 @@ void RuntimeCore::recycle(Invocation& invocation) noexcept {
   }
   invocation.arguments_.give_back();
   invocation.phase_ = Invocation::Phase::kArriving;
-  invocation.has_envelope_ = false;
+  invocation.has_header_frame_ = false;
   invocation.refusal_.clear();
   invocation.cancelled_.store(false, std::memory_order_relaxed);
   invocation.gives_up_at_ = Clock::time_point::max();

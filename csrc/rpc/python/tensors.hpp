@@ -20,7 +20,7 @@ size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendabl
 Owner owner_of(at::Tensor tensor);
 
 // A tensor that has come: the one that was handed out for it; else one on the host, which takes the memory that it lies
-// in, or copies what lies in the envelope; or of one that is lent, a copy on `device`.
+// in, or copies what lies in the header frame; or of one that is lent, a copy on `device`.
 at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Connection& peer);
 
 // Of a tensor that is announced; nothing for a type that this torch does not have.

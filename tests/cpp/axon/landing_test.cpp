@@ -15,7 +15,7 @@
 namespace axon::library {
 namespace {
 
-constexpr size_t kSizes[] = {3, 1000, 5000, 100'000};  // in the envelope, and by themselves
+constexpr size_t kSizes[] = {3, 1000, 5000, 100'000};  // in the header frame, and by themselves
 
 std::vector<float> numbers_of(size_t size) {
   std::vector<float> numbers(size);

@@ -49,7 +49,7 @@ TEST(Library, values_and_tensors_there_and_back) {
                          invocation.reply();
                        })
                   .ok());
-  for (const size_t num_elements : {0, 3, 1000, 100'000}) {  // in the envelope, and by themselves
+  for (const size_t num_elements : {0, 3, 1000, 100'000}) {  // in the header frame, and by themselves
     std::vector<int32_t> numbers(num_elements);
     std::iota(numbers.begin(), numbers.end(), 7);
     Call call(met.to_server, "describe");

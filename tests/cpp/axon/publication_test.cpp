@@ -57,7 +57,7 @@ class Publishing : public testing::Test {
 
 TEST_F(Publishing, all_peers_get_what_is_written_once) {
   Publication news("update");
-  for (const size_t size : {1, 1000, 100'000}) {  // in the envelope, and by themselves
+  for (const size_t size : {1, 1000, 100'000}) {  // in the header frame, and by themselves
     for (int turn = 1; turn <= 3; ++turn) {
       const auto weights = std::make_shared<std::vector<float>>(size, static_cast<float>(turn));
       write(news, weights);

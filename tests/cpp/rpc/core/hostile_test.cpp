@@ -5,7 +5,7 @@
 #include <cstring>
 #include <random>
 
-#include "rpc/core/envelope_reader.hpp"
+#include "rpc/core/header_frame_reader.hpp"
 #include "rpc/core/runtimes.hpp"
 #include "transport/node.hpp"
 
@@ -18,7 +18,7 @@ struct Nobody final : Outbound::Listener {
   void on_sent() noexcept override {}
 };
 
-// The bytes of an envelope: those that a transport is given for it.
+// The bytes of a header frame: those that a transport is given for it.
 class Recorder final : public Transport {
  public:
   void set_receiver(Receiver&) noexcept override {}
@@ -57,7 +57,7 @@ Bytes first_of(Outbound& outbound) {
   return recorder.sent.front();
 }
 
-Bytes envelope(std::string_view function, size_t num_bytes) {
+Bytes header_frame(std::string_view function, size_t num_bytes) {
   Nobody nobody;
   Outbound outbound(nobody);
   const Bytes content = pattern(num_bytes, 1);
@@ -66,7 +66,7 @@ Bytes envelope(std::string_view function, size_t num_bytes) {
 }
 
 // Of a call with a tensor that is lent.
-Bytes lending_envelope(std::string_view function) {
+Bytes lending_header_frame(std::string_view function) {
   static const int64_t kShape[] = {1'000'000};
   Nobody nobody;
   Outbound outbound(nobody);
@@ -77,12 +77,12 @@ Bytes lending_envelope(std::string_view function) {
   return first_of(outbound);
 }
 
-TEST(Envelope, is_read_as_it_was_written) {
+TEST(HeaderFrame, is_read_as_it_was_written) {
   for (const size_t num_bytes : {0u, 5u, 4096u, 100'000u}) {
-    Bytes bytes = envelope("function", num_bytes);
-    Envelope read;
+    Bytes bytes = header_frame("function", num_bytes);
+    HeaderFrame read;
     std::vector<Inbound::Tensor> tensors;
-    ASSERT_EQ(read_envelope(bytes, 1 << 20, read, tensors), nullptr);
+    ASSERT_EQ(read_header_frame(bytes, 1 << 20, read, tensors), nullptr);
     EXPECT_EQ(read.name, "function");
     EXPECT_EQ(ValueReader(read.values).next().integer, static_cast<int64_t>(num_bytes));
     ASSERT_EQ(tensors.size(), 1u);
@@ -91,37 +91,37 @@ TEST(Envelope, is_read_as_it_was_written) {
   }
 }
 
-TEST(Envelope, cut_anywhere_is_refused) {
-  const Bytes whole = envelope("function", 100);
+TEST(HeaderFrame, cut_anywhere_is_refused) {
+  const Bytes whole = header_frame("function", 100);
   for (size_t length = 0; length < whole.size(); ++length) {
     Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length));
-    Envelope read;
+    HeaderFrame read;
     std::vector<Inbound::Tensor> tensors;
-    EXPECT_NE(read_envelope(cut, 1 << 20, read, tensors), nullptr) << length << " bytes";
+    EXPECT_NE(read_header_frame(cut, 1 << 20, read, tensors), nullptr) << length << " bytes";
   }
 }
 
-TEST(Envelope, more_than_a_message_may_have_is_refused) {
-  Bytes bytes = envelope("function", 100'000);
-  Envelope read;
+TEST(HeaderFrame, more_than_a_message_may_have_is_refused) {
+  Bytes bytes = header_frame("function", 100'000);
+  HeaderFrame read;
   std::vector<Inbound::Tensor> tensors;
-  EXPECT_STREQ(read_envelope(bytes, 99'999, read, tensors), "more bytes than a message may have here");
+  EXPECT_STREQ(read_header_frame(bytes, 99'999, read, tensors), "more bytes than a message may have here");
 }
 
 // Of one tensor without a byte: whatever its descriptor and sizes say.
 const char* fault_of(TensorDescriptor descriptor, const std::vector<int64_t>& sizes) {
-  const EnvelopePrefix prefix{.num_tensors = 1};
+  const HeaderFramePrefix prefix{.num_tensors = 1};
   descriptor.num_dimensions = static_cast<uint8_t>(sizes.size());
   Bytes bytes(sizeof prefix + sizeof descriptor + sizes.size() * sizeof(int64_t));
   std::memcpy(bytes.data(), &prefix, sizeof prefix);
   std::memcpy(bytes.data() + sizeof prefix, &descriptor, sizeof descriptor);
   std::memcpy(bytes.data() + sizeof prefix + sizeof descriptor, sizes.data(), sizes.size() * sizeof(int64_t));
-  Envelope read;
+  HeaderFrame read;
   std::vector<Inbound::Tensor> tensors;
-  return read_envelope(bytes, uint64_t{1} << 60, read, tensors);
+  return read_header_frame(bytes, uint64_t{1} << 60, read, tensors);
 }
 
-TEST(Envelope, tensors_are_as_long_as_their_sizes_say) {
+TEST(HeaderFrame, tensors_are_as_long_as_their_sizes_say) {
   constexpr uint8_t kFloat = static_cast<uint8_t>(DataType::kFloat32), kOfTheDoors = 200;
   constexpr int64_t kHuge = int64_t{1} << 32;
   const auto fault = [](uint8_t dtype, uint16_t element_num_bytes, const std::vector<int64_t>& sizes) {
@@ -138,7 +138,7 @@ TEST(Envelope, tensors_are_as_long_as_their_sizes_say) {
   EXPECT_STREQ(fault(kFloat, 4, {-1}), "a tensor of an impossible shape");
 }
 
-TEST(Envelope, a_tensor_of_another_length_than_its_shape_is_not_sent) {
+TEST(HeaderFrame, a_tensor_of_another_length_than_its_shape_is_not_sent) {
   static const int64_t kShape[] = {3};
   Nobody nobody;
   Outbound outbound(nobody);
@@ -159,7 +159,7 @@ static std::string refusal_of(const std::vector<int64_t>& shape, ConstBuffer dat
   return outbound.fits().ok() ? "" : outbound.fits().message();
 }
 
-TEST(Envelope, a_tensor_of_an_impossible_shape_or_without_memory_is_not_sent) {
+TEST(HeaderFrame, a_tensor_of_an_impossible_shape_or_without_memory_is_not_sent) {
   constexpr int64_t kHuge = int64_t{1} << 32;
   const std::byte one{};
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{-1, -1}, {kHuge, kHuge}}) {
@@ -171,17 +171,17 @@ TEST(Envelope, a_tensor_of_an_impossible_shape_or_without_memory_is_not_sent) {
   EXPECT_EQ(refusal_of({0}, {}), "");
 }
 
-TEST(Envelope, changed_bytes_are_refused_or_stay_within_bounds) {
+TEST(HeaderFrame, changed_bytes_are_refused_or_stay_within_bounds) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  const Bytes whole = envelope("function", 100);
+  const Bytes whole = header_frame("function", 100);
   for (int i = 0; i < 100'000; ++i) {
     Bytes bytes = whole;
     for (size_t k = 0; k < 1 + random() % 3; ++k) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
-    Envelope read;
+    HeaderFrame read;
     std::vector<Inbound::Tensor> tensors;
-    if (read_envelope(bytes, 1 << 20, read, tensors) != nullptr) continue;
+    if (read_header_frame(bytes, 1 << 20, read, tensors) != nullptr) continue;
     for (const Inbound::Tensor& tensor : tensors) {
       ASSERT_LE(tensor.data.num_bytes, size_t{1} << 20);
       if (tensor.place == TensorPlace::kPart || tensor.data.num_bytes == 0) continue;
@@ -276,7 +276,7 @@ TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  const Bytes whole = envelope("echo", 200);
+  const Bytes whole = header_frame("echo", 200);
   for (int i = 0; i < 20'000; ++i) {
     Bytes payload = random() % 4 == 0 ? pattern(random() % 300, random()) : whole;
     if (!payload.empty()) payload[random() % payload.size()] = static_cast<std::byte>(random());
@@ -288,7 +288,7 @@ TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
   expect_service();
 }
 
-TEST_F(HostileTest, parts_without_envelopes_are_bounded_and_fail_their_call) {
+TEST_F(HostileTest, parts_without_header_frames_are_bounded_and_fail_their_call) {
   for (uint32_t slot = 0; slot < kMostTensors + 10; ++slot) {
     send(OperationKind::kInvokePart, 700 + kWindow, slot, pattern(8, slot));
   }
@@ -304,7 +304,7 @@ TEST_F(HostileTest, repeated_calls_run_once) {
                           echo(invocation);
                         })
                   .ok());
-  const Bytes call = envelope("count", 10);
+  const Bytes call = header_frame("count", 10);
   for (int i = 0; i < 5; ++i) send(OperationKind::kInvoke, 800 + kWindow, 0, call);
   const Clock::time_point deadline = Clock::now() + 30s;
   while ((num_run.load() == 0 || !pair_.server->is_idle()) && Clock::now() < deadline) std::this_thread::yield();
@@ -315,7 +315,7 @@ TEST_F(HostileTest, repeated_calls_run_once) {
 }
 
 TEST_F(HostileLender, what_stands_for_a_tensor_that_is_lent_is_as_it_is_said_to_be) {
-  const Bytes call = lending_envelope("take");
+  const Bytes call = lending_header_frame("take");
   send(OperationKind::kInvoke, 800 + kWindow, 0, call);
   offer(800 + kWindow, 0, kLentPartNumBytes);  // as it ought to be
   ASSERT_TRUE(comes_true([&] { return num_taken_.load() == 1; }));

@@ -54,7 +54,7 @@ class LandingTest : public testing::Test {
 
 TEST_F(LandingTest, arguments_land_where_their_function_says) {
   int count = 0;
-  for (const size_t size : {8u, 4096u, 5000u, 1u << 20}) {  // in the envelope, by themselves, fetched
+  for (const size_t size : {8u, 4096u, 5000u, 1u << 20}) {  // in the header frame, by themselves, fetched
     const Bytes bytes = pattern(size, size);
     const CallPointer call = start(*pair_.to_server, "landed", bytes);
     Invocation& invocation = await_question();

@@ -1,4 +1,4 @@
-#include "rpc/core/envelope_reader.hpp"
+#include "rpc/core/header_frame_reader.hpp"
 
 #include <cstring>
 
@@ -49,7 +49,7 @@ bool has_length_of_its_type(const TensorDescriptor& descriptor) noexcept {
 }
 
 const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& tensor) {
-  if (!cursor.has(sizeof(TensorDescriptor))) return "an envelope that ends within a tensor's descriptor";
+  if (!cursor.has(sizeof(TensorDescriptor))) return "a header frame that ends within a tensor's descriptor";
   const auto descriptor = cursor.take<TensorDescriptor>();
   const size_t num_shape_bytes = descriptor.num_dimensions * sizeof(int64_t);
   if (descriptor.num_dimensions > kMostDimensions || !cursor.has(num_shape_bytes))
@@ -74,30 +74,30 @@ const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& ten
 
 }  // namespace
 
-const char* read_envelope(std::span<std::byte> bytes, uint64_t max_message_num_bytes, Envelope& envelope,
-                          std::vector<Inbound::Tensor>& tensors) {
+const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_num_bytes, HeaderFrame& header_frame,
+                              std::vector<Inbound::Tensor>& tensors) {
   tensors.clear();
-  if (bytes.size() < sizeof(EnvelopePrefix) || bytes.size() % 8 != 0) return "a truncated envelope";
+  if (bytes.size() < sizeof(HeaderFramePrefix) || bytes.size() % 8 != 0) return "a truncated header frame";
   Cursor cursor(bytes);
-  const auto prefix = cursor.take<EnvelopePrefix>();
-  if (prefix.reserved != 0 || prefix.num_tensors > kMostTensors) return "an envelope of unknown form";
+  const auto prefix = cursor.take<HeaderFramePrefix>();
+  if (prefix.reserved != 0 || prefix.num_tensors > kMostTensors) return "a header frame of unknown form";
   const size_t num_text_bytes = size_t{prefix.name_num_bytes} + prefix.num_value_bytes;
-  if (!cursor.has(padded(num_text_bytes))) return "an envelope that ends within its name or values";
+  if (!cursor.has(padded(num_text_bytes))) return "a header frame that ends within its name or values";
   const auto text = cursor.take(num_text_bytes);
-  envelope.name = {reinterpret_cast<const char*>(text.data()), prefix.name_num_bytes};
-  envelope.values = text.subspan(prefix.name_num_bytes);
+  header_frame.name = {reinterpret_cast<const char*>(text.data()), prefix.name_num_bytes};
+  header_frame.values = text.subspan(prefix.name_num_bytes);
   uint64_t num_left = max_message_num_bytes;
-  envelope.num_parts = 0;
+  header_frame.num_parts = 0;
   tensors.resize(prefix.num_tensors);
   for (Inbound::Tensor& tensor : tensors) {
     if (const char* fault = read_tensor(cursor, num_left, tensor)) return fault;
-    envelope.num_parts += tensor.place == TensorPlace::kEnvelope ? 0 : 1;
+    header_frame.num_parts += tensor.place == TensorPlace::kHeaderFrame ? 0 : 1;
   }
   for (Inbound::Tensor& tensor : tensors) {
     if (tensor.place == TensorPlace::kPart) continue;
     const bool is_lent = tensor.place == TensorPlace::kLent;
     const size_t num_bytes = is_lent ? sizeof(Whereabouts) : tensor.data.num_bytes;
-    if (!cursor.has(padded(num_bytes))) return "an envelope that ends within a tensor";
+    if (!cursor.has(padded(num_bytes))) return "a header frame that ends within a tensor";
     const std::span<std::byte> bytes_here = cursor.take(num_bytes);
     if (is_lent) {
       std::memcpy(tensor.whereabouts.data(), bytes_here.data(), sizeof(Whereabouts));
@@ -105,7 +105,7 @@ const char* read_envelope(std::span<std::byte> bytes, uint64_t max_message_num_b
       tensor.data.data = bytes_here.data();
     }
   }
-  return cursor.at_end() ? nullptr : "an envelope with bytes behind its end";
+  return cursor.at_end() ? nullptr : "a header frame with bytes behind its end";
 }
 
 }  // namespace axon

@@ -1,4 +1,4 @@
-// Takes an envelope apart that somebody else has written.
+// Takes a header frame apart that somebody else has written.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace axon {
 
-struct Envelope {
+struct HeaderFrame {
   std::string_view name;
   std::span<const std::byte> values;
   size_t num_parts = 0;
 };
 
 // Null, or what is wrong with it. `bytes` is aligned to 8; the result and `tensors`, which is overwritten, refer to it.
-const char* read_envelope(std::span<std::byte> bytes, uint64_t max_message_num_bytes, Envelope& envelope,
-                          std::vector<Inbound::Tensor>& tensors);
+const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_num_bytes, HeaderFrame& header_frame,
+                              std::vector<Inbound::Tensor>& tensors);
 
 }  // namespace axon

@@ -15,16 +15,16 @@
 
 namespace axon {
 
-struct EnvelopePrefix {
+struct HeaderFramePrefix {
   uint32_t num_value_bytes = 0;
   uint16_t num_tensors = 0;
   uint8_t name_num_bytes = 0;
   uint8_t reserved = 0;
 };
-static_assert(sizeof(EnvelopePrefix) == 8);
+static_assert(sizeof(HeaderFramePrefix) == 8);
 
 enum class TensorPlace : uint8_t {
-  kEnvelope,
+  kHeaderFrame,
   kPart,
   kLent,  // stays with its sender, who says where it lies and keeps it so until the receiver has read it
 };
@@ -38,7 +38,7 @@ struct TensorDescriptor {
   uint8_t dtype = 0;                    // a DataType, or what else both ends agree on, from 128 on
   MemoryKind kind = MemoryKind::kHost;  // of the sender's tensor
   uint8_t num_dimensions = 0;
-  TensorPlace place = TensorPlace::kEnvelope;
+  TensorPlace place = TensorPlace::kHeaderFrame;
   uint16_t element_num_bytes = 0;  // times its sizes: what it is long
   uint16_t reserved = 0;
 };
@@ -53,7 +53,7 @@ inline constexpr size_t kLongestName = 255;
 inline constexpr std::string_view kOwnNames = "axon.";
 // Tells a mailbox of messages that will not come, for which others there may wait.
 inline constexpr std::string_view kSettled = "axon.settled";
-// Header and envelope fit into one fragment of UCX's over shared memory.
+// Message header and header frame fit into one fragment of UCX's over shared memory.
 inline constexpr size_t kLongestWithTensors = 8000;
 
 inline constexpr size_t padded(size_t num_bytes) noexcept {
