@@ -28,14 +28,14 @@ const char* name_of(OperationKind kind) noexcept {
       return "invoke";
     case OperationKind::kTell:
       return "tell";
-    case OperationKind::kInvokePart:
-      return "part of an invoke";
+    case OperationKind::kInvokePayload:
+      return "payload frame of an invoke";
     case OperationKind::kReply:
       return "reply";
     case OperationKind::kFailure:
       return "failure";
-    case OperationKind::kReplyPart:
-      return "part of a reply";
+    case OperationKind::kReplyPayload:
+      return "payload frame of a reply";
     case OperationKind::kCancel:
       return "cancel";
     case OperationKind::kClose:

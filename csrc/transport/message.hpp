@@ -28,10 +28,10 @@ enum class OperationKind : uint8_t {
   // Of calls between runtimes: for who is addressed by the key, not for a group.
   kInvoke = 16,
   kTell = 17,
-  kInvokePart = 18,
+  kInvokePayload = 18,
   kReply = 19,
   kFailure = 20,
-  kReplyPart = 21,
+  kReplyPayload = 21,
   kCancel = 22,
   kClose = 23,
   kWithdrawn = 24,

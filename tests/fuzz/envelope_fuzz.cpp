@@ -27,7 +27,7 @@ void check_header_frame(std::span<std::byte> bytes) {
   HeaderFrame header_frame;
   std::vector<Inbound::Tensor> tensors;
   if (read_header_frame(bytes, kMostBytes, header_frame, tensors) != nullptr) return;
-  CHECK(tensors.size() <= kMostTensors && header_frame.num_parts <= tensors.size());
+  CHECK(tensors.size() <= kMostTensors && header_frame.num_payload_frames <= tensors.size());
   uint64_t num_bytes = 0;
   for (const Inbound::Tensor& tensor : tensors) {
     num_bytes += tensor.data.num_bytes;

@@ -33,7 +33,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   Outbound request{*this};
   std::chrono::milliseconds timeout{30'000};
   Answer answer = Answer::kAwaited;
-  Landing landing = Landing::kBlocks;  // of the answer's parts
+  Landing landing = Landing::kBlocks;  // of the answer's payload frames
   bool is_mail = false;                // a message to a mailbox, see MailSender; its answer is the runtime's own
   bool awaits_loans = false;           // finished only once the peer has read what the request lends
 

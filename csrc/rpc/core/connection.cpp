@@ -68,13 +68,13 @@ void Connection::on_message(const MessageHeader& header, const Payload& payload)
   switch (header.fingerprint.operation) {
     case OperationKind::kInvoke:
     case OperationKind::kTell:
-    case OperationKind::kInvokePart:
+    case OperationKind::kInvokePayload:
       return on_call(header, payload);
     case OperationKind::kReply:
     case OperationKind::kFailure:
       return on_answer(header, payload);
-    case OperationKind::kReplyPart:
-      return on_answer_part(header, payload);
+    case OperationKind::kReplyPayload:
+      return on_answer_payload(header, payload);
     case OperationKind::kCancel:
       drop(payload);
       return on_cancel(header);
@@ -183,7 +183,7 @@ void Connection::launch(Call& call) noexcept {
   const bool awaited = call.answer == Call::Answer::kAwaited;
   MessageHeader header = header_of(awaited ? OperationKind::kInvoke : OperationKind::kTell, call.number_);
   if (awaited && tells_deadlines_) stamp(header, call);
-  Status sent = call.request.send(engine_.messenger(), peer_, header, OperationKind::kInvokePart);
+  Status sent = call.request.send(engine_.messenger(), peer_, header, OperationKind::kInvokePayload);
   if (call.over_) return;  // a runtime of this process refused it while it was being sent
   if (!sent.ok()) {
     call.at_peer_ = false;
@@ -239,10 +239,10 @@ void Connection::on_late_answer(CallSlot& slot, const MessageHeader& header, con
   sender->on_late_answer(turn, is_understood ? header_frame.values : std::span<const std::byte>());
 }
 
-void Connection::on_answer_part(const MessageHeader& header, const Payload& payload) noexcept {
+void Connection::on_answer_payload(const MessageHeader& header, const Payload& payload) noexcept {
   CallSlot& slot = call_slots_[slot_of(header.sequence)];
   if (!slot.taken || slot.number != header.sequence || slot.call == nullptr) return drop(payload);
-  slot.call->reply_.on_part(header, payload);
+  slot.call->reply_.on_payload_frame(header, payload);
 }
 
 // The slot of a call that has been answered is free; one that has found its end otherwise keeps it until it is.

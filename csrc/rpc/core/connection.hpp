@@ -128,7 +128,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void launch(Call& call) noexcept;
   void launch_waiting() noexcept;
   void on_answer(const MessageHeader& header, const Payload& payload) noexcept;
-  void on_answer_part(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_answer_payload(const MessageHeader& header, const Payload& payload) noexcept;
   void finish(Call& call, Status status) noexcept;
   void free_slot(uint32_t number) noexcept;
   void release_slot(Call& call) noexcept;

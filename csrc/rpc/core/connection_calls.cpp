@@ -37,8 +37,8 @@ Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
 void Connection::on_call(const MessageHeader& header, const Payload& payload) noexcept {
   Invocation* invocation = invocation_for(header);
   if (invocation == nullptr) return drop(payload);
-  if (header.fingerprint.operation == OperationKind::kInvokePart)
-    return invocation->arguments_.on_part(header, payload);
+  if (header.fingerprint.operation == OperationKind::kInvokePayload)
+    return invocation->arguments_.on_payload_frame(header, payload);
   if (invocation->has_header_frame_) return drop(payload);  // it may be in its function's hands
   invocation->kind_ = header.fingerprint.operation;
   invocation->has_header_frame_ = true;
@@ -77,7 +77,7 @@ void Connection::answer(Invocation& invocation) noexcept {
   slot.invocation = nullptr;
   --num_invocations_;
   const MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);
-  const Status sent = invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPart);
+  const Status sent = invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPayload);
   num_answered_ += sent.ok() ? 1 : 0;
   core_.recycle(invocation);
 }

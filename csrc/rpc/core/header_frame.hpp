@@ -3,7 +3,7 @@
 //   prefix | name, values | a descriptor and a shape for each tensor | the bytes of small tensors     each padded to 8
 //
 // A call with a few values, or a small tensor, and a short name takes one line of a ring (transport/rings).
-// Larger tensors follow as messages of their own ("parts"), straight from and into their memory.
+// Larger tensors follow as messages of their own ("payload frames"), straight from and into their memory.
 #pragma once
 
 #include <array>
@@ -25,14 +25,15 @@ static_assert(sizeof(HeaderFramePrefix) == 8);
 
 enum class TensorPlace : uint8_t {
   kHeaderFrame,
-  kPart,
+  kPayloadFrame,
   kLent,  // stays with its sender, who says where it lies and keeps it so until the receiver has read it
 };
 
 // Where a tensor lies that is lent: of the doors' making, in the place of its bytes.
 using Whereabouts = std::array<std::byte, 32>;
-// The payload of the part that stands for it, which is never fetched: it is refused when the tensor has been read.
-inline constexpr size_t kLentPartNumBytes = 1;
+// The payload of the payload frame that stands for it, which is never fetched: it is refused when the tensor has been
+// read.
+inline constexpr size_t kLentFrameNumBytes = 1;
 
 struct TensorDescriptor {
   uint8_t dtype = 0;                    // a DataType, or what else both ends agree on, from 128 on

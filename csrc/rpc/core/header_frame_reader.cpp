@@ -87,14 +87,14 @@ const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_n
   header_frame.name = {reinterpret_cast<const char*>(text.data()), prefix.name_num_bytes};
   header_frame.values = text.subspan(prefix.name_num_bytes);
   uint64_t num_left = max_message_num_bytes;
-  header_frame.num_parts = 0;
+  header_frame.num_payload_frames = 0;
   tensors.resize(prefix.num_tensors);
   for (Inbound::Tensor& tensor : tensors) {
     if (const char* fault = read_tensor(cursor, num_left, tensor)) return fault;
-    header_frame.num_parts += tensor.place == TensorPlace::kHeaderFrame ? 0 : 1;
+    header_frame.num_payload_frames += tensor.place == TensorPlace::kHeaderFrame ? 0 : 1;
   }
   for (Inbound::Tensor& tensor : tensors) {
-    if (tensor.place == TensorPlace::kPart) continue;
+    if (tensor.place == TensorPlace::kPayloadFrame) continue;
     const bool is_lent = tensor.place == TensorPlace::kLent;
     const size_t num_bytes = is_lent ? sizeof(Whereabouts) : tensor.data.num_bytes;
     if (!cursor.has(padded(num_bytes))) return "a header frame that ends within a tensor";

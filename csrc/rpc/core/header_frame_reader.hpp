@@ -13,7 +13,7 @@ namespace axon {
 struct HeaderFrame {
   std::string_view name;
   std::span<const std::byte> values;
-  size_t num_parts = 0;
+  size_t num_payload_frames = 0;
 };
 
 // Null, or what is wrong with it. `bytes` is aligned to 8; the result and `tensors`, which is overwritten, refer to it.

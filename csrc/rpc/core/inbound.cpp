@@ -63,7 +63,7 @@ void Inbound::understand() noexcept {
   }
   name_ = header_frame.name;
   values_ = header_frame.values;
-  num_missing_ = header_frame.num_parts;
+  num_missing_ = header_frame.num_payload_frames;
   const auto is_lent = [](const Tensor& tensor) { return tensor.place == TensorPlace::kLent; };
   if (!limits_.borrows && std::ranges::any_of(tensors_, is_lent)) {
     return fail(ErrorCode::kTransport, "a tensor that is lent, which this runtime has not asked for");
@@ -81,9 +81,10 @@ void Inbound::land() noexcept {
   place_early();
 }
 
-// For a part; what lies in the header frame stays there. False: there is no memory, and the message has failed.
+// For a payload frame; what lies in the header frame stays there. False: there is no memory, and the message has
+// failed.
 bool Inbound::give_block(Tensor& tensor) noexcept {
-  if (tensor.place != TensorPlace::kPart) return true;
+  if (tensor.place != TensorPlace::kPayloadFrame) return true;
   tensor.host_buffer = HostBuffer::take(tensor.data.num_bytes);
   tensor.data.data = tensor.host_buffer.data();
   if (!tensor.host_buffer) fail(ErrorCode::kResourceExhausted, "there is no memory for a message's tensors");
@@ -130,7 +131,7 @@ void Inbound::release_early(Unexpected& message) noexcept {
   release_copy(engine_->messenger().size_class_pool(), message);
 }
 
-void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexcept {
+void Inbound::on_payload_frame(const MessageHeader& header, const Payload& payload) noexcept {
   switch (state_) {
     case State::kLanding:
       return place(header.slot, payload);
@@ -141,25 +142,26 @@ void Inbound::on_part(const MessageHeader& header, const Payload& payload) noexc
       break;
   }
   const size_t num_bytes = payload.rendezvous == nullptr ? payload.num_bytes : 0;
-  if (num_early_ >= limits_.max_early_parts || *limits_.num_early_bytes + num_bytes > limits_.max_early_num_bytes) {
+  if (num_early_ >= limits_.max_early_payload_frames ||
+      *limits_.num_early_bytes + num_bytes > limits_.max_early_num_bytes) {
     drop(payload);
-    return fail(ErrorCode::kResourceExhausted, "more parts than may be kept before it is known where they go");
+    return fail(ErrorCode::kResourceExhausted, "more payload frames than may be kept before it is known where they go");
   }
   early_.push_back(hold_copy(engine_->messenger().size_class_pool(), header, payload));
   *limits_.num_early_bytes += num_bytes;
   ++num_early_;
 }
 
-// Whether this may be the tensor's part.
+// Whether this may be the tensor's payload frame.
 static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noexcept {
   if (tensor.begun) return false;
   switch (tensor.place) {
     case TensorPlace::kHeaderFrame:
       return false;
-    case TensorPlace::kPart:
+    case TensorPlace::kPayloadFrame:
       return payload.num_bytes == tensor.data.num_bytes;
     case TensorPlace::kLent:
-      return payload.rendezvous != nullptr && payload.num_bytes == kLentPartNumBytes;
+      return payload.rendezvous != nullptr && payload.num_bytes == kLentFrameNumBytes;
   }
   return false;
 }
@@ -167,7 +169,7 @@ static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noe
 void Inbound::place(uint32_t index, const Payload& payload) noexcept {
   if (index >= tensors_.size() || !announces(tensors_[index], payload)) {
     drop(payload);
-    return fail(ErrorCode::kTransport, "a part that its header frame does not announce");
+    return fail(ErrorCode::kTransport, "a payload frame that its header frame does not announce");
   }
   Tensor& tensor = tensors_[index];
   tensor.begun = true;

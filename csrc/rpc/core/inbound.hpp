@@ -1,4 +1,4 @@
-// What is being received: a call's arguments or an answer, as its header frame and parts come, in any order.
+// What is being received: a call's arguments or an answer, as its header frame and payload frames come, in any order.
 //
 // Large tensors land in memory of their own: a HostBuffer for each, or wherever the receiver says once it knows what is
 // coming (Landing::kAsked). Nothing that the wire says is believed before it is compared with what has come and may
@@ -35,12 +35,12 @@ class Inbound : private Completion {
     MemoryKind kind = MemoryKind::kHost;  // of the sender's
     std::span<const int64_t> shape;
     Buffer data;  // valid as long as this Inbound is not used again, unless the buffer is taken, or it was handed out
-    HostBuffer host_buffer;  // of parts, unless they went where the receiver said
+    HostBuffer host_buffer;  // of payload frames, unless they went where the receiver said
     Owner owner;             // whatever came with that
     Loan loan;  // of one that is lent: to be moved out and kept for as long as it is read, by the whereabouts
     Whereabouts whereabouts{};
     TensorPlace place = TensorPlace::kHeaderFrame;
-    bool begun = false;  // a part that has come, or is being fetched
+    bool begun = false;  // a payload frame that has come, or is being fetched
   };
 
   // Told by the progress owner, once each at most: of a message with tensors, that their descriptions are there;
@@ -58,10 +58,10 @@ class Inbound : private Completion {
   // What peers may make this process keep.
   struct Limits {
     uint64_t max_message_num_bytes = 0;
-    size_t max_early_parts = 0;         // of a message
-    size_t max_early_num_bytes = 0;     // of all messages that share the count
-    size_t* num_early_bytes = nullptr;  // Progress owner only; outlives all messages that are under way
-    bool borrows = false;               // whether tensors may come that are lent
+    size_t max_early_payload_frames = 0;  // of a message
+    size_t max_early_num_bytes = 0;       // of all messages that share the count
+    size_t* num_early_bytes = nullptr;    // Progress owner only; outlives all messages that are under way
+    bool borrows = false;                 // whether tensors may come that are lent
   };
 
   Inbound() noexcept;
@@ -74,7 +74,7 @@ class Inbound : private Completion {
   void set_landing(Landing landing) noexcept { landing_ = landing; }
   // Once.
   void on_header_frame(const Payload& payload) noexcept;
-  void on_part(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_payload_frame(const MessageHeader& header, const Payload& payload) noexcept;
   // Where the tensors go, as many and as long as announced; a buffer of null: where it would lie otherwise. `owners`,
   // as many or none, are theirs until let_go(), and stay with the caller if the message has ended meanwhile.
   void accept(std::span<const Buffer> buffers, std::span<Owner> owners = {}) noexcept;
@@ -123,7 +123,7 @@ class Inbound : private Completion {
   std::string_view name_;
   std::span<const std::byte> values_;
   std::vector<Tensor> tensors_;
-  IntrusiveList<Unexpected> early_;  // parts that came before the memory they go to was known
+  IntrusiveList<Unexpected> early_;  // payload frames that came before the memory they go to was known
   size_t num_early_ = 0;
   bool has_owners_ = false;
 };

@@ -10,7 +10,7 @@ namespace axon {
 class Loan {
  public:
   Loan() noexcept = default;
-  // Of the part that stands for it.
+  // Of the payload frame that stands for it.
   Loan(Engine& engine, void* rendezvous) noexcept : engine_(&engine), rendezvous_(rendezvous) {}
   Loan(Loan&& other) noexcept
       : engine_(std::exchange(other.engine_, nullptr)), rendezvous_(std::exchange(other.rendezvous_, nullptr)) {}

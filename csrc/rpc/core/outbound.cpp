@@ -14,7 +14,7 @@ namespace axon {
 static constexpr size_t kLargestInline = 4096;
 // Stands for a tensor that is lent.
 static constexpr std::byte kNothing{};
-static constexpr ConstBuffer kLentPart{.data = &kNothing, .num_bytes = kLentPartNumBytes};
+static constexpr ConstBuffer kLentFrame{.data = &kNothing, .num_bytes = kLentFrameNumBytes};
 // More memory than this is not kept for the next message.
 static constexpr size_t kMostKept = size_t{1} << 16;
 
@@ -126,8 +126,9 @@ void Outbound::copy(const Outbound& sealed, Owner owner) {
   bytes_ = sealed.bytes_;
   fits_ = sealed.fits_.clone();
   name_num_bytes_ = sealed.name_num_bytes_;
-  for (const Part& part : sealed.parts_) parts_.push_back({part.index, part.data, {}, part.is_lent});
-  if (!parts_.empty()) parts_.front().owner = std::move(owner);
+  for (const PayloadFrame& frame : sealed.payload_frames_)
+    payload_frames_.push_back({frame.index, frame.data, {}, frame.is_lent});
+  if (!payload_frames_.empty()) payload_frames_.front().owner = std::move(owner);
 }
 
 // Which travel by themselves; returns the bytes that all of them take behind the first so many of the header frame.
@@ -144,12 +145,12 @@ size_t Outbound::place_tensors(size_t num_before) {
     const bool fits = num_inline <= kLargestInline && num_before + num_bytes + num_inline <= kLongestWithTensors;
     if (is_lent) {
       num_bytes += sizeof(Whereabouts);
-      parts_.push_back({index, kLentPart, std::move(tensor.owner), true});
+      payload_frames_.push_back({index, kLentFrame, std::move(tensor.owner), true});
     } else if (fits || tensor.data.num_bytes == 0) {
       num_bytes += num_inline;
     } else {
-      tensor.descriptor.place = TensorPlace::kPart;
-      parts_.push_back({index, tensor.data, std::move(tensor.owner), false});
+      tensor.descriptor.place = TensorPlace::kPayloadFrame;
+      payload_frames_.push_back({index, tensor.data, std::move(tensor.owner), false});
     }
   }
   return num_bytes;
@@ -162,7 +163,8 @@ const std::atomic<uint32_t>* Outbound::gate() const noexcept {
   return nullptr;
 }
 
-Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept {
+Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header,
+                      OperationKind payload_kind) noexcept {
   if (!fits_.ok()) return fits_.clone();
   Transport& transport = messenger.transport();
   const auto took = [this](std::optional<Status> sent) -> Status {
@@ -172,14 +174,14 @@ Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& he
   };
   ++num_moving_;
   AXON_TRY(took(transport.send(peer, header, {bytes_.data(), bytes_.size()}, *this)));
-  if (parts_.empty()) return Status();
-  MessageHeader of_part = header;
-  of_part.fingerprint.operation = part;
-  for (const Part& each : parts_) {
-    of_part.slot = each.index;
+  if (payload_frames_.empty()) return Status();
+  MessageHeader payload_header = header;
+  payload_header.fingerprint.operation = payload_kind;
+  for (const PayloadFrame& each : payload_frames_) {
+    payload_header.slot = each.index;
     ++num_moving_;
-    AXON_TRY(took(each.is_lent ? transport.send_rendezvous(peer, of_part, each.data, *this)
-                               : transport.send(peer, of_part, each.data, *this)));
+    AXON_TRY(took(each.is_lent ? transport.send_rendezvous(peer, payload_header, each.data, *this)
+                               : transport.send(peer, payload_header, each.data, *this)));
   }
   return Status();
 }
@@ -196,7 +198,7 @@ void Outbound::clear() noexcept {
   fits_ = Status();
   tensors_.clear();
   shapes_.clear();
-  parts_.clear();
+  payload_frames_.clear();
   gates_.clear();
 }
 

@@ -80,19 +80,19 @@ class Outbound : private Completion {
   // Once sealed: kInvalidArgument where one of its bounds has been passed (header_frame.hpp).
   const Status& fits() const noexcept { return fits_; }
 
-  // Once sealed, or empty. The header is the header frame's; parts are of `part` kind. Fails if it cannot leave, or
-  // does not fit. A failure on the way is for those who watch the peer. Progress owner only.
-  Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind part) noexcept;
+  // Once sealed, or empty. The header is the header frame's; payload frames are of `payload_kind`. Fails if it cannot
+  // leave, or does not fit. A failure on the way is for those who watch the peer. Progress owner only.
+  Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind payload_kind) noexcept;
   // Nothing of it is in the transport's hands.
   bool at_rest() const noexcept { return num_moving_ == 0; }
   bool lends() const noexcept {
-    return std::ranges::any_of(parts_, [](const Part& part) { return part.is_lent; });
+    return std::ranges::any_of(payload_frames_, [](const PayloadFrame& frame) { return frame.is_lent; });
   }
   // The transport is gone, and so moves nothing.
   void come_to_rest() noexcept { num_moving_ = 0; }
 
   // Whether somebody's memory is borrowed, or a word.
-  bool has_owners() const noexcept { return !parts_.empty() || !gates_.empty(); }
+  bool has_owners() const noexcept { return !payload_frames_.empty() || !gates_.empty(); }
   // Lets go of what it borrowed or owned; at rest only.
   void clear() noexcept;
 
@@ -106,7 +106,7 @@ class Outbound : private Completion {
     Owner owner;
     Whereabouts whereabouts;  // of one that is lent
   };
-  struct Part {
+  struct PayloadFrame {
     uint32_t index;  // among the message's tensors
     ConstBuffer data;
     Owner owner;
@@ -131,7 +131,7 @@ class Outbound : private Completion {
   uint8_t name_num_bytes_ = 0;
   std::vector<Tensor> tensors_;
   std::vector<int64_t> shapes_;
-  std::vector<Part> parts_;
+  std::vector<PayloadFrame> payload_frames_;
   std::vector<Gate> gates_;
 };
 

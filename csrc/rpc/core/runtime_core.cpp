@@ -35,7 +35,7 @@ RuntimeCore::RuntimeCore(Engine& engine, RuntimeOptions options)
     : engine_(engine),
       options_(std::move(options)),
       limits_{.max_message_num_bytes = options_.max_message_num_bytes,
-              .max_early_parts = kMostTensors,
+              .max_early_payload_frames = kMostTensors,
               .max_early_num_bytes = options_.max_early_num_bytes,
               .num_early_bytes = &num_early_bytes_,
               .borrows = options_.borrows} {}

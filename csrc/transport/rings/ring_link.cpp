@@ -168,7 +168,7 @@ bool RingLink::take_back(Waiting& waiting) noexcept {
     Kept* const kept = numbers_.find(waiting.rts.number);
     completion = kept != nullptr ? &let_go(*kept) : nullptr;
   }
-  const bool is_call = waiting.header.fingerprint.operation != OperationKind::kInvokePart;
+  const bool is_call = waiting.header.fingerprint.operation != OperationKind::kInvokePayload;
   if (is_call) {
     waiting.kind = RingHead::Kind::kMessage;
     waiting.header.fingerprint.operation = OperationKind::kWithdrawn;
@@ -184,7 +184,7 @@ bool RingLink::take_back(Waiting& waiting) noexcept {
 static bool is_of_call(const MessageHeader& header, const MessageHeader& call) noexcept {
   const OperationKind kind = header.fingerprint.operation;
   return header.key == call.key && header.sequence == call.sequence && kind >= OperationKind::kInvoke &&
-         kind <= OperationKind::kInvokePart;
+         kind <= OperationKind::kInvokePayload;
 }
 
 bool RingLink::withdraw(const MessageHeader& call) noexcept {

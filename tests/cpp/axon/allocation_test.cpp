@@ -28,7 +28,7 @@ constexpr size_t kMostAtServer = 16;
 
 class LibraryAllocation : public testing::Test {
  protected:
-  // Whoever is asked: parts are kept meanwhile.
+  // Whoever is asked: payload frames are kept meanwhile.
   static void in_blocks(Announced&) {}
 
   LibraryAllocation() {

@@ -124,7 +124,7 @@ class WithdrawnCalls : public Ring {
 
 TEST_F(WithdrawnCalls, are_found_as_such_unless_they_have_been_read) {
   for (uint32_t sequence = 0; sequence < 3; ++sequence) send(7, sequence);
-  send(7, 1, OperationKind::kInvokePart);
+  send(7, 1, OperationKind::kInvokePayload);
   send(7, 3, OperationKind::kTell);
   EXPECT_EQ(reader.read(1, [](RingHead::Kind, const MessageHeader&, const Payload&) {}), 1U);
   for (uint32_t sequence = 0; sequence < 5; ++sequence) {
@@ -132,7 +132,7 @@ TEST_F(WithdrawnCalls, are_found_as_such_unless_they_have_been_read) {
   }
   withdraw(8, 2);
   const std::vector<Came> expected{
-      {7, 1, kWithdrawn}, {7, 2, kInvoke}, {7, 1, OperationKind::kInvokePart}, {7, 3, kWithdrawn}};
+      {7, 1, kWithdrawn}, {7, 2, kInvoke}, {7, 1, OperationKind::kInvokePayload}, {7, 3, kWithdrawn}};
   EXPECT_EQ(all(), expected);
 }
 

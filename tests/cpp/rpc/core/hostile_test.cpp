@@ -53,7 +53,7 @@ Bytes first_of(Outbound& outbound) {
   Recorder recorder;
   NoControl control;
   Messenger messenger(recorder, control);
-  EXPECT_TRUE(outbound.send(messenger, 0, {}, OperationKind::kInvokePart).ok());
+  EXPECT_TRUE(outbound.send(messenger, 0, {}, OperationKind::kInvokePayload).ok());
   return recorder.sent.front();
 }
 
@@ -87,7 +87,7 @@ TEST(HeaderFrame, is_read_as_it_was_written) {
     EXPECT_EQ(ValueReader(read.values).next().integer, static_cast<int64_t>(num_bytes));
     ASSERT_EQ(tensors.size(), 1u);
     EXPECT_EQ(tensors[0].data.num_bytes, num_bytes);
-    EXPECT_EQ(read.num_parts, num_bytes > 4096 ? 1u : 0u);
+    EXPECT_EQ(read.num_payload_frames, num_bytes > 4096 ? 1u : 0u);
   }
 }
 
@@ -125,7 +125,8 @@ TEST(HeaderFrame, tensors_are_as_long_as_their_sizes_say) {
   constexpr uint8_t kFloat = static_cast<uint8_t>(DataType::kFloat32), kOfTheDoors = 200;
   constexpr int64_t kHuge = int64_t{1} << 32;
   const auto fault = [](uint8_t dtype, uint16_t element_num_bytes, const std::vector<int64_t>& sizes) {
-    return fault_of({.dtype = dtype, .place = TensorPlace::kPart, .element_num_bytes = element_num_bytes}, sizes);
+    return fault_of({.dtype = dtype, .place = TensorPlace::kPayloadFrame, .element_num_bytes = element_num_bytes},
+                    sizes);
   };
   EXPECT_EQ(fault(kFloat, 4, {1000}), nullptr);
   EXPECT_EQ(fault(kOfTheDoors, 3, {1000}), nullptr);
@@ -184,7 +185,7 @@ TEST(HeaderFrame, changed_bytes_are_refused_or_stay_within_bounds) {
     if (read_header_frame(bytes, 1 << 20, read, tensors) != nullptr) continue;
     for (const Inbound::Tensor& tensor : tensors) {
       ASSERT_LE(tensor.data.num_bytes, size_t{1} << 20);
-      if (tensor.place == TensorPlace::kPart || tensor.data.num_bytes == 0) continue;
+      if (tensor.place == TensorPlace::kPayloadFrame || tensor.data.num_bytes == 0) continue;
       ASSERT_GE(tensor.data.data, bytes.data());
       ASSERT_LE(tensor.data.data + tensor.data.num_bytes, bytes.data() + bytes.size());
     }
@@ -251,7 +252,7 @@ class HostileLender : public HostileTest {
     header.key = pair_.to_server->identity().peer_key;
     header.sequence = number;
     header.slot = slot;
-    header.fingerprint.operation = OperationKind::kInvokePart;
+    header.fingerprint.operation = OperationKind::kInvokePayload;
     const bool is_over = transport_->send_rendezvous(peer_, header, {bytes_.data(), num_bytes}, ended_).has_value();
     num_offered_ += is_over ? 0 : 1;
   }
@@ -288,9 +289,9 @@ TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
   expect_service();
 }
 
-TEST_F(HostileTest, parts_without_header_frames_are_bounded_and_fail_their_call) {
+TEST_F(HostileTest, payload_frames_without_header_frames_are_bounded) {
   for (uint32_t slot = 0; slot < kMostTensors + 10; ++slot) {
-    send(OperationKind::kInvokePart, 700 + kWindow, slot, pattern(8, slot));
+    send(OperationKind::kInvokePayload, 700 + kWindow, slot, pattern(8, slot));
   }
   expect_service();
 }
@@ -317,17 +318,17 @@ TEST_F(HostileTest, repeated_calls_run_once) {
 TEST_F(HostileLender, what_stands_for_a_tensor_that_is_lent_is_as_it_is_said_to_be) {
   const Bytes call = lending_header_frame("take");
   send(OperationKind::kInvoke, 800 + kWindow, 0, call);
-  offer(800 + kWindow, 0, kLentPartNumBytes);  // as it ought to be
+  offer(800 + kWindow, 0, kLentFrameNumBytes);  // as it ought to be
   ASSERT_TRUE(comes_true([&] { return num_taken_.load() == 1; }));
   send(OperationKind::kInvoke, 801 + kWindow, 0, call);
-  offer(801 + kWindow, 0, kLentPartNumBytes + 1);  // too long
+  offer(801 + kWindow, 0, kLentFrameNumBytes + 1);  // too long
   send(OperationKind::kInvoke, 802 + kWindow, 0, call);
-  send(OperationKind::kInvokePart, 802 + kWindow, 0,
-       pattern(kLentPartNumBytes, 1));  // comes by itself: nobody could end it
+  send(OperationKind::kInvokePayload, 802 + kWindow, 0,
+       pattern(kLentFrameNumBytes, 1));  // comes by itself: nobody could end it
   send(OperationKind::kInvoke, 803 + kWindow, 0, call);
-  offer(803 + kWindow, 1, kLentPartNumBytes);  // of another tensor
-  offer(804 + kWindow, 0, kLentPartNumBytes);  // before its call, twice
-  offer(804 + kWindow, 0, kLentPartNumBytes);
+  offer(803 + kWindow, 1, kLentFrameNumBytes);  // of another tensor
+  offer(804 + kWindow, 0, kLentFrameNumBytes);  // before its call, twice
+  offer(804 + kWindow, 0, kLentFrameNumBytes);
   send(OperationKind::kInvoke, 804 + kWindow, 0, call);
   send(OperationKind::kInvoke, 805 + kWindow, 0, call);  // never comes
   send(OperationKind::kCancel, 805 + kWindow, 0, {});

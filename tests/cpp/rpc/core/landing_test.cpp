@@ -114,7 +114,7 @@ TEST_F(LandingTest, who_is_lost_while_it_is_asked_is_not_called) {
   EXPECT_TRUE(pair_.server->is_idle());
 }
 
-TEST_F(LandingTest, parts_that_wait_for_a_place_are_bounded_in_bytes) {
+TEST_F(LandingTest, payload_frames_that_wait_are_bounded_in_bytes) {
   std::vector<CallPointer> calls;
   const Bytes bytes = pattern(5000, 1);  // comes at once, by itself
   std::vector<Invocation*> asked;
@@ -122,7 +122,7 @@ TEST_F(LandingTest, parts_that_wait_for_a_place_are_bounded_in_bytes) {
     calls.push_back(start(*pair_.to_server, "landed", bytes));
     asked.push_back(&await_question());
   }
-  invoke(*pair_.to_server, "echo", pattern(8, 1));  // all parts have come by then
+  invoke(*pair_.to_server, "echo", pattern(8, 1));  // all payload frames have come by then
   for (Invocation* each : asked) {
     accept(*each);
     expect_released(num_released_.load());
@@ -134,7 +134,7 @@ TEST_F(LandingTest, parts_that_wait_for_a_place_are_bounded_in_bytes) {
     ++num_refused;
     ValueReader reader(call->reply().values());
     EXPECT_EQ(reader.next().count, 2u);
-    EXPECT_NE(reader.next().text().find("more parts than may be kept"), std::string_view::npos);
+    EXPECT_NE(reader.next().text().find("more payload frames than may be kept"), std::string_view::npos);
   }
   EXPECT_EQ(num_refused, 1);
 }
