@@ -35,7 +35,7 @@ Mail::Mail(Invocation& invocation) : sender_(invocation.caller()) {
     kept.data = {tensor.data.data, tensor.data.num_bytes};
     kept.owner = std::move(tensor.owner);
     kept.host_buffer = std::move(tensor.host_buffer);
-    const bool is_copied = tensor.place == TensorPlace::kHeaderFrame && kept.owner.get() == nullptr;
+    const bool is_copied = tensor.location == TensorLocation::kHeaderFrame && kept.owner.get() == nullptr;
     if (is_copied && !kept.data.empty()) {
       kept.host_buffer = HostBuffer::take(kept.data.size());
       if (!kept.host_buffer) throw std::bad_alloc();

@@ -69,7 +69,7 @@ Tensor Received::tensor(size_t index) const noexcept {
 HostBuffer Received::take(size_t index) noexcept {
   if (index >= num_tensors()) return {};
   Inbound::Tensor& tensor = inbound_.tensors()[index];
-  if (tensor.place == TensorPlace::kPayloadFrame) return std::move(tensor.host_buffer);
+  if (tensor.location == TensorLocation::kPayloadFrame) return std::move(tensor.host_buffer);
   HostBuffer copy = HostBuffer::take(tensor.data.num_bytes);
   if (copy) std::memcpy(copy.data(), tensor.data.data, tensor.data.num_bytes);
   return copy;

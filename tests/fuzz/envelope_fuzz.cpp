@@ -32,7 +32,7 @@ void check_header_frame(std::span<std::byte> bytes) {
   for (const Inbound::Tensor& tensor : tensors) {
     num_bytes += tensor.data.num_bytes;
     CHECK(tensor.shape.size() <= kMostDimensions);
-    const bool is_here = tensor.place == TensorPlace::kHeaderFrame && tensor.data.num_bytes != 0;
+    const bool is_here = tensor.location == TensorLocation::kHeaderFrame && tensor.data.num_bytes != 0;
     if (is_here) CHECK(lies_within(bytes, tensor.data.data, tensor.data.num_bytes));
   }
   CHECK(num_bytes <= kMostBytes);

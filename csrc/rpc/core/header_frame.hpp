@@ -23,14 +23,14 @@ struct HeaderFramePrefix {
 };
 static_assert(sizeof(HeaderFramePrefix) == 8);
 
-enum class TensorPlace : uint8_t {
+enum class TensorLocation : uint8_t {
   kHeaderFrame,
   kPayloadFrame,
   kLent,  // stays with its sender, who says where it lies and keeps it so until the receiver has read it
 };
 
 // Where a tensor lies that is lent: of the doors' making, in the place of its bytes.
-using Whereabouts = std::array<std::byte, 32>;
+using MemoryHandle = std::array<std::byte, 32>;
 // The payload of the payload frame that stands for it, which is never fetched: it is refused when the tensor has been
 // read.
 inline constexpr size_t kLentFrameNumBytes = 1;
@@ -39,7 +39,7 @@ struct TensorDescriptor {
   uint8_t dtype = 0;                    // a DataType, or what else both ends agree on, from 128 on
   MemoryKind kind = MemoryKind::kHost;  // of the sender's tensor
   uint8_t num_dimensions = 0;
-  TensorPlace place = TensorPlace::kHeaderFrame;
+  TensorLocation location = TensorLocation::kHeaderFrame;
   uint16_t element_num_bytes = 0;  // times its sizes: what it is long
   uint16_t reserved = 0;
 };

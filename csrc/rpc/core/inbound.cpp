@@ -64,27 +64,27 @@ void Inbound::understand() noexcept {
   name_ = header_frame.name;
   values_ = header_frame.values;
   num_missing_ = header_frame.num_payload_frames;
-  const auto is_lent = [](const Tensor& tensor) { return tensor.place == TensorPlace::kLent; };
+  const auto is_lent = [](const Tensor& tensor) { return tensor.location == TensorLocation::kLent; };
   if (!limits_.borrows && std::ranges::any_of(tensors_, is_lent)) {
     return fail(ErrorCode::kTransport, "a tensor that is lent, which this runtime has not asked for");
   }
   state_ = State::kAsking;
   if (!tensors_.empty()) listener_->on_announced(*this);  // which may set where it lands, or end it
   if (state_ != State::kAsking || landing_ != Landing::kBlocks) return;
-  num_missing_ != 0 ? land() : place_early();
+  num_missing_ != 0 ? land() : receive_early();
 }
 
 void Inbound::land() noexcept {
   for (Tensor& tensor : tensors_) {
     if (!give_block(tensor)) return;
   }
-  place_early();
+  receive_early();
 }
 
 // For a payload frame; what lies in the header frame stays there. False: there is no memory, and the message has
 // failed.
 bool Inbound::give_block(Tensor& tensor) noexcept {
-  if (tensor.place != TensorPlace::kPayloadFrame) return true;
+  if (tensor.location != TensorLocation::kPayloadFrame) return true;
   tensor.host_buffer = HostBuffer::take(tensor.data.num_bytes);
   tensor.data.data = tensor.host_buffer.data();
   if (!tensor.host_buffer) fail(ErrorCode::kResourceExhausted, "there is no memory for a message's tensors");
@@ -101,12 +101,12 @@ void Inbound::accept(std::span<const Buffer> buffers, std::span<Owner> owners) n
       if (!give_block(tensor)) return;
       continue;
     }
-    if (tensor.place == TensorPlace::kHeaderFrame && tensor.data.num_bytes != 0) {
+    if (tensor.location == TensorLocation::kHeaderFrame && tensor.data.num_bytes != 0) {
       std::memcpy(buffers[i].data, tensor.data.data, tensor.data.num_bytes);
     }
     tensor.data.data = buffers[i].data;
   }
-  place_early();
+  receive_early();
 }
 
 void Inbound::let_go() noexcept {
@@ -115,7 +115,7 @@ void Inbound::let_go() noexcept {
 }
 
 // The memory is known: for what has come already, and what will.
-void Inbound::place_early() noexcept {
+void Inbound::receive_early() noexcept {
   state_ = State::kLanding;
   while (state_ == State::kLanding && !early_.empty()) {
     Unexpected& message = *early_.pop_front();  // before anybody hears of it, who may drop the rest
@@ -155,12 +155,12 @@ void Inbound::on_payload_frame(const MessageHeader& header, const Payload& paylo
 // Whether this may be the tensor's payload frame.
 static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noexcept {
   if (tensor.begun) return false;
-  switch (tensor.place) {
-    case TensorPlace::kHeaderFrame:
+  switch (tensor.location) {
+    case TensorLocation::kHeaderFrame:
       return false;
-    case TensorPlace::kPayloadFrame:
+    case TensorLocation::kPayloadFrame:
       return payload.num_bytes == tensor.data.num_bytes;
-    case TensorPlace::kLent:
+    case TensorLocation::kLent:
       return payload.rendezvous != nullptr && payload.num_bytes == kLentFrameNumBytes;
   }
   return false;
@@ -173,7 +173,7 @@ void Inbound::place(uint32_t index, const Payload& payload) noexcept {
   }
   Tensor& tensor = tensors_[index];
   tensor.begun = true;
-  if (tensor.place == TensorPlace::kLent) {
+  if (tensor.location == TensorLocation::kLent) {
     tensor.loan = Loan(*engine_, payload.rendezvous);
   } else if (payload.rendezvous != nullptr) {
     return fetch(payload.rendezvous, tensor.data);

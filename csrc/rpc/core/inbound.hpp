@@ -37,9 +37,9 @@ class Inbound : private Completion {
     Buffer data;  // valid as long as this Inbound is not used again, unless the buffer is taken, or it was handed out
     HostBuffer host_buffer;  // of payload frames, unless they went where the receiver said
     Owner owner;             // whatever came with that
-    Loan loan;  // of one that is lent: to be moved out and kept for as long as it is read, by the whereabouts
-    Whereabouts whereabouts{};
-    TensorPlace place = TensorPlace::kHeaderFrame;
+    Loan loan;               // of one that is lent: to be moved out and kept for as long as it is read, by the handle
+    MemoryHandle memory_handle{};
+    TensorLocation location = TensorLocation::kHeaderFrame;
     bool begun = false;  // a payload frame that has come, or is being fetched
   };
 
@@ -104,7 +104,7 @@ class Inbound : private Completion {
   void understand() noexcept;
   void land() noexcept;
   bool give_block(Tensor& tensor) noexcept;
-  void place_early() noexcept;
+  void receive_early() noexcept;
   void release_early(Unexpected& message) noexcept;
   void place(uint32_t index, const Payload& payload) noexcept;
   void complete_if_all_came() noexcept;

@@ -86,10 +86,10 @@ size_t Outbound::add(const TensorView& tensor, Owner owner) {
   return tensors_.size() - 1;
 }
 
-size_t Outbound::lend(const TensorView& tensor, const Whereabouts& whereabouts, Owner owner) {
+size_t Outbound::lend(const TensorView& tensor, const MemoryHandle& memory_handle, Owner owner) {
   const size_t index = add(tensor, std::move(owner));
-  tensors_[index].descriptor.place = TensorPlace::kLent;
-  tensors_[index].whereabouts = whereabouts;
+  tensors_[index].descriptor.location = TensorLocation::kLent;
+  tensors_[index].memory_handle = memory_handle;
   return index;
 }
 
@@ -103,7 +103,7 @@ void Outbound::seal() {
                                  .name_num_bytes = name_num_bytes_};
   std::memcpy(bytes_.data(), &prefix, sizeof prefix);
   const size_t num_values_end = bytes_.size(), num_before = padded(num_values_end);
-  bytes_.resize(num_before + place_tensors(num_before));
+  bytes_.resize(num_before + locate_tensors(num_before));
   std::byte* end = bytes_.data() + num_before;
   std::memset(bytes_.data() + num_values_end, 0, num_before - num_values_end);
   for (const Tensor& tensor : tensors_) {
@@ -112,9 +112,9 @@ void Outbound::seal() {
                      tensor.descriptor.num_dimensions * sizeof(int64_t));
   }
   for (const Tensor& tensor : tensors_) {
-    if (tensor.descriptor.place == TensorPlace::kLent) {
-      end = put_padded(end, &tensor.whereabouts, sizeof(Whereabouts));
-    } else if (tensor.descriptor.place == TensorPlace::kHeaderFrame) {
+    if (tensor.descriptor.location == TensorLocation::kLent) {
+      end = put_padded(end, &tensor.memory_handle, sizeof(MemoryHandle));
+    } else if (tensor.descriptor.location == TensorLocation::kHeaderFrame) {
       end = put_padded(end, tensor.data.data, tensor.data.num_bytes);
     }
   }
@@ -132,11 +132,11 @@ void Outbound::copy(const Outbound& sealed, Owner owner) {
 }
 
 // Which travel by themselves; returns the bytes that all of them take behind the first so many of the header frame.
-size_t Outbound::place_tensors(size_t num_before) {
+size_t Outbound::locate_tensors(size_t num_before) {
   size_t num_bytes = tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
-    const bool is_lent = tensor.descriptor.place == TensorPlace::kLent;
+    const bool is_lent = tensor.descriptor.location == TensorLocation::kLent;
     if (tensor.data.data == nullptr && tensor.data.num_bytes != 0 && !is_lent) {
       refuse("a tensor of " + std::to_string(tensor.data.num_bytes) + " bytes has no memory: its data is null");
       tensor.data.num_bytes = 0;
@@ -144,12 +144,12 @@ size_t Outbound::place_tensors(size_t num_before) {
     const size_t num_inline = padded(tensor.data.num_bytes);
     const bool fits = num_inline <= kLargestInline && num_before + num_bytes + num_inline <= kLongestWithTensors;
     if (is_lent) {
-      num_bytes += sizeof(Whereabouts);
+      num_bytes += sizeof(MemoryHandle);
       payload_frames_.push_back({index, kLentFrame, std::move(tensor.owner), true});
     } else if (fits || tensor.data.num_bytes == 0) {
       num_bytes += num_inline;
     } else {
-      tensor.descriptor.place = TensorPlace::kPayloadFrame;
+      tensor.descriptor.location = TensorLocation::kPayloadFrame;
       payload_frames_.push_back({index, tensor.data, std::move(tensor.owner), false});
     }
   }

@@ -59,7 +59,7 @@ class Outbound : private Completion {
   size_t add(const TensorView& tensor, Owner owner = {});
   // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
   // read, and may be of any device. Only for receivers that borrow.
-  size_t lend(const TensorView& tensor, const Whereabouts& whereabouts, Owner owner);
+  size_t lend(const TensorView& tensor, const MemoryHandle& memory_handle, Owner owner);
   // It does not leave before the word is not 0, which a device writes; nor before those that were given already. Its
   // owner may go while the device has not written, with a message that never leaves.
   void leave_when(const std::atomic<uint32_t>& word, Owner owner) { gates_.push_back({&word, std::move(owner)}); }
@@ -104,7 +104,7 @@ class Outbound : private Completion {
     size_t shape_offset;
     ConstBuffer data;
     Owner owner;
-    Whereabouts whereabouts;  // of one that is lent
+    MemoryHandle memory_handle;  // of one that is lent
   };
   struct PayloadFrame {
     uint32_t index;  // among the message's tensors
@@ -120,7 +120,7 @@ class Outbound : private Completion {
 
   void refuse(std::string why);
   uint16_t element_num_bytes_of(const TensorView& tensor);
-  size_t place_tensors(size_t num_before);
+  size_t locate_tensors(size_t num_before);
   static void on_done(Completion& self, Status status) noexcept;
 
   Listener& listener_;

@@ -27,7 +27,7 @@ inline uint64_t gpu_bit(const at::Tensor& tensor) {
 // From now on processes of this host may read what this one lends, if anybody may.
 void let_peers_read() noexcept;
 // Where a contiguous tensor of this process lies. Nothing if peers cannot map it.
-std::optional<Whereabouts> lend(const at::Tensor& tensor);
+std::optional<MemoryHandle> lend(const at::Tensor& tensor);
 // A message that lends tensors of this GPU leaves once its current stream has made them.
 void leave_behind_current_stream(Outbound& outbound, at::Device gpu);
 // Throws std::runtime_error: what a capture has made holds nothing yet.

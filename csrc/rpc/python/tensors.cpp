@@ -84,7 +84,7 @@ static Owner owner_of_memory(const at::Tensor& tensor) {
           [](void* held) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(held)); }};
 }
 
-static std::optional<Whereabouts> lend_if_allowed(const at::Tensor& tensor, uint64_t lendable) {
+static std::optional<MemoryHandle> lend_if_allowed(const at::Tensor& tensor, uint64_t lendable) {
   if ((gpu_bit(tensor) & lendable) == 0 || tensor.nbytes() == 0) return std::nullopt;
   const GilReleased no_gil;
   return lend(tensor);
@@ -97,15 +97,15 @@ size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendabl
                                 " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
   }
   if (tensor.is_cuda()) check_not_captured(tensor.device());
-  const std::optional<Whereabouts> whereabouts = lend_if_allowed(*plain_tensor, lendable);
-  if (!whereabouts && tensor.is_cuda()) plain_tensor = MaybeOwned::owned(from_device(*plain_tensor));
+  const std::optional<MemoryHandle> memory_handle = lend_if_allowed(*plain_tensor, lendable);
+  if (!memory_handle && tensor.is_cuda()) plain_tensor = MaybeOwned::owned(from_device(*plain_tensor));
   const at::Tensor& sent = *plain_tensor;
   // The mutable pointer, because a lazily cloned tensor moves away from the memory of its const one when it is written.
   const TensorView view{.dtype = dtype_of(sent.scalar_type()),
                         .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
                         .shape = {sent.sizes().data(), sent.sizes().size()},
                         .data = {static_cast<const std::byte*>(sent.mutable_data_ptr()), sent.nbytes()}};
-  if (whereabouts) return outbound.lend(view, *whereabouts, owner_of_memory(sent));
+  if (memory_handle) return outbound.lend(view, *memory_handle, owner_of_memory(sent));
   return outbound.add(view, owner_of_memory(sent));
 }
 
@@ -149,7 +149,7 @@ at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Conn
       static_cast<int64_t>(received.data.num_bytes)) {
     throw pybind11::value_error("a tensor has come whose length is not that of its shape");
   }
-  if (received.place == TensorPlace::kLent) {
+  if (received.location == TensorLocation::kLent) {
     const GilReleased no_gil;
     at::Tensor tensor =
         received.owner.get() != nullptr ? tensor_of(received.owner) : at::empty(shape, options.device(device));

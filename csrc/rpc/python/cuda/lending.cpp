@@ -17,7 +17,7 @@
 
 namespace axon {
 
-static_assert(sizeof(ExposedLocation) == sizeof(Whereabouts));
+static_assert(sizeof(ExposedLocation) == sizeof(MemoryHandle));
 
 static void check(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
@@ -40,10 +40,10 @@ void check_not_captured(at::Device gpu) {
   }
 }
 
-std::optional<Whereabouts> lend(const at::Tensor& tensor) {
+std::optional<MemoryHandle> lend(const at::Tensor& tensor) {
   Result<ExposedLocation> place = expose(tensor.get_device(), tensor.const_data_ptr(), tensor.nbytes());
   if (!place.ok()) return std::nullopt;
-  return std::bit_cast<Whereabouts>(place.value());
+  return std::bit_cast<MemoryHandle>(place.value());
 }
 
 void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
@@ -86,7 +86,7 @@ void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& p
   const c10::DeviceGuard guard(gpu);
   const StreamView stream = current_stream(gpu);
   const Buffer buffer{static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()};
-  const auto place = std::bit_cast<ExposedLocation>(lent.whereabouts);
+  const auto place = std::bit_cast<ExposedLocation>(lent.memory_handle);
   const Status read =
       value_of(ZeroCopyReader::of(gpu.index()))->read(peer.identity().address.pid, place, buffer, stream);
   if (!read.ok() && read.code() == ErrorCode::kPeerLost) throw NotReadable(read.message());

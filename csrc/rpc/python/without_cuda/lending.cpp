@@ -4,7 +4,7 @@
 
 namespace axon {
 
-std::optional<Whereabouts> lend(const at::Tensor&) {
+std::optional<MemoryHandle> lend(const at::Tensor&) {
   return std::nullopt;
 }
 

@@ -125,7 +125,7 @@ TEST(HeaderFrame, tensors_are_as_long_as_their_sizes_say) {
   constexpr uint8_t kFloat = static_cast<uint8_t>(DataType::kFloat32), kOfTheDoors = 200;
   constexpr int64_t kHuge = int64_t{1} << 32;
   const auto fault = [](uint8_t dtype, uint16_t element_num_bytes, const std::vector<int64_t>& sizes) {
-    return fault_of({.dtype = dtype, .place = TensorPlace::kPayloadFrame, .element_num_bytes = element_num_bytes},
+    return fault_of({.dtype = dtype, .location = TensorLocation::kPayloadFrame, .element_num_bytes = element_num_bytes},
                     sizes);
   };
   EXPECT_EQ(fault(kFloat, 4, {1000}), nullptr);
@@ -185,7 +185,7 @@ TEST(HeaderFrame, changed_bytes_are_refused_or_stay_within_bounds) {
     if (read_header_frame(bytes, 1 << 20, read, tensors) != nullptr) continue;
     for (const Inbound::Tensor& tensor : tensors) {
       ASSERT_LE(tensor.data.num_bytes, size_t{1} << 20);
-      if (tensor.place == TensorPlace::kPayloadFrame || tensor.data.num_bytes == 0) continue;
+      if (tensor.location == TensorLocation::kPayloadFrame || tensor.data.num_bytes == 0) continue;
       ASSERT_GE(tensor.data.data, bytes.data());
       ASSERT_LE(tensor.data.data + tensor.data.num_bytes, bytes.data() + bytes.size());
     }

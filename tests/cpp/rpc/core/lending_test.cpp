@@ -62,22 +62,22 @@ class LendingTest : public testing::TestWithParam<std::string> {
     Owner owner(this, [](void* self) { static_cast<LendingTest*>(self)->num_released_.fetch_add(1); });
     const size_t index =
         outbound.lend({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, kNumBytes}},
-                      whereabouts(), std::move(owner));
+                      memory_handle(), std::move(owner));
     ValueWriter(outbound.bytes()).tensor(index);
     outbound.seal();
   }
 
-  static Whereabouts whereabouts() {
-    Whereabouts place;
-    std::memcpy(place.data(), "somewhere on a GPU of the sender", place.size());
-    return place;
+  static MemoryHandle memory_handle() {
+    MemoryHandle handle;
+    std::memcpy(handle.data(), "somewhere on a GPU of the sender", handle.size());
+    return handle;
   }
 
   static Loan take(Inbound& inbound) {
     Inbound::Tensor& tensor = inbound.tensors()[0];
-    EXPECT_EQ(tensor.place, TensorPlace::kLent);
+    EXPECT_EQ(tensor.location, TensorLocation::kLent);
     EXPECT_EQ(tensor.data.num_bytes, kNumBytes);
-    EXPECT_EQ(tensor.whereabouts, whereabouts());
+    EXPECT_EQ(tensor.memory_handle, memory_handle());
     return std::move(tensor.loan);
   }
 
