@@ -4,5 +4,5 @@
 OWN = "axon."
 NEXT = "axon.next"
 STOP = "axon.stop"
-LEND = "axon.lend"
+EXPOSE = "axon.lend"
 NUMBER = "axon.number"  # the argument that says that the caller iterates; no function has one of that name

@@ -25,7 +25,7 @@ from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop, check_
 from torch_axon.runtime._generators import Generators
 from torch_axon.runtime._mailboxes import PUT, SETTLED, Mailbox, Mailboxes
 from torch_axon.runtime._memory import AnyMemory, policy_of, read_arguments, read_message
-from torch_axon.runtime._names import LEND, NEXT, OWN, STOP
+from torch_axon.runtime._names import EXPOSE, NEXT, OWN, STOP
 from torch_axon.runtime._peer import Peer
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Runtime(Closable):
             (NEXT, self._generators.answer_next),
             (STOP, self._generators.stop),
             (SETTLED, self._mailboxes.settle),
-            (LEND, _lend),
+            (EXPOSE, _expose),
         ):
             self._core.register(own, function, True, None, None, None)
         # One object for each connection, so that peers that are the same compare so.
@@ -387,10 +387,10 @@ class Runtime(Closable):
             raise _errors.RuntimeClosedError(f"the runtime '{self.name}' is closed")
 
 
-def _lend(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _expose(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """The peer reads what lies on these GPUs from now on: their UUIDs."""
     (uuids,) = args
-    invocation.connection.lend_on(uuids)
+    invocation.connection.expose_on(uuids)
     invocation.reply(None)
 
 

@@ -12,7 +12,7 @@ void Call::reset() noexcept {
   number_ = 0;
   mail_sender_ = nullptr;
   turn_ = -1;
-  begun_ = at_peer_ = answered_ = is_lending_ = failed_there_ = given_up_ = over_ = resting_ = false;
+  begun_ = at_peer_ = answered_ = is_exposing_ = failed_there_ = given_up_ = over_ = resting_ = false;
   status_ = Status();
   has_status_.store(false, std::memory_order_relaxed);
   finished_.store(false, std::memory_order_relaxed);
@@ -61,10 +61,10 @@ void Call::on_announced(Inbound&) noexcept {
   connection_->engine().post(announcement_);
 }
 
-// The answer may overtake the copy of what was lent, which the peer has only enqueued on its stream.
+// The answer may overtake the copy of what was exposed, which the peer has only enqueued on its stream.
 void Call::on_complete(Inbound&) noexcept {
-  is_lending_ = still_lends();
-  if (!is_lending_) finish_answered();
+  is_exposing_ = still_exposes();
+  if (!is_exposing_) finish_answered();
 }
 
 void Call::finish_answered() noexcept {
@@ -80,7 +80,7 @@ void Call::on_broken(Inbound&, Status reason) noexcept {
 void Call::on_sent() noexcept {
   if (over_) return;
   if (answer == Answer::kNone) return connection_->finish(*this, Status());
-  if (is_lending_) finish_answered();
+  if (is_exposing_) finish_answered();
 }
 
 }  // namespace axon

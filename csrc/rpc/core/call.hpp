@@ -35,7 +35,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   Answer answer = Answer::kAwaited;
   Landing landing = Landing::kBlocks;  // of the answer's payload frames
   bool is_mail = false;                // a message to a mailbox, see MailSender; its answer is the runtime's own
-  bool awaits_loans = false;           // finished only once the peer has read what the request lends
+  bool awaits_acks = false;            // finished only once the peer has read what the request exposes
 
   Call() = default;
   Call(const Call&) = delete;
@@ -96,7 +96,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   void on_complete(Inbound&) noexcept override;
   void on_broken(Inbound&, Status reason) noexcept override;
   void on_sent() noexcept override;
-  bool still_lends() const noexcept { return awaits_loans && !request.at_rest() && request.lends(); }
+  bool still_exposes() const noexcept { return awaits_acks && !request.at_rest() && request.exposes(); }
   void finish_answered() noexcept;
   bool at_rest() const noexcept { return request.at_rest() && reply_.at_rest(); }
 
@@ -109,9 +109,9 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   MailSender* mail_sender_ = nullptr;  // until it is finished
   int64_t turn_ = -1;                  // among its sender's messages; −1: it waits for one
   bool begun_ = false;
-  bool at_peer_ = false;     // it has a number
-  bool answered_ = false;    // at least the header frame has come
-  bool is_lending_ = false;  // the answer is complete, and the peer still reads what the request lends
+  bool at_peer_ = false;      // it has a number
+  bool answered_ = false;     // at least the header frame has come
+  bool is_exposing_ = false;  // the answer is complete, and the peer still reads what the request exposes
   bool failed_there_ = false;
   bool given_up_ = false;         // before it was begun
   bool over_ = false;             // its status is final

@@ -214,7 +214,7 @@ void Connection::on_answer(const MessageHeader& header, const Payload& payload) 
   call.answered_ = true;
   if (call.answer == Call::Answer::kNone) {
     drop(payload);
-    if (!call.still_lends()) finish(call, Status());  // else Call::on_sent() does
+    if (!call.still_exposes()) finish(call, Status());  // else Call::on_sent() does
     return;
   }
   call.failed_there_ = header.fingerprint.operation == OperationKind::kFailure;
@@ -344,8 +344,8 @@ void Connection::tick(Clock::time_point now) noexcept {
     const std::string in_time = std::string(call.request.name()) + "' within " + std::to_string(took.count()) + " ms";
     give_up(call, Status(ErrorCode::kTimeout,
                          "'" + identity_.name + "' has not " +
-                             (call.is_lending_ ? "copied the CUDA tensors of '" + in_time + ": its stream is busy"
-                                               : "answered '" + in_time)));
+                             (call.is_exposing_ ? "copied the CUDA tensors of '" + in_time + ": its stream is busy"
+                                                : "answered '" + in_time)));
   };
   for (CallSlot& slot : call_slots_) {
     if (slot.call != nullptr) end_if_late(*slot.call);
@@ -392,7 +392,7 @@ void Connection::fail(const Status& reason) noexcept {
   engine_.messenger().detach(identity_.own_key);
   for (CallSlot& slot : call_slots_) {
     if (slot.call == nullptr) continue;
-    slot.call->is_lending_ ? slot.call->finish_answered() : finish(*slot.call, failure_.clone());
+    slot.call->is_exposing_ ? slot.call->finish_answered() : finish(*slot.call, failure_.clone());
   }
   end_waiting(failure_);
   for (PeerCallSlot& slot : peer_call_slots_) {

@@ -76,15 +76,15 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   // The peer's process is another one of this host.
   bool is_neighbour() const noexcept { return is_neighbour_; }
 
-  // What a door that lends and borrows notes here.
-  struct Lending {
+  // What a client that exposes and reads tensors notes here.
+  struct ZeroCopyState {
     std::atomic<uint64_t> gpus_read_by_peer{0};  // of this process, a bit each
     // When the peer is to be told which of its GPUs this process reads; max: it has been. And the one of this process
     // on which tensors had come then; none: it has never been told.
     std::atomic<Clock::time_point> told_from{Clock::time_point::min()};
     std::atomic<int> gpu{-1};
   };
-  Lending lending;
+  ZeroCopyState zero_copy;
 
  private:
   friend class Call;

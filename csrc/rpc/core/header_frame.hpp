@@ -26,14 +26,14 @@ static_assert(sizeof(HeaderFramePrefix) == 8);
 enum class TensorLocation : uint8_t {
   kHeaderFrame,
   kPayloadFrame,
-  kLent,  // stays with its sender, who says where it lies and keeps it so until the receiver has read it
+  kExposed,  // stays with its sender, who says where it lies and keeps it so until the receiver has read it
 };
 
-// Where a tensor lies that is lent: of the doors' making, in the place of its bytes.
+// Where a tensor lies that is exposed: of the doors' making, in the place of its bytes.
 using MemoryHandle = std::array<std::byte, 32>;
 // The payload of the payload frame that stands for it, which is never fetched: it is refused when the tensor has been
 // read.
-inline constexpr size_t kLentFrameNumBytes = 1;
+inline constexpr size_t kExposedFrameNumBytes = 1;
 
 struct TensorDescriptor {
   uint8_t dtype = 0;                    // a DataType, or what else both ends agree on, from 128 on

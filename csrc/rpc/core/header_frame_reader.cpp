@@ -56,7 +56,8 @@ const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& ten
     return "a tensor of too many dimensions";
   const auto shape_bytes = cursor.take(num_shape_bytes);
   const std::span shape(reinterpret_cast<const int64_t*>(shape_bytes.data()), descriptor.num_dimensions);
-  if (descriptor.kind > MemoryKind::kCuda || descriptor.location > TensorLocation::kLent || descriptor.reserved != 0) {
+  if (descriptor.kind > MemoryKind::kCuda || descriptor.location > TensorLocation::kExposed ||
+      descriptor.reserved != 0) {
     return "a tensor's descriptor of unknown kind";
   }
   if (!has_length_of_its_type(descriptor)) return "a tensor whose elements are not as long as its type's";
@@ -95,11 +96,11 @@ const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_n
   }
   for (Inbound::Tensor& tensor : tensors) {
     if (tensor.location == TensorLocation::kPayloadFrame) continue;
-    const bool is_lent = tensor.location == TensorLocation::kLent;
-    const size_t num_bytes = is_lent ? sizeof(MemoryHandle) : tensor.data.num_bytes;
+    const bool is_exposed = tensor.location == TensorLocation::kExposed;
+    const size_t num_bytes = is_exposed ? sizeof(MemoryHandle) : tensor.data.num_bytes;
     if (!cursor.has(padded(num_bytes))) return "a header frame that ends within a tensor";
     const std::span<std::byte> bytes_here = cursor.take(num_bytes);
-    if (is_lent) {
+    if (is_exposed) {
       std::memcpy(tensor.memory_handle.data(), bytes_here.data(), sizeof(MemoryHandle));
     } else {
       tensor.data.data = bytes_here.data();

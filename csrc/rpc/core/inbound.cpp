@@ -64,9 +64,9 @@ void Inbound::understand() noexcept {
   name_ = header_frame.name;
   values_ = header_frame.values;
   num_missing_ = header_frame.num_payload_frames;
-  const auto is_lent = [](const Tensor& tensor) { return tensor.location == TensorLocation::kLent; };
-  if (!limits_.borrows && std::ranges::any_of(tensors_, is_lent)) {
-    return fail(ErrorCode::kTransport, "a tensor that is lent, which this runtime has not asked for");
+  const auto is_exposed = [](const Tensor& tensor) { return tensor.location == TensorLocation::kExposed; };
+  if (!limits_.accepts_exposed && std::ranges::any_of(tensors_, is_exposed)) {
+    return fail(ErrorCode::kTransport, "a tensor that is exposed, which this runtime has not asked for");
   }
   state_ = State::kAsking;
   if (!tensors_.empty()) listener_->on_announced(*this);  // which may set where it lands, or end it
@@ -160,8 +160,8 @@ static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noe
       return false;
     case TensorLocation::kPayloadFrame:
       return payload.num_bytes == tensor.data.num_bytes;
-    case TensorLocation::kLent:
-      return payload.rendezvous != nullptr && payload.num_bytes == kLentFrameNumBytes;
+    case TensorLocation::kExposed:
+      return payload.rendezvous != nullptr && payload.num_bytes == kExposedFrameNumBytes;
   }
   return false;
 }
@@ -173,8 +173,8 @@ void Inbound::place(uint32_t index, const Payload& payload) noexcept {
   }
   Tensor& tensor = tensors_[index];
   tensor.begun = true;
-  if (tensor.location == TensorLocation::kLent) {
-    tensor.loan = Loan(*engine_, payload.rendezvous);
+  if (tensor.location == TensorLocation::kExposed) {
+    tensor.exposure = Exposure(*engine_, payload.rendezvous);
   } else if (payload.rendezvous != nullptr) {
     return fetch(payload.rendezvous, tensor.data);
   } else {
@@ -217,7 +217,7 @@ void Inbound::fail(ErrorCode code, const char* why) noexcept {
 void Inbound::abandon() noexcept {
   state_ = State::kClosed;
   drop_early();
-  for (Tensor& tensor : tensors_) tensor.loan = Loan();
+  for (Tensor& tensor : tensors_) tensor.exposure = Exposure();
 }
 
 void Inbound::drop(const Payload& payload) noexcept {

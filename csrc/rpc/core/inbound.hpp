@@ -16,8 +16,8 @@
 #include "memory/host_buffer.hpp"
 #include "memory/owner.hpp"
 #include "messaging/inbox.hpp"
+#include "rpc/core/exposure.hpp"
 #include "rpc/core/header_frame.hpp"
-#include "rpc/core/loan.hpp"
 
 namespace axon {
 
@@ -37,7 +37,7 @@ class Inbound : private Completion {
     Buffer data;  // valid as long as this Inbound is not used again, unless the buffer is taken, or it was handed out
     HostBuffer host_buffer;  // of payload frames, unless they went where the receiver said
     Owner owner;             // whatever came with that
-    Loan loan;               // of one that is lent: to be moved out and kept for as long as it is read, by the handle
+    Exposure exposure;       // of one that is exposed: kept for as long as it is read, by the handle
     MemoryHandle memory_handle{};
     TensorLocation location = TensorLocation::kHeaderFrame;
     bool begun = false;  // a payload frame that has come, or is being fetched
@@ -61,7 +61,7 @@ class Inbound : private Completion {
     size_t max_early_payload_frames = 0;  // of a message
     size_t max_early_num_bytes = 0;       // of all messages that share the count
     size_t* num_early_bytes = nullptr;    // Progress owner only; outlives all messages that are under way
-    bool borrows = false;                 // whether tensors may come that are lent
+    bool accepts_exposed = false;         // whether tensors may come that are exposed
   };
 
   Inbound() noexcept;

@@ -14,7 +14,7 @@ struct RuntimeOptions {
   size_t max_running_calls = 65'536;                    // of peers: functions that have not answered
   size_t max_connections = 1024;
   size_t max_early_num_bytes = size_t{1} << 30;  // of payload frames that have come before it is known where they go
-  bool borrows = false;                          // the door reads tensors that are lent, see Inbound::Tensor::loan
+  bool accepts_exposed = false;  // the door reads tensors that are exposed, see Inbound::Tensor::exposure
 };
 
 }  // namespace axon

@@ -12,9 +12,9 @@ namespace axon {
 
 // A larger tensor is sent by itself: copying it into the header frame, and out of it, costs more than another message.
 static constexpr size_t kLargestInline = 4096;
-// Stands for a tensor that is lent.
+// Stands for a tensor that is exposed.
 static constexpr std::byte kNothing{};
-static constexpr ConstBuffer kLentFrame{.data = &kNothing, .num_bytes = kLentFrameNumBytes};
+static constexpr ConstBuffer kExposedFrame{.data = &kNothing, .num_bytes = kExposedFrameNumBytes};
 // More memory than this is not kept for the next message.
 static constexpr size_t kMostKept = size_t{1} << 16;
 
@@ -86,9 +86,9 @@ size_t Outbound::add(const TensorView& tensor, Owner owner) {
   return tensors_.size() - 1;
 }
 
-size_t Outbound::lend(const TensorView& tensor, const MemoryHandle& memory_handle, Owner owner) {
+size_t Outbound::expose(const TensorView& tensor, const MemoryHandle& memory_handle, Owner owner) {
   const size_t index = add(tensor, std::move(owner));
-  tensors_[index].descriptor.location = TensorLocation::kLent;
+  tensors_[index].descriptor.location = TensorLocation::kExposed;
   tensors_[index].memory_handle = memory_handle;
   return index;
 }
@@ -112,7 +112,7 @@ void Outbound::seal() {
                      tensor.descriptor.num_dimensions * sizeof(int64_t));
   }
   for (const Tensor& tensor : tensors_) {
-    if (tensor.descriptor.location == TensorLocation::kLent) {
+    if (tensor.descriptor.location == TensorLocation::kExposed) {
       end = put_padded(end, &tensor.memory_handle, sizeof(MemoryHandle));
     } else if (tensor.descriptor.location == TensorLocation::kHeaderFrame) {
       end = put_padded(end, tensor.data.data, tensor.data.num_bytes);
@@ -127,7 +127,7 @@ void Outbound::copy(const Outbound& sealed, Owner owner) {
   fits_ = sealed.fits_.clone();
   name_num_bytes_ = sealed.name_num_bytes_;
   for (const PayloadFrame& frame : sealed.payload_frames_)
-    payload_frames_.push_back({frame.index, frame.data, {}, frame.is_lent});
+    payload_frames_.push_back({frame.index, frame.data, {}, frame.is_exposed});
   if (!payload_frames_.empty()) payload_frames_.front().owner = std::move(owner);
 }
 
@@ -136,16 +136,16 @@ size_t Outbound::locate_tensors(size_t num_before) {
   size_t num_bytes = tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
-    const bool is_lent = tensor.descriptor.location == TensorLocation::kLent;
-    if (tensor.data.data == nullptr && tensor.data.num_bytes != 0 && !is_lent) {
+    const bool is_exposed = tensor.descriptor.location == TensorLocation::kExposed;
+    if (tensor.data.data == nullptr && tensor.data.num_bytes != 0 && !is_exposed) {
       refuse("a tensor of " + std::to_string(tensor.data.num_bytes) + " bytes has no memory: its data is null");
       tensor.data.num_bytes = 0;
     }
     const size_t num_inline = padded(tensor.data.num_bytes);
     const bool fits = num_inline <= kLargestInline && num_before + num_bytes + num_inline <= kLongestWithTensors;
-    if (is_lent) {
+    if (is_exposed) {
       num_bytes += sizeof(MemoryHandle);
-      payload_frames_.push_back({index, kLentFrame, std::move(tensor.owner), true});
+      payload_frames_.push_back({index, kExposedFrame, std::move(tensor.owner), true});
     } else if (fits || tensor.data.num_bytes == 0) {
       num_bytes += num_inline;
     } else {
@@ -180,8 +180,8 @@ Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& he
   for (const PayloadFrame& each : payload_frames_) {
     payload_header.slot = each.index;
     ++num_moving_;
-    AXON_TRY(took(each.is_lent ? transport.send_rendezvous(peer, payload_header, each.data, *this)
-                               : transport.send(peer, payload_header, each.data, *this)));
+    AXON_TRY(took(each.is_exposed ? transport.send_rendezvous(peer, payload_header, each.data, *this)
+                                  : transport.send(peer, payload_header, each.data, *this)));
   }
   return Status();
 }

@@ -58,8 +58,8 @@ class Outbound : private Completion {
   // At most kMostTensors times, of kMostDimensions.
   size_t add(const TensorView& tensor, Owner owner = {});
   // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
-  // read, and may be of any device. Only for receivers that borrow.
-  size_t lend(const TensorView& tensor, const MemoryHandle& memory_handle, Owner owner);
+  // read, and may be of any device. Only for receivers that accept it.
+  size_t expose(const TensorView& tensor, const MemoryHandle& memory_handle, Owner owner);
   // It does not leave before the word is not 0, which a device writes; nor before those that were given already. Its
   // owner may go while the device has not written, with a message that never leaves.
   void leave_when(const std::atomic<uint32_t>& word, Owner owner) { gates_.push_back({&word, std::move(owner)}); }
@@ -85,8 +85,8 @@ class Outbound : private Completion {
   Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind payload_kind) noexcept;
   // Nothing of it is in the transport's hands.
   bool at_rest() const noexcept { return num_moving_ == 0; }
-  bool lends() const noexcept {
-    return std::ranges::any_of(payload_frames_, [](const PayloadFrame& frame) { return frame.is_lent; });
+  bool exposes() const noexcept {
+    return std::ranges::any_of(payload_frames_, [](const PayloadFrame& frame) { return frame.is_exposed; });
   }
   // The transport is gone, and so moves nothing.
   void come_to_rest() noexcept { num_moving_ = 0; }
@@ -104,13 +104,13 @@ class Outbound : private Completion {
     size_t shape_offset;
     ConstBuffer data;
     Owner owner;
-    MemoryHandle memory_handle;  // of one that is lent
+    MemoryHandle memory_handle;  // of one that is exposed
   };
   struct PayloadFrame {
     uint32_t index;  // among the message's tensors
     ConstBuffer data;
     Owner owner;
-    bool is_lent;
+    bool is_exposed;
   };
 
   struct Gate {

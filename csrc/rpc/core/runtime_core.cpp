@@ -38,7 +38,7 @@ RuntimeCore::RuntimeCore(Engine& engine, RuntimeOptions options)
               .max_early_payload_frames = kMostTensors,
               .max_early_num_bytes = options_.max_early_num_bytes,
               .num_early_bytes = &num_early_bytes_,
-              .borrows = options_.borrows} {}
+              .accepts_exposed = options_.accepts_exposed} {}
 
 // A transfer of a peer that is gone may never end, and still touch its memory: that is left behind.
 RuntimeCore::~RuntimeCore() {

@@ -9,8 +9,8 @@
 #include "python/signals.hpp"
 #include "python/tensor_memory.hpp"
 #include "rpc/python/buffers.hpp"
-#include "rpc/python/lending.hpp"
 #include "rpc/python/python_runtime.hpp"
+#include "rpc/python/zero_copy_get.hpp"
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, axon::Counted<T>, true)
 
@@ -106,7 +106,7 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::ob
                          .max_waiting_calls = bound("max_waiting_calls"),
                          .max_running_calls = bound("max_running_calls"),
                          .max_connections = bound("max_connections"),
-                         .borrows = true};
+                         .accepts_exposed = true};
   const EngineHold hold = Engine::hold_instance();
   Result<std::unique_ptr<Runtime>> opened = Runtime::open(std::move(options), hold.engine());
   if (!opened.ok()) {
@@ -222,9 +222,9 @@ py::object take_answer(PythonCall& call, const py::object& device) {
 }
 
 // What the peer has told: tell_readable_gpus().
-void lend_on(Connection& connection, const std::vector<std::string>& uuids) {
+void expose_on(Connection& connection, const std::vector<std::string>& uuids) {
   const GilReleased no_gil;
-  connection.lending.gpus_read_by_peer.store(own_gpus_among(uuids));
+  connection.zero_copy.gpus_read_by_peer.store(own_gpus_among(uuids));
 }
 
 bool is_cancelled(const PythonCall& call) {
@@ -324,14 +324,14 @@ void bind_connection(py::module_& module) {
       .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
       .def("invoke", &invoke)
       .def("send", &send)
-      .def("lend_on", &lend_on)
+      .def("expose_on", &expose_on)
       .def(
           "close", [](Connection& self, double timeout_s) { self.close(deadline_in(timeout_s)); },
           py::call_guard<GilReleased>())
       .def("await_end", &await_end)
       .def("has_drained", &Connection::has_drained, py::call_guard<GilReleased>())
       .def_property_readonly("gpus_read_by_peer",
-                             [](const Connection& self) { return self.lending.gpus_read_by_peer.load(); })
+                             [](const Connection& self) { return self.zero_copy.gpus_read_by_peer.load(); })
       .def("failure", [](Connection& self) -> py::object {
         const Status failure = [&] {
           const GilReleased no_gil;

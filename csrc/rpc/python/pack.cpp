@@ -10,9 +10,9 @@
 #include "python/gil.hpp"
 #include "python/tensor_memory.hpp"
 #include "rpc/core/values.hpp"
-#include "rpc/python/lending.hpp"
 #include "rpc/python/tensors.hpp"
 #include "rpc/python/values.hpp"
+#include "rpc/python/zero_copy_get.hpp"
 
 namespace axon {
 
@@ -74,7 +74,7 @@ class Packer {
         writer_(outbound.bytes()),
         peer_(peer),
         root_(root),
-        lendable_(peer.lending.gpus_read_by_peer.load()) {}
+        exposable_(peer.zero_copy.gpus_read_by_peer.load()) {}
 
   // `depth` counts the steps to the value.
   void pack(PyObject* value, int depth) {
@@ -96,10 +96,10 @@ class Packer {
 
   // All values are packed.
   void finish() {
-    const uint64_t lent = used_ & lendable_;
-    if (lent == 0) return;
+    const uint64_t exposed = used_ & exposable_;
+    if (exposed == 0) return;
     const GilReleased no_gil;
-    for (uint64_t left = lent; left != 0; left &= left - 1) {
+    for (uint64_t left = exposed; left != 0; left &= left - 1) {
       leave_behind_current_stream(outbound_, {at::kCUDA, static_cast<c10::DeviceIndex>(std::countr_zero(left))});
     }
   }
@@ -259,7 +259,7 @@ class Packer {
     ++num_tensors_;
     if (tensor.is_cuda() && peer_.is_neighbour())
       let_peers_read();  // before the first of them finds out whether it may
-    writer_.tensor(located([&] { return add_tensor(outbound_, tensor, lendable_); }, [&] { return where(depth); }));
+    writer_.tensor(located([&] { return add_tensor(outbound_, tensor, exposable_); }, [&] { return where(depth); }));
     used_ |= gpu_bit(tensor);
   }
 
@@ -280,8 +280,8 @@ class Packer {
   ValueWriter writer_;
   const Connection& peer_;
   const Root root_;
-  const uint64_t lendable_;  // GPUs, a bit each
-  uint64_t used_ = 0;        // likewise
+  const uint64_t exposable_;  // GPUs, a bit each
+  uint64_t used_ = 0;         // likewise
   size_t num_tensors_ = 0;
   std::array<Step, kDeepest + 1> steps_;  // only those of the value at hand are written
 };

@@ -78,7 +78,7 @@ class CompletionQueue final : public CompletionSink {
 class PythonCall final : public Call {
  public:
   explicit PythonCall(std::shared_ptr<Connection> connection) noexcept : connection_(std::move(connection)) {
-    awaits_loans = true;
+    awaits_acks = true;
   }
 
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }

@@ -14,7 +14,7 @@
 #include "base/data_type.hpp"
 #include "python/gil.hpp"
 #include "python/tensor_memory.hpp"
-#include "rpc/python/lending.hpp"
+#include "rpc/python/zero_copy_get.hpp"
 
 namespace axon {
 
@@ -84,20 +84,20 @@ static Owner owner_of_memory(const at::Tensor& tensor) {
           [](void* held) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(held)); }};
 }
 
-static std::optional<MemoryHandle> lend_if_allowed(const at::Tensor& tensor, uint64_t lendable) {
-  if ((gpu_bit(tensor) & lendable) == 0 || tensor.nbytes() == 0) return std::nullopt;
+static std::optional<MemoryHandle> expose_if_allowed(const at::Tensor& tensor, uint64_t exposable) {
+  if ((gpu_bit(tensor) & exposable) == 0 || tensor.nbytes() == 0) return std::nullopt;
   const GilReleased no_gil;
-  return lend(tensor);
+  return expose(tensor);
 }
 
-size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendable) {
+size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t exposable) {
   MaybeOwned plain_tensor = plain(tensor);
   if (tensor.dim() > static_cast<int64_t>(kMostDimensions)) {
     throw pybind11::value_error("a tensor of " + std::to_string(tensor.dim()) +
                                 " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
   }
   if (tensor.is_cuda()) check_not_captured(tensor.device());
-  const std::optional<MemoryHandle> memory_handle = lend_if_allowed(*plain_tensor, lendable);
+  const std::optional<MemoryHandle> memory_handle = expose_if_allowed(*plain_tensor, exposable);
   if (!memory_handle && tensor.is_cuda()) plain_tensor = MaybeOwned::owned(from_device(*plain_tensor));
   const at::Tensor& sent = *plain_tensor;
   // The mutable pointer, because a lazily cloned tensor moves away from the memory of its const one when it is written.
@@ -105,7 +105,7 @@ size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendabl
                         .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
                         .shape = {sent.sizes().data(), sent.sizes().size()},
                         .data = {static_cast<const std::byte*>(sent.mutable_data_ptr()), sent.nbytes()}};
-  if (memory_handle) return outbound.lend(view, *memory_handle, owner_of_memory(sent));
+  if (memory_handle) return outbound.expose(view, *memory_handle, owner_of_memory(sent));
   return outbound.add(view, owner_of_memory(sent));
 }
 
@@ -149,11 +149,11 @@ at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Conn
       static_cast<int64_t>(received.data.num_bytes)) {
     throw pybind11::value_error("a tensor has come whose length is not that of its shape");
   }
-  if (received.location == TensorLocation::kLent) {
+  if (received.location == TensorLocation::kExposed) {
     const GilReleased no_gil;
     at::Tensor tensor =
         received.owner.get() != nullptr ? tensor_of(received.owner) : at::empty(shape, options.device(device));
-    borrow(received, tensor, peer);
+    read_exposed(received, tensor, peer);
     return tensor;
   }
   if (received.owner.get() != nullptr) {

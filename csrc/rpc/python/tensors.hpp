@@ -13,14 +13,14 @@ namespace axon {
 class Connection;
 
 // Adds it to a message, which keeps it alive. Makes a copy where it is not contiguous, or neither on the host nor on
-// one of the `lendable` GPUs (a bit each). Only for tensors that have memory (python/tensor_memory.hpp).
-size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t lendable);
+// one of the `exposable` GPUs (a bit each). Only for tensors that have memory (python/tensor_memory.hpp).
+size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t exposable);
 
 // Keeps a tensor that is handed out, which comes back as the same object of Python's, and its present memory.
 Owner owner_of(at::Tensor tensor);
 
 // A tensor that has come: the one that was handed out for it; else one on the host, which takes the memory that it lies
-// in, or copies what lies in the header frame; or of one that is lent, a copy on `device`.
+// in, or copies what lies in the header frame; or of one that is exposed, a copy on `device`.
 at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Connection& peer);
 
 // Of a tensor that is announced; nothing for a type that this torch does not have.

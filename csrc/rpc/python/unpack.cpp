@@ -8,9 +8,9 @@
 #include "python/gil.hpp"
 #include "python/tensor_memory.hpp"
 #include "rpc/core/values.hpp"
-#include "rpc/python/lending.hpp"
 #include "rpc/python/tensors.hpp"
 #include "rpc/python/values.hpp"
+#include "rpc/python/zero_copy_get.hpp"
 
 namespace axon {
 
@@ -119,7 +119,7 @@ class Unpacker {
     const at::Tensor come = taken(received, device);
     const at::Tensor tensor = is_placed || come.device() == device ? come : to(come, device);
     const bool was_on_device = received.kind == MemoryKind::kCuda;
-    if (was_on_device && tensor.is_cuda()) ask_to_lend(peer_, tensor.device());
+    if (was_on_device && tensor.is_cuda()) ask_to_expose(peer_, tensor.device());
     return tensor;
   }
 
@@ -133,7 +133,7 @@ class Unpacker {
     try {
       return take_tensor(received, device, *peer_);
     } catch (const NotReadable&) {
-      ask_not_to_lend(peer_);
+      ask_not_to_expose(peer_);
       throw;
     }
   }
@@ -152,7 +152,7 @@ class Unpacker {
 
 }  // namespace
 
-// All values of a message, or an exception: then nobody will read what it lends.
+// All values of a message, or an exception: then nobody will read what it exposes.
 template <typename Read>
 static auto read_all(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer, Read read) {
   const BelowPython no_modes;  // of the thread that takes an answer, such as FakeTensorMode
@@ -162,7 +162,7 @@ static auto read_all(Inbound& inbound, const Placement& placement, const std::sh
     unpacker.check_end();
     return values;
   } catch (...) {
-    for (Inbound::Tensor& tensor : inbound.tensors()) tensor.loan = Loan();
+    for (Inbound::Tensor& tensor : inbound.tensors()) tensor.exposure = Exposure();
     throw;
   }
 }

@@ -140,17 +140,17 @@ TEST_P(ClosingTest, memory_under_way_is_given_back) {
     outbound.seal();
   };
   std::atomic<int> num_answered{0};
-  const auto lend = [&](Invocation& each) {
+  const auto expose = [&](Invocation& each) {
     each.answer.open();
     add(each.answer);
     each.reply();
     ++num_answered;
   };
-  ASSERT_TRUE(pair_.server->add("lend", lend).ok());
+  ASSERT_TRUE(pair_.server->add("expose", expose).ok());
   std::vector<CallPointer> calls;
   for (int i = 0; i < 20; ++i) {
     calls.push_back(CallPointer::adopt(*new Call));
-    calls.back()->request.open("lend");
+    calls.back()->request.open("expose");
     add(calls.back()->request);
     pair_.to_server->start(*calls.back());
   }

@@ -65,14 +65,14 @@ Bytes header_frame(std::string_view function, size_t num_bytes) {
   return first_of(outbound);
 }
 
-// Of a call with a tensor that is lent.
-Bytes lending_header_frame(std::string_view function) {
+// Of a call with a tensor that is exposed.
+Bytes exposing_header_frame(std::string_view function) {
   static const int64_t kShape[] = {1'000'000};
   Nobody nobody;
   Outbound outbound(nobody);
   outbound.open(function);
-  outbound.lend({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, 1'000'000}}, {},
-                Owner());
+  outbound.expose({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, 1'000'000}}, {},
+                  Owner());
   outbound.seal();
   return first_of(outbound);
 }
@@ -233,10 +233,10 @@ class HostileTest : public testing::Test, private Receiver {
   void on_peer_lost(PeerId, Status) noexcept override {}
 };
 
-// Says that it lends, to a server that borrows.
-class HostileLender : public HostileTest {
+// Says that it exposes, to a server that accepts that.
+class HostileExposer : public HostileTest {
  protected:
-  HostileLender() : HostileTest({.name = "", .borrows = true}) {
+  HostileExposer() : HostileTest({.name = "", .accepts_exposed = true}) {
     const auto take = [this](Invocation& invocation) {
       num_taken_.fetch_add(static_cast<int>(invocation.arguments().tensors().size()));
       invocation.answer.open();
@@ -315,20 +315,20 @@ TEST_F(HostileTest, repeated_calls_run_once) {
   EXPECT_EQ(num_run.load(), 2);
 }
 
-TEST_F(HostileLender, what_stands_for_a_tensor_that_is_lent_is_as_it_is_said_to_be) {
-  const Bytes call = lending_header_frame("take");
+TEST_F(HostileExposer, the_frame_of_an_exposed_tensor_is_as_it_is_said_to_be) {
+  const Bytes call = exposing_header_frame("take");
   send(OperationKind::kInvoke, 800 + kWindow, 0, call);
-  offer(800 + kWindow, 0, kLentFrameNumBytes);  // as it ought to be
+  offer(800 + kWindow, 0, kExposedFrameNumBytes);  // as it ought to be
   ASSERT_TRUE(comes_true([&] { return num_taken_.load() == 1; }));
   send(OperationKind::kInvoke, 801 + kWindow, 0, call);
-  offer(801 + kWindow, 0, kLentFrameNumBytes + 1);  // too long
+  offer(801 + kWindow, 0, kExposedFrameNumBytes + 1);  // too long
   send(OperationKind::kInvoke, 802 + kWindow, 0, call);
   send(OperationKind::kInvokePayload, 802 + kWindow, 0,
-       pattern(kLentFrameNumBytes, 1));  // comes by itself: nobody could end it
+       pattern(kExposedFrameNumBytes, 1));  // comes by itself: nobody could end it
   send(OperationKind::kInvoke, 803 + kWindow, 0, call);
-  offer(803 + kWindow, 1, kLentFrameNumBytes);  // of another tensor
-  offer(804 + kWindow, 0, kLentFrameNumBytes);  // before its call, twice
-  offer(804 + kWindow, 0, kLentFrameNumBytes);
+  offer(803 + kWindow, 1, kExposedFrameNumBytes);  // of another tensor
+  offer(804 + kWindow, 0, kExposedFrameNumBytes);  // before its call, twice
+  offer(804 + kWindow, 0, kExposedFrameNumBytes);
   send(OperationKind::kInvoke, 804 + kWindow, 0, call);
   send(OperationKind::kInvoke, 805 + kWindow, 0, call);  // never comes
   send(OperationKind::kCancel, 805 + kWindow, 0, {});

@@ -17,10 +17,11 @@ using namespace std::chrono_literals;
 
 constexpr size_t kNumBytes = 1'000'000;
 
-// "take" keeps the loan of what it is called with and answers at once, "lend" answers with a tensor that is lent.
-class LendingTest : public testing::TestWithParam<std::string> {
+// "take" keeps the exposure of what it is called with and answers at once, "expose" answers with a tensor that is
+// exposed.
+class ZeroCopyGetTest : public testing::TestWithParam<std::string> {
  protected:
-  LendingTest() {
+  ZeroCopyGetTest() {
     EXPECT_TRUE(pair_.server
                     ->add("take",
                           [this](Invocation& invocation) {
@@ -32,10 +33,10 @@ class LendingTest : public testing::TestWithParam<std::string> {
                           })
                     .ok());
     EXPECT_TRUE(pair_.server
-                    ->add("lend",
+                    ->add("expose",
                           [this](Invocation& invocation) {
                             invocation.answer.open();
-                            lend(invocation.answer);
+                            expose(invocation.answer);
                             invocation.reply();
                           })
                     .ok());
@@ -57,12 +58,12 @@ class LendingTest : public testing::TestWithParam<std::string> {
   }
 
   // Its elements, and how long it would be.
-  void lend(Outbound& outbound) {
+  void expose(Outbound& outbound) {
     static const int64_t kShape[] = {kNumBytes};
-    Owner owner(this, [](void* self) { static_cast<LendingTest*>(self)->num_released_.fetch_add(1); });
-    const size_t index =
-        outbound.lend({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, kNumBytes}},
-                      memory_handle(), std::move(owner));
+    Owner owner(this, [](void* self) { static_cast<ZeroCopyGetTest*>(self)->num_released_.fetch_add(1); });
+    const size_t index = outbound.expose(
+        {.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, kNumBytes}},
+        memory_handle(), std::move(owner));
     ValueWriter(outbound.bytes()).tensor(index);
     outbound.seal();
   }
@@ -73,19 +74,19 @@ class LendingTest : public testing::TestWithParam<std::string> {
     return handle;
   }
 
-  static Loan take(Inbound& inbound) {
+  static Exposure take(Inbound& inbound) {
     Inbound::Tensor& tensor = inbound.tensors()[0];
-    EXPECT_EQ(tensor.location, TensorLocation::kLent);
+    EXPECT_EQ(tensor.location, TensorLocation::kExposed);
     EXPECT_EQ(tensor.data.num_bytes, kNumBytes);
     EXPECT_EQ(tensor.memory_handle, memory_handle());
-    return std::move(tensor.loan);
+    return std::move(tensor.exposure);
   }
 
   CallPointer start(const char* function) {
     CallPointer call = CallPointer::adopt(*new Call);
     call->request.open(function);
     if (std::string_view(function) == "take") {
-      lend(call->request);
+      expose(call->request);
     } else {
       call->request.seal();
     }
@@ -118,16 +119,17 @@ class LendingTest : public testing::TestWithParam<std::string> {
   LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
   std::atomic<int> num_released_{0};
   std::mutex mutex_;
-  std::vector<Loan> took_;      // guarded by it
+  std::vector<Exposure> took_;  // guarded by it
   Invocation* held_ = nullptr;  // likewise
-  TwoRuntimes pair_{transports(fabric_), {.name = "server", .borrows = true}, {.name = "client", .borrows = true}};
+  TwoRuntimes pair_{
+      transports(fabric_), {.name = "server", .accepts_exposed = true}, {.name = "client", .accepts_exposed = true}};
 };
 
-TEST_P(LendingTest, a_call_that_awaits_its_loans_is_finished_once_they_are_back) {
+TEST_P(ZeroCopyGetTest, a_call_that_awaits_acks_is_finished_once_they_are_here) {
   const CallPointer call = CallPointer::adopt(*new Call);
-  call->awaits_loans = true;
+  call->awaits_acks = true;
   call->request.open("take");
-  lend(call->request);
+  expose(call->request);
   pair_.to_server->start(*call);
   const CallPointer next = start("take");
   wait_until_taken(*next);  // the answer of the first one has come before
@@ -137,7 +139,7 @@ TEST_P(LendingTest, a_call_that_awaits_its_loans_is_finished_once_they_are_back)
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(LendingTest, arguments_are_their_senders_again_once_they_have_been_read) {
+TEST_P(ZeroCopyGetTest, arguments_are_their_senders_again_once_they_have_been_read) {
   const CallPointer call = start("take");
   ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
   ASSERT_TRUE(call->status().ok()) << call->status().message();
@@ -147,46 +149,46 @@ TEST_P(LendingTest, arguments_are_their_senders_again_once_they_have_been_read) 
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(LendingTest, so_are_answers) {
-  const CallPointer call = start("lend");
+TEST_P(ZeroCopyGetTest, so_are_answers) {
+  const CallPointer call = start("expose");
   wait_for(*pair_.to_server, *call);
   ASSERT_TRUE(call->status().ok()) << call->status().message();
   EXPECT_FALSE(is_released_within(50ms));
   {
-    const Loan loan = take(call->reply());
+    const Exposure exposure = take(call->reply());
   }
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(LendingTest, an_answer_that_nobody_reads_is_given_back_with_its_call) {
+TEST_P(ZeroCopyGetTest, an_answer_that_nobody_reads_is_given_back_with_its_call) {
   {
-    const CallPointer call = start("lend");
+    const CallPointer call = start("expose");
     wait_for(*pair_.to_server, *call);
   }
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(LendingTest, arguments_that_nobody_takes_are_given_back) {
+TEST_P(ZeroCopyGetTest, arguments_that_nobody_takes_are_given_back) {
   ASSERT_TRUE(pair_.server->add("ignore", echo_nothing).ok());
   const CallPointer call = CallPointer::adopt(*new Call);
   call->request.open("ignore");
-  lend(call->request);
+  expose(call->request);
   pair_.to_server->start(*call);
   wait_for(*pair_.to_server, *call);
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(LendingTest, so_are_those_of_a_function_that_is_not_there) {
+TEST_P(ZeroCopyGetTest, so_are_those_of_a_function_that_is_not_there) {
   const CallPointer call = CallPointer::adopt(*new Call);
   call->request.open("nothing");
-  lend(call->request);
+  expose(call->request);
   pair_.to_server->start(*call);
   wait_for(*pair_.to_server, *call);
   EXPECT_EQ(call->status().code(), ErrorCode::kRemote);
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(LendingTest, a_loan_outlives_its_runtime) {
+TEST_P(ZeroCopyGetTest, an_exposure_outlives_its_runtime) {
   const CallPointer call = start("take");
   ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
   pair_.server->close();
@@ -195,7 +197,7 @@ TEST_P(LendingTest, a_loan_outlives_its_runtime) {
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(LendingTest, and_its_connection) {
+TEST_P(ZeroCopyGetTest, and_its_connection) {
   const CallPointer call = start("take");
   wait_until_taken(*call);
   for (Connection* connection : {pair_.to_client.get(), pair_.to_server.get()}) {
@@ -207,7 +209,7 @@ TEST_P(LendingTest, and_its_connection) {
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(LendingTest, and_a_call_that_is_given_up) {
+TEST_P(ZeroCopyGetTest, and_a_call_that_is_given_up) {
   ASSERT_TRUE(pair_.server
                   ->add("keep",
                         [this](Invocation& invocation) {
@@ -218,7 +220,7 @@ TEST_P(LendingTest, and_a_call_that_is_given_up) {
                   .ok());
   const CallPointer call = CallPointer::adopt(*new Call);
   call->request.open("keep");
-  lend(call->request);
+  expose(call->request);
   pair_.to_server->start(*call);
   const auto is_held = [&] {
     const std::lock_guard lock(mutex_);
@@ -235,8 +237,8 @@ TEST_P(LendingTest, and_a_call_that_is_given_up) {
   EXPECT_TRUE(is_released_within(30s));
 }
 
-// A borrower that is gone reads nothing any more. Who only seems to be gone, and gives the loan back, hurts nobody.
-TEST_P(LendingTest, what_is_lent_is_revoked_when_the_borrower_dies) {
+// A reader that is gone reads nothing any more. Who only seems to be gone, and gives the exposure back, hurts nobody.
+TEST_P(ZeroCopyGetTest, what_is_exposed_is_revoked_when_the_reader_dies) {
   if (GetParam() == "loopback") GTEST_SKIP() << "transfers with its dead are never told done";
   const CallPointer call = start("take");
   wait_until_taken(*call);
@@ -246,7 +248,7 @@ TEST_P(LendingTest, what_is_lent_is_revoked_when_the_borrower_dies) {
   give_back();
 }
 
-TEST_P(LendingTest, a_loan_of_the_dead_may_be_given_back) {
+TEST_P(ZeroCopyGetTest, an_exposure_of_a_dead_peer_may_be_acknowledged) {
   const CallPointer call = start("take");
   wait_until_taken(*call);
   lose_the_other(pair_.server_engine());
@@ -254,10 +256,10 @@ TEST_P(LendingTest, a_loan_of_the_dead_may_be_given_back) {
   EXPECT_EQ(pair_.to_client->failure().code(), ErrorCode::kPeerLost);
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, LendingTest, testing::Values("loopback", "ucx", "rings"),
+INSTANTIATE_TEST_SUITE_P(Over, ZeroCopyGetTest, testing::Values("loopback", "ucx", "rings"),
                          [](const auto& info) { return info.param; });
 
-TEST(Lending, is_refused_by_who_does_not_borrow) {
+TEST(ZeroCopyGet, is_refused_by_who_does_not_accept_it) {
   LoopbackFabric fabric{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
   TwoRuntimes pair(loopback_transports(fabric, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
@@ -265,8 +267,8 @@ TEST(Lending, is_refused_by_who_does_not_borrow) {
   const CallPointer call = CallPointer::adopt(*new Call);
   call->request.open("echo");
   static const int64_t kShape[] = {8};
-  call->request.lend({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, 8}}, {},
-                     Owner(&num_released, [](void* count) { ++*static_cast<std::atomic<int>*>(count); }));
+  call->request.expose({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, 8}}, {},
+                       Owner(&num_released, [](void* count) { ++*static_cast<std::atomic<int>*>(count); }));
   call->request.seal();
   pair.to_server->start(*call);
   wait_for(*pair.to_server, *call);

@@ -1,4 +1,4 @@
-#include "rpc/python/lending.hpp"
+#include "rpc/python/zero_copy_get.hpp"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -40,7 +40,7 @@ void check_not_captured(at::Device gpu) {
   }
 }
 
-std::optional<MemoryHandle> lend(const at::Tensor& tensor) {
+std::optional<MemoryHandle> expose(const at::Tensor& tensor) {
   Result<ExposedLocation> place = expose(tensor.get_device(), tensor.const_data_ptr(), tensor.nbytes());
   if (!place.ok()) return std::nullopt;
   return std::bit_cast<MemoryHandle>(place.value());
@@ -59,10 +59,10 @@ void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
 namespace {
 
 // Of a tensor that has been copied once the marker is passed.
-class Return final : public Submission, private FlagWaiter {
+class Ack final : public Submission, private FlagWaiter {
  public:
-  Return(Engine& engine, StreamMarker read, Loan loan) noexcept
-      : engine_(engine), read_(std::move(read)), loan_(std::move(loan)) {}
+  Ack(Engine& engine, StreamMarker read, Exposure exposure) noexcept
+      : engine_(engine), read_(std::move(read)), exposure_(std::move(exposure)) {}
 
  private:
   void begin() noexcept override { engine_.wait_for_flag(*this, read_.word()); }
@@ -71,33 +71,33 @@ class Return final : public Submission, private FlagWaiter {
 
   Engine& engine_;
   const StreamMarker read_;
-  const Loan loan_;
+  const Exposure exposure_;
 };
 
 }  // namespace
 
-void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& peer) {
-  const int known = peer.lending.gpu.load();
+void read_exposed(Inbound::Tensor& exposed, const at::Tensor& target, const Connection& peer) {
+  const int known = peer.zero_copy.gpu.load();
   if (known < 0 || !peer.is_neighbour())
-    throw NotReadable("a tensor on a GPU is lent, which nobody here has asked for");
+    throw NotReadable("a tensor on a GPU is exposed, which nobody here has asked for");
   const at::Device gpu =
       target.is_cuda() ? target.device() : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(known));
   const RelaxedCapture beside_captures;
   const c10::DeviceGuard guard(gpu);
   const StreamView stream = current_stream(gpu);
   const Buffer buffer{static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()};
-  const auto place = std::bit_cast<ExposedLocation>(lent.memory_handle);
+  const auto place = std::bit_cast<ExposedLocation>(exposed.memory_handle);
   const Status read =
       value_of(ZeroCopyReader::of(gpu.index()))->read(peer.identity().address.pid, place, buffer, stream);
   if (!read.ok() && read.code() == ErrorCode::kPeerLost) throw NotReadable(read.message());
   check(read);
   if (target.is_cpu()) {
     check(stream.synchronize());
-    lent.loan = Loan();
+    exposed.exposure = Exposure();
     return;
   }
   Engine& engine = peer.engine();
-  engine.submit(*new Return(engine, value_of(StreamMarker::set(stream)), std::move(lent.loan)));
+  engine.submit(*new Ack(engine, value_of(StreamMarker::set(stream)), std::move(exposed.exposure)));
 }
 
 // None where the driver does not tell.

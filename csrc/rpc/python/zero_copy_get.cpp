@@ -1,4 +1,4 @@
-#include "rpc/python/lending.hpp"
+#include "rpc/python/zero_copy_get.hpp"
 
 #include "python/gil.hpp"
 #include "rpc/core/values.hpp"
@@ -8,7 +8,7 @@ namespace axon {
 // What was in the way may be gone by then: memory and descriptors may have been short.
 static constexpr std::chrono::seconds kUntilAskedAgain{10};
 
-// It may lend tensors on these, and on no others, from now on.
+// It may expose tensors on these, and on no others, from now on.
 static void tell_readable_gpus(const std::shared_ptr<Connection>& peer, const std::vector<std::string>& uuids) {
   const auto call = CallPointer::adopt(*new Call);
   call->answer = Call::Answer::kNone;
@@ -23,22 +23,22 @@ static void tell_readable_gpus(const std::shared_ptr<Connection>& peer, const st
   peer->start(*call);
 }
 
-void ask_to_lend(const std::shared_ptr<Connection>& peer, at::Device gpu) {
-  Connection::Lending& lending = peer->lending;
-  Clock::time_point from = lending.told_from.load(std::memory_order_relaxed);
+void ask_to_expose(const std::shared_ptr<Connection>& peer, at::Device gpu) {
+  Connection::ZeroCopyState& state = peer->zero_copy;
+  Clock::time_point from = state.told_from.load(std::memory_order_relaxed);
   if (from == Clock::time_point::max() || Clock::now() < from || !peer->is_neighbour()) return;
-  if (!lending.told_from.compare_exchange_strong(from, Clock::time_point::max())) return;
+  if (!state.told_from.compare_exchange_strong(from, Clock::time_point::max())) return;
   const std::vector<std::string> gpus = [&] {
     const GilReleased no_gil;
     return gpus_readable_of(*peer);
   }();
   if (gpus.empty()) return;
-  lending.gpu.store(gpu.index());
+  state.gpu.store(gpu.index());
   tell_readable_gpus(peer, gpus);
 }
 
-void ask_not_to_lend(const std::shared_ptr<Connection>& peer) {
-  peer->lending.told_from.store(Clock::now() + kUntilAskedAgain);
+void ask_not_to_expose(const std::shared_ptr<Connection>& peer) {
+  peer->zero_copy.told_from.store(Clock::now() + kUntilAskedAgain);
   tell_readable_gpus(peer, {});
 }
 

@@ -24,11 +24,11 @@ inline uint64_t gpu_bit(const at::Tensor& tensor) {
 
 // The sender
 
-// From now on processes of this host may read what this one lends, if anybody may.
+// From now on processes of this host may read what this one exposes, if anybody may.
 void let_peers_read() noexcept;
 // Where a contiguous tensor of this process lies. Nothing if peers cannot map it.
-std::optional<MemoryHandle> lend(const at::Tensor& tensor);
-// A message that lends tensors of this GPU leaves once its current stream has made them.
+std::optional<MemoryHandle> expose(const at::Tensor& tensor);
+// A message that exposes tensors of this GPU leaves once its current stream has made them.
 void leave_behind_current_stream(Outbound& outbound, at::Device gpu);
 // Throws std::runtime_error: what a capture has made holds nothing yet.
 void check_not_captured(at::Device gpu);
@@ -37,22 +37,22 @@ uint64_t own_gpus_among(const std::vector<std::string>& uuids);
 
 // The receiver
 
-// What was lent cannot be read where it lies; others may be.
+// What was exposed cannot be read where it lies; others may be.
 class NotReadable final : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Copies a tensor that is lent, in the order of the current stream, and lets go of the loan behind that. A target on
-// the host is waited for. Throws NotReadable, or std::runtime_error.
-void borrow(Inbound::Tensor& lent, const at::Tensor& target, const Connection& peer);
+// Copies a tensor that is exposed, in the order of the current stream, and lets go of the exposure behind that. A
+// target on the host is waited for. Throws NotReadable, or std::runtime_error.
+void read_exposed(Inbound::Tensor& exposed, const at::Tensor& target, const Connection& peer);
 
-// A tensor has come on this GPU: its sender hears once that it may lend. None but those of this host do.
-void ask_to_lend(const std::shared_ptr<Connection>& peer, at::Device gpu);
-// That did not do: it is to lend none, and is asked again in some seconds at the earliest.
-void ask_not_to_lend(const std::shared_ptr<Connection>& peer);
-// The UUIDs of the GPUs on which all GPUs of this process can read what that peer lends. None where it may not be read,
-// or AXON_TRANSPORTS does not name CUDA, as for the sender.
+// A tensor has come on this GPU: its sender hears once that it may expose. None but those of this host do.
+void ask_to_expose(const std::shared_ptr<Connection>& peer, at::Device gpu);
+// That did not do: it is to expose none, and is asked again in some seconds at the earliest.
+void ask_not_to_expose(const std::shared_ptr<Connection>& peer);
+// The UUIDs of the GPUs on which all GPUs of this process can read what that peer exposes. None where it may not be
+// read, or AXON_TRANSPORTS does not name CUDA, as for the sender.
 std::vector<std::string> gpus_readable_of(const Connection& peer);
 
 }  // namespace axon

@@ -1,4 +1,4 @@
-// Memory that a message's sender lends: it stays as it is there until this is destroyed, on any thread.
+// Memory that a message's sender exposes: it stays as it is there until this is destroyed, on any thread.
 #pragma once
 
 #include <utility>
@@ -7,19 +7,19 @@
 
 namespace axon {
 
-class Loan {
+class Exposure {
  public:
-  Loan() noexcept = default;
+  Exposure() noexcept = default;
   // Of the payload frame that stands for it.
-  Loan(Engine& engine, void* rendezvous) noexcept : engine_(&engine), rendezvous_(rendezvous) {}
-  Loan(Loan&& other) noexcept
+  Exposure(Engine& engine, void* rendezvous) noexcept : engine_(&engine), rendezvous_(rendezvous) {}
+  Exposure(Exposure&& other) noexcept
       : engine_(std::exchange(other.engine_, nullptr)), rendezvous_(std::exchange(other.rendezvous_, nullptr)) {}
-  Loan& operator=(Loan&& other) noexcept {
+  Exposure& operator=(Exposure&& other) noexcept {
     std::swap(engine_, other.engine_);
     std::swap(rendezvous_, other.rendezvous_);
     return *this;
   }
-  ~Loan() {
+  ~Exposure() {
     if (engine_ != nullptr) engine_->refuse_later(rendezvous_);
   }
 

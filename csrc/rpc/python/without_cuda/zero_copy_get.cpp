@@ -1,10 +1,10 @@
-#include "rpc/python/lending.hpp"
+#include "rpc/python/zero_copy_get.hpp"
 
 #include <stdexcept>
 
 namespace axon {
 
-std::optional<MemoryHandle> lend(const at::Tensor&) {
+std::optional<MemoryHandle> expose(const at::Tensor&) {
   return std::nullopt;
 }
 
@@ -12,8 +12,8 @@ void leave_behind_current_stream(Outbound&, at::Device) {}
 
 void check_not_captured(at::Device) {}
 
-void borrow(Inbound::Tensor&, const at::Tensor&, const Connection&) {
-  throw NotReadable("a tensor on a GPU is lent, and this torch_axon was built without CUDA");
+void read_exposed(Inbound::Tensor&, const at::Tensor&, const Connection&) {
+  throw NotReadable("a tensor on a GPU is exposed, and this torch_axon was built without CUDA");
 }
 
 void let_peers_read() noexcept {}
