@@ -118,7 +118,7 @@ void Call::on_announced(Ask ask) {
 void Call::take_ask() {
   if (!std::exchange(has_new_ask_, false)) return;
   state_->ask = ask_;
-  state_->landing = ask_ ? Landing::kAsked : Landing::kBlocks;
+  state_->destinations = ask_ ? TensorDestinations::kAsked : TensorDestinations::kBlocks;
 }
 
 void Call::start() noexcept {

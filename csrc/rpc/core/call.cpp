@@ -54,8 +54,8 @@ void Call::Announcement::complete() noexcept {
 }
 
 void Call::on_announced(Inbound&) noexcept {
-  if (landing == Landing::kBlocks || failed_there_) return;
-  reply_.set_landing(landing);
+  if (destinations == TensorDestinations::kBlocks || failed_there_) return;
+  reply_.set_destinations(destinations);
   is_asking_.store(true, std::memory_order_relaxed);
   retain();
   connection_->engine().post(announcement_);

@@ -33,9 +33,9 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   Outbound request{*this};
   std::chrono::milliseconds timeout{30'000};
   Answer answer = Answer::kAwaited;
-  Landing landing = Landing::kBlocks;  // of the answer's payload frames
-  bool is_mail = false;                // a message to a mailbox, see MailSender; its answer is the runtime's own
-  bool awaits_acks = false;            // finished only once the peer has read what the request exposes
+  TensorDestinations destinations = TensorDestinations::kBlocks;  // of the answer's payload frames
+  bool is_mail = false;      // a message to a mailbox, see MailSender; its answer is the runtime's own
+  bool awaits_acks = false;  // finished only once the peer has read what the request exposes
 
   Call() = default;
   Call(const Call&) = delete;
@@ -66,7 +66,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   virtual ~Call() = default;
 
   // Called at most once each, in this order, by whichever thread drives, without any lock. The first is called with
-  // Landing::kAsked and an answer with tensors alone, and has Connection::accept or decline follow, soon.
+  // TensorDestinations::kAsked and an answer with tensors alone, and has Connection::accept or decline follow, soon.
   virtual void on_announced() noexcept {}
   virtual void on_finished() noexcept {}
   virtual void on_released() noexcept { request.clear(); }

@@ -23,7 +23,7 @@ void Inbound::open(Engine& engine, Listener& listener, const Limits& limits) noe
   engine_ = &engine;
   listener_ = &listener;
   limits_ = limits;
-  landing_ = Landing::kBlocks;
+  destinations_ = TensorDestinations::kBlocks;
   state_ = State::kEmpty;
   num_missing_ = 0;
   give_back();
@@ -70,11 +70,11 @@ void Inbound::understand() noexcept {
   }
   state_ = State::kAsking;
   if (!tensors_.empty()) listener_->on_announced(*this);  // which may set where it lands, or end it
-  if (state_ != State::kAsking || landing_ != Landing::kBlocks) return;
-  num_missing_ != 0 ? land() : receive_early();
+  if (state_ != State::kAsking || destinations_ != TensorDestinations::kBlocks) return;
+  num_missing_ != 0 ? allocate_blocks() : receive_early();
 }
 
-void Inbound::land() noexcept {
+void Inbound::allocate_blocks() noexcept {
   for (Tensor& tensor : tensors_) {
     if (!give_block(tensor)) return;
   }
@@ -116,8 +116,8 @@ void Inbound::let_go() noexcept {
 
 // The memory is known: for what has come already, and what will.
 void Inbound::receive_early() noexcept {
-  state_ = State::kLanding;
-  while (state_ == State::kLanding && !early_.empty()) {
+  state_ = State::kReceiving;
+  while (state_ == State::kReceiving && !early_.empty()) {
     Unexpected& message = *early_.pop_front();  // before anybody hears of it, who may drop the rest
     --num_early_;
     place(message.header.slot, message.payload);
@@ -133,7 +133,7 @@ void Inbound::release_early(Unexpected& message) noexcept {
 
 void Inbound::on_payload_frame(const MessageHeader& header, const Payload& payload) noexcept {
   switch (state_) {
-    case State::kLanding:
+    case State::kReceiving:
       return place(header.slot, payload);
     case State::kComplete:
     case State::kClosed:
@@ -185,7 +185,7 @@ void Inbound::place(uint32_t index, const Payload& payload) noexcept {
 }
 
 void Inbound::complete_if_all_came() noexcept {
-  if (state_ != State::kLanding || num_missing_ != 0) return;
+  if (state_ != State::kReceiving || num_missing_ != 0) return;
   state_ = State::kComplete;
   listener_->on_complete(*this);
 }

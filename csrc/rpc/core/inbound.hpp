@@ -1,8 +1,8 @@
 // What is being received: a call's arguments or an answer, as its header frame and payload frames come, in any order.
 //
 // Large tensors land in memory of their own: a HostBuffer for each, or wherever the receiver says once it knows what is
-// coming (Landing::kAsked). Nothing that the wire says is believed before it is compared with what has come and may
-// come. Used by the progress owner, until it is complete; then by whoever gets it.
+// coming (TensorDestinations::kAsked). Nothing that the wire says is believed before it is compared with what has come
+// and may come. Used by the progress owner, until it is complete; then by whoever gets it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace axon {
 
-enum class Landing : uint8_t {
+enum class TensorDestinations : uint8_t {
   kBlocks,
   kAsked,  // by whoever is told of its tensors: accept() has to follow on_announced()
 };
@@ -71,7 +71,7 @@ class Inbound : private Completion {
 
   // Ready for a message. Not while one moves.
   void open(Engine& engine, Listener& listener, const Limits& limits) noexcept;
-  void set_landing(Landing landing) noexcept { landing_ = landing; }
+  void set_destinations(TensorDestinations destinations) noexcept { destinations_ = destinations; }
   // Once.
   void on_header_frame(const Payload& payload) noexcept;
   void on_payload_frame(const MessageHeader& header, const Payload& payload) noexcept;
@@ -96,13 +96,13 @@ class Inbound : private Completion {
   std::span<Tensor> tensors() noexcept { return tensors_; }
 
  private:
-  enum class State : uint8_t { kEmpty, kFetchingHeaderFrame, kAsking, kLanding, kComplete, kClosed };
+  enum class State : uint8_t { kEmpty, kFetchingHeaderFrame, kAsking, kReceiving, kComplete, kClosed };
 
   static void on_done(Completion& self, Status status) noexcept;
   void on_moved(Status status) noexcept;
   void fetch(void* rendezvous, Buffer into) noexcept;
   void understand() noexcept;
-  void land() noexcept;
+  void allocate_blocks() noexcept;
   bool give_block(Tensor& tensor) noexcept;
   void receive_early() noexcept;
   void release_early(Unexpected& message) noexcept;
@@ -115,7 +115,7 @@ class Inbound : private Completion {
   Engine* engine_ = nullptr;
   Listener* listener_ = nullptr;
   Limits limits_;
-  Landing landing_ = Landing::kBlocks;
+  TensorDestinations destinations_ = TensorDestinations::kBlocks;
   State state_ = State::kEmpty;
   size_t num_moving_ = 0;
   size_t num_missing_ = 0;

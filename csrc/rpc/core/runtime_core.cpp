@@ -244,7 +244,7 @@ void RuntimeCore::ask(Invocation& invocation) noexcept {
   if (num_asking_ == 0 || refuses_ || invocation.comes_late_) return;
   const Function* const found = find(invocation.function());
   if (found == nullptr || !found->ask) return;
-  invocation.arguments_.set_landing(Landing::kAsked);
+  invocation.arguments_.set_destinations(TensorDestinations::kAsked);
   invocation.handler_ = found;
   invocation.phase_ = Invocation::Phase::kAsking;
   hold(invocation);

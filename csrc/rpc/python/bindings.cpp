@@ -210,8 +210,8 @@ py::object take_answer(PythonCall& call, const py::object& device) {
   stay_behind();
   const Status& status = call.status();
   if (!status.ok() && status.code() != ErrorCode::kRemote) {
-    if (!call.landing_error()) raise(status);
-    PyErr_SetObject(py::type::of(call.landing_error()).ptr(), call.landing_error().ptr());
+    if (!call.destination_error()) raise(status);
+    PyErr_SetObject(py::type::of(call.destination_error()).ptr(), call.destination_error().ptr());
     throw py::error_already_set();
   }
   if (call.answer == Call::Answer::kNone || (status.ok() && call.is_mail)) return py::none();
@@ -242,7 +242,7 @@ Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<Conne
                                 std::string_view function, const py::tuple& positional, const py::dict& named,
                                 double timeout_s, py::object where) {
   Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
-  call->land_by(self.landings(), std::move(where));
+  call->ask_destinations(self.destination_sinks(), std::move(where));
   connection->start(*call);
   return call;
 }
@@ -378,12 +378,12 @@ void bind_runtime(py::module_& module) {
       .def_property_readonly("incarnation", [](PythonRuntime& self) { return self.runtime().incarnation(); })
       .def("register",
            [](PythonRuntime& self, const std::string& name, py::object function, bool is_dispatched,
-              const py::object& device, py::object landing, py::object iterate) {
+              const py::object& device, py::object destinations, py::object iterate) {
              using Where = PythonRuntime::Where;
              self.add(name, {.call = std::move(function),
                              .where = is_dispatched ? Where::kDispatched : Where::kHere,
                              .placement = placement_of(device),
-                             .landing = landing.is_none() ? py::object() : std::move(landing),
+                             .destinations = destinations.is_none() ? py::object() : std::move(destinations),
                              .iterate = iterate.is_none() ? py::object() : std::move(iterate)});
            })
       .def("invoke_into", &invoke_into)

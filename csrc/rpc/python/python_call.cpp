@@ -9,7 +9,7 @@
 #include "base/resources.hpp"
 #include "python/gil.hpp"
 #include "python/signals.hpp"
-#include "rpc/python/landing.hpp"
+#include "rpc/python/destinations.hpp"
 
 namespace axon {
 
@@ -113,14 +113,14 @@ bool PythonCall::unwatch() {
   return state_.compare_exchange_strong(expected, State::kUnwatched);
 }
 
-void PythonCall::land_by(std::shared_ptr<LandingSink> sink, pybind11::object where) {
-  landing = Landing::kAsked;
-  landing_sink_ = std::move(sink);
+void PythonCall::ask_destinations(std::shared_ptr<DestinationSink> sink, pybind11::object where) {
+  destinations = TensorDestinations::kAsked;
+  destination_sink_ = std::move(sink);
   where_ = std::move(where);
 }
 
 void PythonCall::on_announced() noexcept {
-  landing_sink_->push_announced(Counted<PythonCall>::share(*this));
+  destination_sink_->push_announced(Counted<PythonCall>::share(*this));
 }
 
 void PythonCall::on_finished() noexcept {
@@ -132,7 +132,7 @@ void PythonCall::on_finished() noexcept {
 PythonCall::~PythonCall() {
   let_go(std::move(waiter_));
   let_go(std::move(where_));
-  let_go(std::move(landing_error_));
+  let_go(std::move(destination_error_));
 }
 
 }  // namespace axon

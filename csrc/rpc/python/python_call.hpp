@@ -25,9 +25,9 @@ class CompletionSink {
 };
 
 // Takes calls whose answers are announced, to say where their tensors go; likewise.
-class LandingSink {
+class DestinationSink {
  public:
-  virtual ~LandingSink() = default;
+  virtual ~DestinationSink() = default;
   virtual void push_announced(Counted<PythonCall> call) noexcept = 0;
 };
 
@@ -96,11 +96,11 @@ class PythonCall final : public Call {
   bool claim_answer() noexcept { return !is_claimed_.exchange(true, std::memory_order_relaxed); }
 
   // Before it is started: `sink` is told when its answer is announced, and has Connection::accept or decline called.
-  void land_by(std::shared_ptr<LandingSink> sink, pybind11::object where);
+  void ask_destinations(std::shared_ptr<DestinationSink> sink, pybind11::object where);
   const pybind11::object& where() const noexcept { return where_; }
   // Why it was declined: an exception; or null.
-  void set_landing_error(pybind11::object exception) { landing_error_ = std::move(exception); }
-  const pybind11::object& landing_error() const noexcept { return landing_error_; }
+  void set_destination_error(pybind11::object exception) { destination_error_ = std::move(exception); }
+  const pybind11::object& destination_error() const noexcept { return destination_error_; }
 
  private:
   enum class State : uint8_t { kUnwatched, kWatched, kFinished };
@@ -114,9 +114,9 @@ class PythonCall final : public Call {
   std::atomic<bool> is_claimed_{false};
   std::shared_ptr<CompletionSink> sink_;  // owned with the loop or runtime, which may end before the call
   pybind11::object waiter_;
-  std::shared_ptr<LandingSink> landing_sink_;  // likewise
+  std::shared_ptr<DestinationSink> destination_sink_;  // likewise
   pybind11::object where_;
-  pybind11::object landing_error_;
+  pybind11::object destination_error_;
 };
 
 }  // namespace axon

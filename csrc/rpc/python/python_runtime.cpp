@@ -6,7 +6,7 @@
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 #include "rpc/core/values.hpp"
-#include "rpc/python/landing.hpp"
+#include "rpc/python/destinations.hpp"
 
 namespace axon {
 
@@ -225,7 +225,7 @@ void PythonRuntime::add(const std::string& name, PythonFunction function) {
     throw py::value_error("register: name is " + std::to_string(name.size()) + " bytes long; allowed: 1 to " +
                           std::to_string(kLongestName));
   }
-  const bool asks = static_cast<bool>(function.landing);
+  const bool asks = static_cast<bool>(function.destinations);
   if (!functions_.try_emplace(name, std::move(function)).second) {
     throw py::value_error("register: there is a function '" + name + "' already");
   }
@@ -312,8 +312,8 @@ void PythonRuntime::land_arguments(Invocation& invocation) {
   const auto run = [&] {
     const auto found = functions_.find(name);
     if (found == functions_.end()) throw py::key_error("the runtime is closed");
-    const py::object landing = found->second.landing;
-    Destinations to = ask_where(landing, invocation.arguments(), invocation.connection());
+    const py::object destinations = found->second.destinations;
+    Destinations to = ask_where(destinations, invocation.arguments(), invocation.connection());
     const GilReleased no_gil;
     invocation.accept(to.buffers, to.owners);
   };
@@ -329,7 +329,7 @@ void PythonRuntime::land_answer(PythonCall& call) {
     call.connection()->accept(call, to.buffers, to.owners);
   };
   guarded(run, [&](const py::object& exception) {
-    call.set_landing_error(exception);
+    call.set_destination_error(exception);
     const GilReleased no_gil;
     call.connection()->decline(call, Status(ErrorCode::kInvalidArgument, "its answer has found no memory"));
   });

@@ -80,14 +80,14 @@ class PythonRuntime {
 
   Runtime& runtime() noexcept { return *runtime_; }
   std::shared_ptr<CompletionSink> completions() noexcept { return queue_; }
-  std::shared_ptr<LandingSink> landings() noexcept { return queue_; }
+  std::shared_ptr<DestinationSink> destination_sinks() noexcept { return queue_; }
 
   struct PythonFunction {
     pybind11::object call;
     Where where;
     Placement placement;
-    pybind11::object landing;  // says where its arguments go, see ask_where(); or null
-    pybind11::object iterate;  // dispatched to in the place of `call` where the caller iterates; null: it may not
+    pybind11::object destinations;  // says where its arguments go, see ask_where(); or null
+    pybind11::object iterate;       // dispatched to in the place of `call` where the caller iterates; null: it may not
   };
   void add(const std::string& name, PythonFunction function);
 
@@ -109,7 +109,7 @@ class PythonRuntime {
   };
 
   // What has come for Python. Its pushers hold no lock of Python's.
-  class Queue final : public CompletionSink, public LandingSink {
+  class Queue final : public CompletionSink, public DestinationSink {
    public:
     explicit Queue(Engine& engine) : engine_(engine) {}
     void push(Counted<PythonCall> call) noexcept override {

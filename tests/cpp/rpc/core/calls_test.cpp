@@ -43,7 +43,7 @@ TEST_P(CallsTest, any_size_comes_back) {
 // Says itself where its answer goes.
 class AskedCall final : public Call {
  public:
-  explicit AskedCall(Connection& connection) : connection_(connection) { landing = Landing::kAsked; }
+  explicit AskedCall(Connection& connection) : connection_(connection) { destinations = TensorDestinations::kAsked; }
   std::vector<Bytes> memory;
 
  private:

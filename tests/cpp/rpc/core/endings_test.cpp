@@ -26,7 +26,7 @@ class EndingsTest : public testing::Test {
 // Does not say where its answer goes until it is told to.
 class HesitantCall final : public Call {
  public:
-  HesitantCall() { landing = Landing::kAsked; }
+  HesitantCall() { destinations = TensorDestinations::kAsked; }
   std::atomic<bool> announced{false};
 
  private:

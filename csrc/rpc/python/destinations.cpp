@@ -1,4 +1,4 @@
-#include "rpc/python/landing.hpp"
+#include "rpc/python/destinations.hpp"
 
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>

@@ -39,9 +39,9 @@ std::string failure_of(Call& call) {
   return call.status().message() + (is_theirs ? ": " + std::string(call.failure()) : "");
 }
 
-class Landing : public testing::Test {
+class DestinationsTest : public testing::Test {
  protected:
-  Landing() { EXPECT_TRUE(met_.server.add("echo", echo).ok()); }
+  DestinationsTest() { EXPECT_TRUE(met_.server.add("echo", echo).ok()); }
 
   // How calls fail that are received as `ask` says: at the function, and at the caller.
   void expect_failure(const Ask& ask, std::string_view class_name, ErrorCode code, std::string_view why) {
@@ -62,7 +62,7 @@ class Landing : public testing::Test {
   int num_functions_ = 0;
 };
 
-TEST_F(Landing, arguments_come_into_what_their_function_is_given) {
+TEST_F(DestinationsTest, arguments_come_into_what_their_function_is_given) {
   std::vector<float> memory;
   const auto ask = [&](Announced& coming) {
     EXPECT_EQ(coming.num_tensors(), 2u);
@@ -94,7 +94,7 @@ TEST_F(Landing, arguments_come_into_what_their_function_is_given) {
   }
 }
 
-TEST_F(Landing, replies_come_into_what_their_caller_has_given) {
+TEST_F(DestinationsTest, replies_come_into_what_their_caller_has_given) {
   std::vector<float> memory;
   Call call(met_.to_server, "echo");
   call.on_announced([&](Announced& coming) {
@@ -114,7 +114,7 @@ TEST_F(Landing, replies_come_into_what_their_caller_has_given) {
   EXPECT_TRUE(call.status().ok());
 }
 
-TEST_F(Landing, owners_go_with_what_has_come) {
+TEST_F(DestinationsTest, owners_go_with_what_has_come) {
   const auto memory = std::make_shared<std::vector<float>>(100'000);
   const Ask ask = [memory](Announced& coming) { coming.receive_into(0, std::span(*memory), Owner::of(memory)); };
   ASSERT_TRUE(met_.server.add("owned", echo, ask).ok());
@@ -137,7 +137,7 @@ TEST_F(Landing, owners_go_with_what_has_come) {
   EXPECT_EQ(memory.use_count(), num_idle);
 }
 
-TEST_F(Landing, what_does_not_fit_fails_the_call_and_says_why) {
+TEST_F(DestinationsTest, what_does_not_fit_fails_the_call_and_says_why) {
   std::vector<float> memory(9);
   const std::span<float> floats(memory);
   const auto expect_refused = [&](const Ask& ask, std::string_view why) {
@@ -159,14 +159,14 @@ TEST_F(Landing, what_does_not_fit_fails_the_call_and_says_why) {
   expect_refused(overlapping, "memory of tensors overlaps; allowed: memory of its own for each");
 }
 
-TEST_F(Landing, who_is_asked_may_refuse_or_throw) {
+TEST_F(DestinationsTest, who_is_asked_may_refuse_or_throw) {
   expect_failure([](Announced& coming) { coming.refuse("all is in use"); }, "BufferError",
                  ErrorCode::kResourceExhausted, "all is in use");
   expect_failure([](Announced&) { throw std::runtime_error("thrown"); }, "RuntimeError", ErrorCode::kInternal,
                  "thrown");
 }
 
-TEST_F(Landing, a_call_is_not_released_while_it_is_asked) {
+TEST_F(DestinationsTest, a_call_is_not_released_while_it_is_asked) {
   std::atomic<bool> is_asked{false};
   std::atomic<bool> may_return{false};
   std::vector<float> memory(100'000);
@@ -222,7 +222,7 @@ struct Hesitant {
   }
 };
 
-TEST_F(Landing, who_is_asked_is_not_copied_meanwhile) {
+TEST_F(DestinationsTest, who_is_asked_is_not_copied_meanwhile) {
   const auto shared = std::make_shared<Hesitant::Shared>();
   const std::vector<float> numbers = numbers_of(shared->memory.size());
   std::optional<Invocation> held;

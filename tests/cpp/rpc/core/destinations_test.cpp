@@ -9,9 +9,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class LandingTest : public testing::Test {
+class DestinationsTest : public testing::Test {
  protected:
-  LandingTest() {
+  DestinationsTest() {
     // Answers as many bytes as have landed where they were to.
     const auto call = [this](Invocation& invocation) {
       const Buffer data = invocation.arguments().tensors()[0].data;
@@ -34,7 +34,7 @@ class LandingTest : public testing::Test {
   void accept(Invocation& invocation) {
     memory_.resize(invocation.arguments().tensors()[0].data.num_bytes);
     const Buffer buffer{memory_.data(), memory_.size()};
-    Owner owner(this, [](void* self) { static_cast<LandingTest*>(self)->num_released_.fetch_add(1); });
+    Owner owner(this, [](void* self) { static_cast<DestinationsTest*>(self)->num_released_.fetch_add(1); });
     invocation.accept({&buffer, 1}, {&owner, 1});
   }
 
@@ -52,7 +52,7 @@ class LandingTest : public testing::Test {
   TwoRuntimes pair_{loopback_transports(fabric_, 2), {.name = "server", .max_early_num_bytes = 20'000}};
 };
 
-TEST_F(LandingTest, arguments_land_where_their_function_says) {
+TEST_F(DestinationsTest, arguments_land_where_their_function_says) {
   int count = 0;
   for (const size_t size : {8u, 4096u, 5000u, 1u << 20}) {  // in the header frame, by themselves, fetched
     const Bytes bytes = pattern(size, size);
@@ -67,7 +67,7 @@ TEST_F(LandingTest, arguments_land_where_their_function_says) {
   }
 }
 
-TEST_F(LandingTest, a_buffer_of_null_leaves_it_to_the_runtime) {
+TEST_F(DestinationsTest, a_buffer_of_null_leaves_it_to_the_runtime) {
   const Bytes bytes = pattern(100'000, 1);
   ASSERT_TRUE(pair_.server
                   ->add("anywhere", echo,
@@ -79,7 +79,7 @@ TEST_F(LandingTest, a_buffer_of_null_leaves_it_to_the_runtime) {
   EXPECT_EQ(content(invoke(*pair_.to_server, "anywhere", bytes)->reply()), bytes);
 }
 
-TEST_F(LandingTest, a_function_may_refuse_what_is_announced) {
+TEST_F(DestinationsTest, a_function_may_refuse_what_is_announced) {
   const Bytes bytes = pattern(100'000, 1);
   const CallPointer call = start(*pair_.to_server, "landed", bytes);
   await_question().fail("MemoryError", "full");
@@ -88,7 +88,7 @@ TEST_F(LandingTest, a_function_may_refuse_what_is_announced) {
   EXPECT_EQ(content(invoke(*pair_.to_server, "echo", bytes)->reply()), bytes);
 }
 
-TEST_F(LandingTest, who_is_cancelled_while_it_is_asked_is_not_called) {
+TEST_F(DestinationsTest, who_is_cancelled_while_it_is_asked_is_not_called) {
   const Bytes bytes = pattern(100'000, 1);
   const CallPointer call = start(*pair_.to_server, "landed", bytes);
   Invocation& invocation = await_question();
@@ -102,7 +102,7 @@ TEST_F(LandingTest, who_is_cancelled_while_it_is_asked_is_not_called) {
   EXPECT_EQ(content(invoke(*pair_.to_server, "echo", bytes)->reply()), bytes);
 }
 
-TEST_F(LandingTest, who_is_lost_while_it_is_asked_is_not_called) {
+TEST_F(DestinationsTest, who_is_lost_while_it_is_asked_is_not_called) {
   const Bytes bytes = pattern(100'000, 1);
   start(*pair_.to_server, "landed", bytes);
   Invocation& invocation = await_question();
@@ -114,7 +114,7 @@ TEST_F(LandingTest, who_is_lost_while_it_is_asked_is_not_called) {
   EXPECT_TRUE(pair_.server->is_idle());
 }
 
-TEST_F(LandingTest, payload_frames_that_wait_are_bounded_in_bytes) {
+TEST_F(DestinationsTest, payload_frames_that_wait_are_bounded_in_bytes) {
   std::vector<CallPointer> calls;
   const Bytes bytes = pattern(5000, 1);  // comes at once, by itself
   std::vector<Invocation*> asked;
@@ -139,10 +139,12 @@ TEST_F(LandingTest, payload_frames_that_wait_are_bounded_in_bytes) {
   EXPECT_EQ(num_refused, 1);
 }
 
-TEST_F(LandingTest, answers_may_be_declined) {
+TEST_F(DestinationsTest, answers_may_be_declined) {
   class DecliningCall final : public Call {
    public:
-    explicit DecliningCall(Connection& connection) : connection_(connection) { landing = Landing::kAsked; }
+    explicit DecliningCall(Connection& connection) : connection_(connection) {
+      destinations = TensorDestinations::kAsked;
+    }
 
    private:
     void on_announced() noexcept override {
