@@ -43,7 +43,7 @@ void Call::complete() noexcept {
   release();
 }
 
-void Call::Opening::on_flag_set() noexcept {
+void Call::StartFlagWaiter::on_flag_set() noexcept {
   call.connection_->open(call);
 }
 

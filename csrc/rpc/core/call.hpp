@@ -84,8 +84,8 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   };
 
   // What is sent is there.
-  struct Opening final : FlagWaiter {
-    explicit Opening(Call& owner) noexcept : call(owner) {}
+  struct StartFlagWaiter final : FlagWaiter {
+    explicit StartFlagWaiter(Call& owner) noexcept : call(owner) {}
     Call& call;
     void on_flag_set() noexcept override;
   };
@@ -104,7 +104,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   std::shared_ptr<Connection> connection_;  // the latest; owned with the runtime, which may be gone before
   Inbound reply_;
   Announcement announcement_{*this};
-  Opening opening_{*this};
+  StartFlagWaiter start_flag_waiter_{*this};
   uint32_t number_ = 0;
   MailSender* mail_sender_ = nullptr;  // until it is finished
   int64_t turn_ = -1;                  // among its sender's messages; −1: it waits for one

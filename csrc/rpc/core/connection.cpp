@@ -112,16 +112,17 @@ void Connection::begin(Call& call) noexcept {
 }
 
 void Connection::leave(Call& call) noexcept {
-  const std::atomic<uint32_t>* const gate = call.request.gate();
-  if (gate == nullptr) return take_slot(call);
+  const std::atomic<uint32_t>* const flag = call.request.start_flag();
+  if (flag == nullptr) return take_slot(call);
   if (!has_room(call)) return;
-  gated_.push_back(call);
+  awaiting_flags_.push_back(call);
   ++num_waiting_;
-  engine_.wait_for_flag(call.opening_, *gate);
+  engine_.wait_for_flag(call.start_flag_waiter_, *flag);
 }
 
 void Connection::open(Call& call) noexcept {
-  if (const std::atomic<uint32_t>* const next = call.request.gate()) return engine_.wait_for_flag(call.opening_, *next);
+  if (const std::atomic<uint32_t>* const next = call.request.start_flag())
+    return engine_.wait_for_flag(call.start_flag_waiter_, *next);
   call.unlink();
   --num_waiting_;
   take_slot(call);
@@ -249,7 +250,7 @@ void Connection::on_answer_payload(const MessageHeader& header, const Payload& p
 void Connection::finish(Call& call, Status status) noexcept {
   if (call.linked()) {
     call.unlink();
-    call.opening_.unlink();
+    call.start_flag_waiter_.unlink();
     --num_waiting_;
   }
   --num_calls_;
@@ -363,7 +364,7 @@ void Connection::for_each_waiting(Action action) noexcept {
       call = next;
     }
   };
-  visit(gated_);
+  visit(awaiting_flags_);
   visit(waiting_);
   for (const auto& [function, sender] : mail_senders_) visit(sender->waiting());
 }

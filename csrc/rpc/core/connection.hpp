@@ -188,14 +188,14 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   std::vector<CallSlot> call_slots_;
   std::vector<uint32_t> free_slots_;
-  IntrusiveList<Call> gated_;     // for what they send
-  IntrusiveList<Call> waiting_;   // for a slot
-  IntrusiveList<Call> restless_;  // finished, but the transport still has their memory
-  size_t num_waiting_ = 0;        // in both
-  size_t num_calls_ = 0;          // begun, and not finished
-  size_t num_told_ = 0;           // finished, but the peer has not dealt with them
-  uint64_t num_answers_ = 0;      // that have come in whole, or that nobody waits for, ever
-  bool tells_deadlines_ = false;  // with each call, since what the peer has not read cannot be taken back
+  IntrusiveList<Call> awaiting_flags_;  // for what they send
+  IntrusiveList<Call> waiting_;         // for a slot
+  IntrusiveList<Call> restless_;        // finished, but the transport still has their memory
+  size_t num_waiting_ = 0;              // in both
+  size_t num_calls_ = 0;                // begun, and not finished
+  size_t num_told_ = 0;                 // finished, but the peer has not dealt with them
+  uint64_t num_answers_ = 0;            // that have come in whole, or that nobody waits for, ever
+  bool tells_deadlines_ = false;        // with each call, since what the peer has not read cannot be taken back
   std::unordered_map<std::string, std::unique_ptr<MailSender>, NameHash, std::equal_to<>> mail_senders_;  // by function
   MailSender* latest_mail_sender_ = nullptr;  // of these: the next message is often for the same
   std::string_view latest_mailbox_;           // its function

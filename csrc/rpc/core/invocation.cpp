@@ -62,8 +62,9 @@ void Invocation::begin() noexcept {
   if (phase_ == Phase::kCleared) return core_->recycle(*this);
   if (phase_ == Phase::kCalled) --core_->num_running_;
   phase_ = Phase::kReplying;
-  const std::atomic<uint32_t>* const gate = answer.gate();
-  if (gate != nullptr && connection_->failure_.ok()) return connection_->engine().wait_for_flag(opening_, *gate);
+  const std::atomic<uint32_t>* const flag = answer.start_flag();
+  if (flag != nullptr && connection_->failure_.ok())
+    return connection_->engine().wait_for_flag(start_flag_waiter_, *flag);
   connection_->answer(*this);
 }
 

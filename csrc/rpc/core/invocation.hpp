@@ -65,8 +65,8 @@ class Invocation final : public ListNode<Invocation>,
   enum class Phase : uint8_t { kArriving, kAsking, kCalled, kReplying, kCleared };
 
   // What it answers with is there.
-  struct Opening final : FlagWaiter {
-    explicit Opening(Invocation& owner) noexcept : invocation(owner) {}
+  struct StartFlagWaiter final : FlagWaiter {
+    explicit StartFlagWaiter(Invocation& owner) noexcept : invocation(owner) {}
     Invocation& invocation;
     void on_flag_set() noexcept override { invocation.begin(); }
   };
@@ -94,7 +94,7 @@ class Invocation final : public ListNode<Invocation>,
   OperationKind kind_{};
   OperationKind answer_kind_ = OperationKind::kReply;
   Phase phase_ = Phase::kArriving;
-  Opening opening_{*this};
+  StartFlagWaiter start_flag_waiter_{*this};
   bool has_header_frame_ = false;
   bool comes_late_ = false;  // begun by its caller when the connection was being closed here
   std::string refusal_;      // why it was given up while it was asked where it goes; empty if it was not

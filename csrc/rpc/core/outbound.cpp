@@ -156,9 +156,9 @@ size_t Outbound::locate_tensors(size_t num_before) {
   return num_bytes;
 }
 
-const std::atomic<uint32_t>* Outbound::gate() const noexcept {
-  for (const Gate& gate : gates_) {
-    if (gate.word->load(std::memory_order_acquire) == 0) return gate.word;
+const std::atomic<uint32_t>* Outbound::start_flag() const noexcept {
+  for (const StartFlag& each : start_flags_) {
+    if (each.flag->load(std::memory_order_acquire) == 0) return each.flag;
   }
   return nullptr;
 }
@@ -192,14 +192,14 @@ void Outbound::on_done(Completion& self, Status) noexcept {
 }
 
 void Outbound::clear() noexcept {
-  if (bytes_.empty() && gates_.empty()) return;  // nothing has been written since
+  if (bytes_.empty() && start_flags_.empty()) return;  // nothing has been written since
   if (bytes_.capacity() > kMostKept) bytes_ = {};
   bytes_.clear();
   fits_ = Status();
   tensors_.clear();
   shapes_.clear();
   payload_frames_.clear();
-  gates_.clear();
+  start_flags_.clear();
 }
 
 }  // namespace axon

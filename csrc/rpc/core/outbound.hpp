@@ -60,16 +60,16 @@ class Outbound : private Completion {
   // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
   // read, and may be of any device. Only for receivers that accept it.
   size_t expose(const TensorView& tensor, const MemoryHandle& memory_handle, Owner owner);
-  // It does not leave before the word is not 0, which a device writes; nor before those that were given already. Its
+  // It does not leave before the flag is not 0, which a device writes; nor before those that were given already. Its
   // owner may go while the device has not written, with a message that never leaves.
-  void leave_when(const std::atomic<uint32_t>& word, Owner owner) { gates_.push_back({&word, std::move(owner)}); }
+  void leave_when(const std::atomic<uint32_t>& flag, Owner owner) { start_flags_.push_back({&flag, std::move(owner)}); }
   void seal();
   // The same message as another that is sealed, in place of open() and seal(): reads what that has borrowed, for as
   // long as its owner is kept.
   void copy(const Outbound& sealed, Owner owner);
 
-  // One of the words that it still waits for; null: it may leave.
-  const std::atomic<uint32_t>* gate() const noexcept;
+  // One of the flags that it still waits for; null: it may leave.
+  const std::atomic<uint32_t>* start_flag() const noexcept;
   std::string_view name() const noexcept {
     return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(HeaderFramePrefix), name_num_bytes_};
   }
@@ -91,8 +91,8 @@ class Outbound : private Completion {
   // The transport is gone, and so moves nothing.
   void come_to_rest() noexcept { num_moving_ = 0; }
 
-  // Whether somebody's memory is borrowed, or a word.
-  bool has_owners() const noexcept { return !payload_frames_.empty() || !gates_.empty(); }
+  // Whether somebody's memory is borrowed, or a flag.
+  bool has_owners() const noexcept { return !payload_frames_.empty() || !start_flags_.empty(); }
   // Lets go of what it borrowed or owned; at rest only.
   void clear() noexcept;
 
@@ -113,8 +113,8 @@ class Outbound : private Completion {
     bool is_exposed;
   };
 
-  struct Gate {
-    const std::atomic<uint32_t>* word;
+  struct StartFlag {
+    const std::atomic<uint32_t>* flag;
     Owner owner;
   };
 
@@ -132,7 +132,7 @@ class Outbound : private Completion {
   std::vector<Tensor> tensors_;
   std::vector<int64_t> shapes_;
   std::vector<PayloadFrame> payload_frames_;
-  std::vector<Gate> gates_;
+  std::vector<StartFlag> start_flags_;
 };
 
 }  // namespace axon

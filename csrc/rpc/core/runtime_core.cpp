@@ -320,8 +320,8 @@ void RuntimeCore::on_lost(Connection& connection) noexcept {
 
 void RuntimeCore::on_caller_lost(Invocation& invocation) noexcept {
   if (invocation.phase_ == Invocation::Phase::kArriving) return recycle(invocation);
-  if (invocation.opening_.linked()) {
-    invocation.opening_.unlink();
+  if (invocation.start_flag_waiter_.linked()) {
+    invocation.start_flag_waiter_.unlink();
     return invocation.begin();
   }
   on_cancelled(invocation);

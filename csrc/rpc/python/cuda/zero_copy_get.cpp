@@ -52,8 +52,8 @@ void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
   const StreamView stream = current_stream(gpu);
   if (stream.is_idle()) return;
   auto marker = std::make_shared<StreamMarker>(value_of(StreamMarker::set(stream)));
-  const std::atomic<uint32_t>& word = marker->word();
-  outbound.leave_when(word, Owner::of(std::move(marker)));
+  const std::atomic<uint32_t>& flag = marker->word();
+  outbound.leave_when(flag, Owner::of(std::move(marker)));
 }
 
 namespace {
