@@ -193,9 +193,9 @@ void Stream::State::stop() noexcept {
   if (std::exchange(is_stopped, true) || !is_started) return;
   const bool has_failed = opening.finished() && !opening.status().ok();
   if (has_failed && opening.status().code() != ErrorCode::kTimeout) return;
-  Call word(peer, kStop);
-  write_number(word, number);
-  word.tell();
+  Call message(peer, kStop);
+  write_number(message, number);
+  message.tell();
 }
 
 Stream::Stream(const Peer& peer, std::string_view function, StreamOptions options)

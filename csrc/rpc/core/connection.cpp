@@ -13,7 +13,7 @@ namespace axon {
 
 static constexpr std::chrono::seconds kLookInterval{1};
 // What a peer has sent before it closed its socket goes another way, and may come later.
-static constexpr std::chrono::milliseconds kLastWords{200};
+static constexpr std::chrono::milliseconds kHangUpGrace{200};
 
 Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, PeerId peer)
     : core_(core),
@@ -88,7 +88,7 @@ void Connection::on_message(const MessageHeader& header, const Payload& payload)
 }
 
 // What the library tells of what is under way, by names of its own: that a mailbox waits for nothing more, …
-static bool is_own_word(const Call& call) noexcept {
+static bool is_own_message(const Call& call) noexcept {
   return call.answer == Call::Answer::kNone && call.request.name().starts_with(kOwnNames);
 }
 
@@ -106,7 +106,7 @@ void Connection::begin(Call& call) noexcept {
   ++num_calls_;
   if (!failure_.ok()) return finish(call, failure_.clone());
   if (ends_behind_) return finish(call, closed_there());
-  if (closes_at_ && !is_own_word(call)) return finish(call, closed_here());
+  if (closes_at_ && !is_own_message(call)) return finish(call, closed_here());
   if (call.given_up_) return finish(call, cancelled());
   call.is_mail ? mail_sender_of(call.request.name()).begin(call) : leave(call);
 }
@@ -314,9 +314,9 @@ void Connection::decline(Call& call, Status reason) noexcept {
 
 void Connection::give_up(Call& call, Status why) noexcept {
   const bool is_at_peer = call.at_peer_ && failure_.ok();
-  const MessageHeader word = header_of(OperationKind::kCancel, call.number_);
+  const MessageHeader message = header_of(OperationKind::kCancel, call.number_);
   finish(call, std::move(why));
-  if (is_at_peer && !engine_.messenger().transport().withdraw(peer_, word)) send_word(word);
+  if (is_at_peer && !engine_.messenger().transport().withdraw(peer_, message)) send_control(message);
 }
 
 void Connection::tick(Clock::time_point now) noexcept {
@@ -331,7 +331,7 @@ void Connection::tick(Clock::time_point now) noexcept {
         return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' is gone: its socket has hung up"));
       }
       has_hung_up_ = true;
-      next_look_ = now + kLastWords;
+      next_look_ = now + kHangUpGrace;
     }
   }
   tells_deadlines_ = !engine_.messenger().transport().can_withdraw(peer_);
@@ -418,9 +418,9 @@ void Connection::on_transport_gone() noexcept {
   }
 }
 
-void Connection::send_word(const MessageHeader& word) noexcept {
+void Connection::send_control(const MessageHeader& message) noexcept {
   if (engine_.messenger().is_lost(peer_)) return;
-  [[maybe_unused]] const auto sent = engine_.messenger().transport().send(peer_, word, {}, unattended);
+  [[maybe_unused]] const auto sent = engine_.messenger().transport().send(peer_, message, {}, unattended);
 }
 
 void Connection::drop(const Payload& payload) noexcept {

@@ -162,7 +162,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   // Ends everything; nobody is told over the wire.
   void fail(const Status& reason) noexcept;
   MessageHeader header_of(OperationKind kind, uint32_t number) const noexcept;
-  void send_word(const MessageHeader& word) noexcept;
+  void send_control(const MessageHeader& message) noexcept;
   void drop(const Payload& payload) noexcept;
   bool is_idle() const noexcept {
     return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty();

@@ -74,9 +74,9 @@ bool Connection::has_drained() noexcept {
 
 void Connection::end(const Status& reason) noexcept {
   if (!failure_.ok()) return;
-  MessageHeader word = header_of(OperationKind::kClose, 0);
-  if (core_.is_through_with(*this)) word.fingerprint.num_elements = num_answered_;
-  send_word(word);
+  MessageHeader message = header_of(OperationKind::kClose, 0);
+  if (core_.is_through_with(*this)) message.fingerprint.num_elements = num_answered_;
+  send_control(message);
   fail(reason);
 }
 

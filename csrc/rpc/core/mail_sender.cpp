@@ -10,9 +10,9 @@
 namespace axon {
 
 // The call that tells the peer what is settled has no time-out of its own, since the mailbox waits for it.
-static constexpr std::chrono::hours kLongestWord{24 * 365};
+static constexpr std::chrono::hours kSettledTimeout{24 * 365};
 // The turn of that call, which is not one of the numbered messages.
-static constexpr int64_t kWordsTurn = -2;
+static constexpr int64_t kSettledTurn = -2;
 
 namespace {
 
@@ -80,7 +80,7 @@ void MailSender::take_turn(Call& message) noexcept {
 
 void MailSender::on_end(Call& message, bool is_answered) noexcept {
   const int64_t turn = std::exchange(message.turn_, -1);
-  if (turn == kWordsTurn) {
+  if (turn == kSettledTurn) {
     is_telling_ = false;
     return tell_if_needed();
   }
@@ -132,21 +132,21 @@ void MailSender::tell_if_needed() noexcept {
   if (told_ >= std::min(settled_, failed_) || is_telling_ || !connection_.failure_.ok()) return;
   is_telling_ = true;
   told_ = settled_;
-  auto* word = new Call;
-  word->request.open(kSettled);
-  ValueWriter writer(word->request.bytes());
+  auto* message = new Call;
+  message->request.open(kSettled);
+  ValueWriter writer(message->request.bytes());
   writer.array(2);
   writer.array(2);
   writer.text(tag_);
   writer.integer(settled_);
   writer.nothing();
-  word->request.seal();
-  word->answer = Call::Answer::kNone;
-  word->timeout = kLongestWord;
-  word->mail_sender_ = this;
-  word->turn_ = kWordsTurn;
-  connection_.start(*word);
-  word->release();
+  message->request.seal();
+  message->answer = Call::Answer::kNone;
+  message->timeout = kSettledTimeout;
+  message->mail_sender_ = this;
+  message->turn_ = kSettledTurn;
+  connection_.start(*message);
+  message->release();
 }
 
 }  // namespace axon

@@ -13,9 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class GivenUpTest : public testing::TestWithParam<NetworkKind> {
+class CancelledCallsTest : public testing::TestWithParam<NetworkKind> {
  protected:
-  GivenUpTest() {
+  CancelledCallsTest() {
     const auto count = [this](Invocation& invocation) {
       ++num_run_;
       echo(invocation);
@@ -59,10 +59,10 @@ class GivenUpTest : public testing::TestWithParam<NetworkKind> {
   TwoRuntimes pair_{transports(*network_)};
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, GivenUpTest, testing::Values(kRings, kRingsCopies, kLoopback, kUcxTcp),
+INSTANTIATE_TEST_SUITE_P(Networks, CancelledCallsTest, testing::Values(kRings, kRingsCopies, kLoopback, kUcxTcp),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(GivenUpTest, those_that_have_timed_out_do_not_begin) {
+TEST_P(CancelledCallsTest, those_that_have_timed_out_do_not_begin) {
   std::vector<CallPointer> calls;
   pair_.server_engine().exclusively([&] {
     calls = start_all(100ms);
@@ -73,12 +73,12 @@ TEST_P(GivenUpTest, those_that_have_timed_out_do_not_begin) {
   expect_none_run(calls);
 }
 
-using GivenUpInRingsTest = GivenUpTest;
+using CancelledInRingsTest = CancelledCallsTest;
 
-INSTANTIATE_TEST_SUITE_P(Networks, GivenUpInRingsTest, testing::Values(kRings, kRingsCopies),
+INSTANTIATE_TEST_SUITE_P(Networks, CancelledInRingsTest, testing::Values(kRings, kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(GivenUpInRingsTest, nor_do_those_that_have_been_cancelled) {
+TEST_P(CancelledInRingsTest, nor_do_those_that_have_been_cancelled) {
   std::vector<CallPointer> calls;
   pair_.server_engine().exclusively([&] {
     calls = start_all(60s);

@@ -18,8 +18,8 @@ namespace {
 using namespace std::chrono_literals;
 
 // A server that answers once it is told to.
-struct LastWords {
-  explicit LastWords(FaultPlan plan = {}) : fabric(std::move(plan)) {
+struct HeldCall {
+  explicit HeldCall(FaultPlan plan = {}) : fabric(std::move(plan)) {
     EXPECT_TRUE(pair.server->add("hold", [this](Invocation& each) { held.store(&each); }).ok());
   }
 
@@ -46,23 +46,23 @@ struct LastWords {
   TwoRuntimes pair{loopback_transports(fabric, 2)};
 };
 
-TEST(LastWordsTest, an_answer_may_come_after_its_sender_s_socket_has_hung_up) {
-  LastWords last;
+TEST(AnswersAfterHangUpTest, an_answer_may_come_after_its_sender_s_socket_has_hung_up) {
+  HeldCall held_call;
   std::array<int, 2> ends{};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
   FileDescriptor servers(ends[1]);
-  last.pair.meet(FileDescriptor(ends[0]));
+  held_call.pair.meet(FileDescriptor(ends[0]));
   const Bytes bytes = pattern(100, 1);
-  const CallPointer call = last.call(bytes);
+  const CallPointer call = held_call.call(bytes);
   servers = FileDescriptor();
   // Later than the engine's own looks, of which there are none any more then.
   const Clock::time_point later = Clock::now() + 1h;
-  last.tick(later);
-  EXPECT_TRUE(last.pair.to_server->failure().ok());
-  last.answer();
-  last.expect_answered(*call, bytes);
-  last.tick(later + 1s);
-  EXPECT_EQ(last.pair.to_server->failure().message(), "'server' is gone: its socket has hung up");
+  held_call.tick(later);
+  EXPECT_TRUE(held_call.pair.to_server->failure().ok());
+  held_call.answer();
+  held_call.expect_answered(*call, bytes);
+  held_call.tick(later + 1s);
+  EXPECT_EQ(held_call.pair.to_server->failure().message(), "'server' is gone: its socket has hung up");
 }
 
 // So many bytes, and which message of all is held back: calls and answers are one, or two if more than 4 KiB.
@@ -81,19 +81,19 @@ INSTANTIATE_TEST_SUITE_P(Answers, OvertakenTest,
                          });
 
 TEST_P(OvertakenTest, an_answer_may_come_behind_the_word_that_the_connection_ends) {
-  LastWords last({.largest_eager_num_bytes = 10'000, .holds = {{.send = GetParam().send, .num_rounds = 100'000}}});
+  HeldCall held_call({.largest_eager_num_bytes = 10'000, .holds = {{.send = GetParam().send, .num_rounds = 100'000}}});
   const Bytes bytes = pattern(GetParam().num_bytes, 1);
-  const CallPointer call = last.call(bytes);
-  last.pair.to_client->close(Clock::now() + 60s);
+  const CallPointer call = held_call.call(bytes);
+  held_call.pair.to_client->close(Clock::now() + 60s);
   std::thread looks([&] {  // without a pause: the word leaves right behind the answer
-    EXPECT_TRUE(comes_true([&] { return last.pair.to_client->await_end(Clock::now()); }));
+    EXPECT_TRUE(comes_true([&] { return held_call.pair.to_client->await_end(Clock::now()); }));
   });
-  last.answer();
-  last.expect_answered(*call, bytes);
+  held_call.answer();
+  held_call.expect_answered(*call, bytes);
   looks.join();
-  EXPECT_TRUE(last.pair.to_client->has_drained());
-  EXPECT_TRUE(last.pair.to_server->await_end(Clock::now() + 30s));
-  EXPECT_EQ(last.pair.to_server->failure().message(), "'server' has closed the connection");
+  EXPECT_TRUE(held_call.pair.to_client->has_drained());
+  EXPECT_TRUE(held_call.pair.to_server->await_end(Clock::now() + 30s));
+  EXPECT_EQ(held_call.pair.to_server->failure().message(), "'server' has closed the connection");
 }
 
 }  // namespace
