@@ -147,9 +147,9 @@ void Call::launch() noexcept {
   state_->fail_unstarted(Status(ErrorCode::kInvalidArgument, "the peer that was to be called has been moved from"));
 }
 
-bool Call::wait(std::chrono::milliseconds patience) noexcept {
+bool Call::wait(std::chrono::milliseconds timeout) noexcept {
   if (state_ == nullptr || state_->finished()) return true;
-  return state_->connection && state_->connection->wait(*state_, deadline_in(patience));
+  return state_->connection && state_->connection->wait(*state_, deadline_in(timeout));
 }
 
 bool Call::finished() const noexcept {

@@ -61,8 +61,8 @@ class Call {
   // The same without an answer: finished once it has left, whatever becomes of it. Of messages to mailboxes: start().
   void tell() noexcept;
 
-  // Drives until it is finished; false after `patience`, when the call still goes on.
-  bool wait(std::chrono::milliseconds patience) noexcept;
+  // Drives until it is finished; false after `timeout`, when the call still goes on.
+  bool wait(std::chrono::milliseconds timeout) noexcept;
   bool finished() const noexcept;
   // Nothing of it moves any more: what the request has borrowed is its owner's again, and so is what a call that has
   // failed was to be received into. Soon after it has finished, except where its peer is lost: that may take until the

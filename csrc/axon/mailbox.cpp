@@ -70,8 +70,8 @@ size_t Mailbox::probe() const noexcept {
   return state_ ? state_->probe() : 0;
 }
 
-Result<Mail> Mailbox::take(std::chrono::milliseconds patience) {
-  if (state_) return state_->take(patience);
+Result<Mail> Mailbox::take(std::chrono::milliseconds timeout) {
+  if (state_) return state_->take(timeout);
   return Status(ErrorCode::kInvalidArgument, "the mailbox has been moved from");
 }
 
@@ -80,7 +80,7 @@ size_t Mailbox::State::probe() const noexcept {
   return here_.size() + at_the_door_.size();
 }
 
-Result<Mail> Mailbox::State::take(std::chrono::milliseconds patience) {
+Result<Mail> Mailbox::State::take(std::chrono::milliseconds timeout) {
   Waiter waiter;
   Answers accepted;
   std::unique_lock lock(mutex_);
@@ -99,12 +99,12 @@ Result<Mail> Mailbox::State::take(std::chrono::milliseconds patience) {
   if (!closed_.ok()) return closed_.clone();
   waiting_.push_back(&waiter);
   lock.unlock();
-  engine_.wait(waiter.is_over, deadline_in(patience));
+  engine_.wait(waiter.is_over, deadline_in(timeout));
   lock.lock();
   if (waiter.mail) return std::move(*waiter.mail);
   std::erase(waiting_, &waiter);
   if (waiter.is_over.load()) return closed_.clone();
-  return Status(ErrorCode::kTimeout, "no message has come within " + std::to_string(patience.count()) + " ms");
+  return Status(ErrorCode::kTimeout, "no message has come within " + std::to_string(timeout.count()) + " ms");
 }
 
 void Mailbox::State::arrive(Invocation& invocation) {

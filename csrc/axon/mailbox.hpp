@@ -79,9 +79,9 @@ class Mailbox {
 
   // Returns how many messages have come and have not been taken. Those that wait at their senders do not count.
   size_t probe() const noexcept;
-  // Returns the next message, and drives the engine until it has come. Fails with kTimeout after `patience`, and with
+  // Returns the next message, and drives the engine until it has come. Fails with kTimeout after `timeout`, and with
   // kAborted once the runtime is closed and all that came before has been taken.
-  Result<Mail> take(std::chrono::milliseconds patience);
+  Result<Mail> take(std::chrono::milliseconds timeout);
 
  private:
   std::shared_ptr<State> state_;  // owned with the runtime, which may be closed before

@@ -24,7 +24,7 @@ class Mailbox::State {
   State(Engine& engine, size_t capacity) : engine_(engine), capacity_(capacity) {}
 
   size_t probe() const noexcept;
-  Result<Mail> take(std::chrono::milliseconds patience);
+  Result<Mail> take(std::chrono::milliseconds timeout);
   // What peers call.
   void arrive(Invocation& invocation);
   // None of a lower number will come from this peer that has not.

@@ -123,8 +123,8 @@ void Publication::tell(std::span<const Peer> peers) {
   original->finish_one();
 }
 
-bool Publication::wait(std::chrono::milliseconds patience) noexcept {
-  const sync::Clock::time_point deadline = deadline_in(patience);
+bool Publication::wait(std::chrono::milliseconds timeout) noexcept {
+  const sync::Clock::time_point deadline = deadline_in(timeout);
   for (Call& call : std::span(calls_).first(num_told_)) {
     if (!call.wait(left_until(deadline))) return false;
   }

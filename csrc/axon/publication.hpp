@@ -49,8 +49,8 @@ class Publication {
   // Never blocks: what cannot be sent yet waits, up to a bound for each peer.
   void tell(std::span<const Peer> peers);
 
-  // Drives until it has left for all, or failed; false after `patience`, when it still goes on.
-  bool wait(std::chrono::milliseconds patience) noexcept;
+  // Drives until it has left for all, or failed; false after `timeout`, when it still goes on.
+  bool wait(std::chrono::milliseconds timeout) noexcept;
   bool finished() const noexcept;
   // Nothing of it moves any more.
   bool released() const noexcept;

@@ -234,8 +234,8 @@ void Stream::start() {
   state_->is_started = true;
 }
 
-bool Stream::next(std::chrono::milliseconds patience) {
-  return state_ && state_->next(deadline_in(patience));
+bool Stream::next(std::chrono::milliseconds timeout) {
+  return state_ && state_->next(deadline_in(timeout));
 }
 
 Received Stream::received() noexcept {

@@ -46,8 +46,8 @@ class Stream {
   Message named(size_t num_named);
   void start();
 
-  // Drives until the next value is there. False after `patience`, when it may still come, or if finished().
-  bool next(std::chrono::milliseconds patience);
+  // Drives until the next value is there. False after `timeout`, when it may still come, or if finished().
+  bool next(std::chrono::milliseconds timeout);
   // Once next() has been true, until it is called again: the value; its tensors (what else has come: [count, value]).
   // Otherwise all that is read is kBroken, and there are no tensors.
   ValueReader value() const noexcept;

@@ -45,8 +45,8 @@ void Connection::start(Call& call) noexcept {
   if (!call.finished()) engine_.wake();
 }
 
-bool Connection::wait(Call& call, Clock::time_point deadline, Clock::duration patience) noexcept {
-  return call.finished() || engine_.wait(call.finished_, deadline, patience);
+bool Connection::wait(Call& call, Clock::time_point deadline, Clock::duration spin_budget) noexcept {
+  return call.finished() || engine_.wait(call.finished_, deadline, spin_budget);
 }
 
 MessageHeader Connection::header_of(OperationKind kind, uint32_t number) const noexcept {

@@ -55,7 +55,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   Engine& engine() const noexcept { return engine_; }
 
   void start(Call& call) noexcept;
-  bool wait(Call& call, Clock::time_point deadline, Clock::duration patience = pace::kSpinBudget) noexcept;
+  bool wait(Call& call, Clock::time_point deadline, Clock::duration spin_budget = pace::kSpinBudget) noexcept;
   // The call fails with kCancelled unless it is finished; the callee is told.
   void cancel(Call& call) noexcept;
   // Where the tensors of an answer go, after Call::on_announced; see Inbound::accept.

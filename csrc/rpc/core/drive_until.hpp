@@ -13,11 +13,11 @@ namespace axon {
 template <typename Condition>
 bool drive_until(Engine& engine, Condition condition, Clock::time_point deadline) noexcept {
   static constexpr std::chrono::milliseconds kLookInterval{2};
-  static constexpr std::chrono::microseconds kPatience{100};
+  static constexpr std::chrono::microseconds kSpinBudget{100};
   const sync::atomic<bool> never{false};
   bool holds = condition();
   while (!holds && Clock::now() < deadline) {
-    engine.wait(never, std::min(deadline, Clock::now() + kLookInterval), kPatience);
+    engine.wait(never, std::min(deadline, Clock::now() + kLookInterval), kSpinBudget);
     holds = condition();
   }
   return holds;

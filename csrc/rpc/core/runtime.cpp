@@ -114,8 +114,8 @@ Result<std::shared_ptr<Connection>> Runtime::connect(const SocketAddress& socket
   return admit(std::move(connected).value(), own.address().key);
 }
 
-bool Runtime::serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience) {
-  return core_->engine().wait(stop, deadline, patience);
+bool Runtime::serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration spin_budget) {
+  return core_->engine().wait(stop, deadline, spin_budget);
 }
 
 void Runtime::wake() {

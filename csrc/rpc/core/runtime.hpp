@@ -48,7 +48,8 @@ class Runtime {
                                               Clock::time_point deadline);
 
   // Drives until `stop` is true, or the deadline. Whoever sets `stop` calls wake() then.
-  bool serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration patience = pace::kSpinBudget);
+  bool serve(const sync::atomic<bool>& stop, Clock::time_point deadline,
+             Clock::duration spin_budget = pace::kSpinBudget);
   void wake();
 
   // Takes no calls any more, and waits for those under way in both directions, until the deadline. False if some are

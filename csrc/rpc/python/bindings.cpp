@@ -405,8 +405,8 @@ void bind_runtime(py::module_& module) {
              return connect([&] { return self.runtime().connect({host, port}, known, deadline_in(timeout)); });
            })
       .def("serve",
-           [](PythonRuntime& self, double patience) {
-             self.serve(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience)));
+           [](PythonRuntime& self, double spin_budget) {
+             self.serve(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(spin_budget)));
            })
       .def("stop", &PythonRuntime::stop, py::call_guard<GilReleased>())
       .def("end", &PythonRuntime::end)

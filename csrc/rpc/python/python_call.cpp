@@ -14,7 +14,7 @@
 namespace axon {
 
 // A wake-up by the descriptor costs some twenty microseconds: what comes within a few times that is waited for.
-static constexpr std::chrono::microseconds kPatience{200};
+static constexpr std::chrono::microseconds kSpinBudget{200};
 // How long a loop without other work is kept at a time: it does not see its sockets and timers meanwhile.
 static constexpr std::chrono::microseconds kLongestDrive{20};
 // A loop that is back later than this has other work.
@@ -87,7 +87,7 @@ std::optional<CompletionQueue::Calls> CompletionQueue::drive() {
   has_come_.store(false);
   if (!finished_.empty()) {
     busy_at_ = left_at_;
-  } else if (left_at_ - busy_at_ > kPatience) {
+  } else if (left_at_ - busy_at_ > kSpinBudget) {
     return std::nullopt;
   }
   return std::exchange(finished_, {});

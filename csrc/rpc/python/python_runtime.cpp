@@ -151,7 +151,7 @@ void PythonRuntime::Queue::push(Item item) noexcept {
   give_up(std::move(item));
 }
 
-std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(Clock::duration patience) {
+std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(Clock::duration spin_budget) {
   while (true) {
     has_items_.store(false);
     {
@@ -160,9 +160,10 @@ std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(Clock::duration pati
       ended_ = stopped_.load();
       if (ended_) return {};
     }
-    // No longer than its patience lasts, although the engine may be busy for others: they drive it better themselves.
+    // No longer than its spin budget lasts, although the engine may be busy for others: they drive it better
+    // themselves.
     const bool has_come =
-        patience != Clock::duration::zero() && engine_.wait(has_items_, Clock::now() + patience, patience);
+        spin_budget != Clock::duration::zero() && engine_.wait(has_items_, Clock::now() + spin_budget, spin_budget);
     if (!has_come) engine_.wait(has_items_, Clock::now() + kLongWait, Progress::kFollower);
   }
 }
@@ -238,13 +239,13 @@ void PythonRuntime::add(const std::string& name, PythonFunction function) {
       runtime_->core().add(name, push(Item::Kind::kInvoked), push(Item::Kind::kArgumentsAnnounced));
 }
 
-void PythonRuntime::serve(Clock::duration patience) {
+void PythonRuntime::serve(Clock::duration spin_budget) {
   note_thread_of_runtime();
   while (true) {
     std::vector<Item> items;
     {
       const GilReleased no_gil;
-      items = queue_->take(patience);
+      items = queue_->take(spin_budget);
     }
     if (items.empty()) return;
     for (Item& item : items) {

@@ -92,7 +92,7 @@ class PythonRuntime {
   void add(const std::string& name, PythonFunction function);
 
   // Runs until stop(), and then until nothing is left, with Python's lock held, but for waits.
-  void serve(Clock::duration patience);
+  void serve(Clock::duration spin_budget);
   void stop();
   // Whatever serve() has left, if it has not come back, is told that it is over; and so is what comes later.
   void end();
@@ -120,7 +120,7 @@ class PythonRuntime {
     }
     void push(Item item) noexcept;
     // Waits for the first. None: stopped, and nothing comes any more.
-    std::vector<Item> take(Clock::duration patience);
+    std::vector<Item> take(Clock::duration spin_budget);
     void stop() noexcept;
     void end() noexcept;
     bool has_stopped() const noexcept { return stopped_.load(); }

@@ -110,8 +110,8 @@ class ZeroCopyGetTest : public testing::TestWithParam<std::string> {
     took_.clear();
   }
 
-  bool is_released_within(Clock::duration patience) {
-    const Clock::time_point deadline = Clock::now() + patience;
+  bool is_released_within(Clock::duration timeout) {
+    const Clock::time_point deadline = Clock::now() + timeout;
     while (num_released_.load() == 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
     return num_released_.load() != 0;
   }
