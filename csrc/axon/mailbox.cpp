@@ -77,7 +77,7 @@ Result<Mail> Mailbox::take(std::chrono::milliseconds timeout) {
 
 size_t Mailbox::State::probe() const noexcept {
   const std::lock_guard lock(mutex_);
-  return here_.size() + at_the_door_.size();
+  return here_.size() + waiting_for_room_.size();
 }
 
 Result<Mail> Mailbox::State::take(std::chrono::milliseconds timeout) {
@@ -87,9 +87,9 @@ Result<Mail> Mailbox::State::take(std::chrono::milliseconds timeout) {
   if (!here_.empty()) {
     Mail mail = std::move(here_.front());
     here_.pop_front();
-    if (!at_the_door_.empty()) {
-      Message next = std::move(at_the_door_.front());
-      at_the_door_.pop_front();
+    if (!waiting_for_room_.empty()) {
+      Message next = std::move(waiting_for_room_.front());
+      waiting_for_room_.pop_front();
       put(std::move(next), accepted);
     }
     lock.unlock();
@@ -181,7 +181,7 @@ void Mailbox::State::put(Message message, Answers& accepted) {
   } else if (here_.size() < capacity_) {
     here_.push_back(std::move(message.mail));
   } else {
-    at_the_door_.push_back(std::move(message));
+    waiting_for_room_.push_back(std::move(message));
     return;
   }
   const int64_t num_granted = grant_for(message.invocation, message.num_waiting);
@@ -198,7 +198,7 @@ void Mailbox::State::use_grants(Order& order, size_t at_most) noexcept {
 int64_t Mailbox::State::grant_for(Invocation& invocation, int64_t num_waiting) noexcept {
   const auto found = orders_.find(invocation.caller().connection());
   const size_t num_taken = here_.size() + num_granted_;
-  if (found == orders_.end() || !at_the_door_.empty() || num_taken >= capacity_) return 0;
+  if (found == orders_.end() || !waiting_for_room_.empty() || num_taken >= capacity_) return 0;
   Order& order = found->second;
   const size_t share = std::max<size_t>((capacity_ - num_taken) / orders_.size(), 1);
   const size_t needed =
@@ -235,11 +235,11 @@ void Mailbox::State::close(Status reason) {
     gone = std::exchange(orders_, {});
     for (Waiter* waiter : waiting_) waiter->is_over.store(true);
     waiting_.clear();
-    for (Message& message : at_the_door_) {  // whose invocation would keep the runtime
+    for (Message& message : waiting_for_room_) {  // whose invocation would keep the runtime
       here_.push_back(std::move(message.mail));
       accepted.push_back({std::move(message.invocation), 0});
     }
-    at_the_door_.clear();
+    waiting_for_room_.clear();
     num_granted_ = 0;
   }
   answer(accepted);

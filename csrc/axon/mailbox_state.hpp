@@ -68,8 +68,8 @@ class Mailbox::State {
   const size_t capacity_;
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Mail> here_;
-  std::deque<Message> at_the_door_;  // one of each sender's, or those for whom others took the room
-  size_t num_granted_ = 0;           // by all orders
+  std::deque<Message> waiting_for_room_;  // one of each sender's, or those for whom others took the room
+  size_t num_granted_ = 0;                // by all orders
   std::deque<Waiter*> waiting_;
   std::unordered_map<std::shared_ptr<Connection>, Order> orders_;  // owned with the runtime
   Status closed_;

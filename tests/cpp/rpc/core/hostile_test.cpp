@@ -122,20 +122,20 @@ const char* fault_of(TensorDescriptor descriptor, const std::vector<int64_t>& si
 }
 
 TEST(HeaderFrame, tensors_are_as_long_as_their_sizes_say) {
-  constexpr uint8_t kFloat = static_cast<uint8_t>(DataType::kFloat32), kOfTheDoors = 200;
+  constexpr uint8_t kFloat = static_cast<uint8_t>(DataType::kFloat32), kOfTheClients = 200;
   constexpr int64_t kHuge = int64_t{1} << 32;
   const auto fault = [](uint8_t dtype, uint16_t element_num_bytes, const std::vector<int64_t>& sizes) {
     return fault_of({.dtype = dtype, .location = TensorLocation::kPayloadFrame, .element_num_bytes = element_num_bytes},
                     sizes);
   };
   EXPECT_EQ(fault(kFloat, 4, {1000}), nullptr);
-  EXPECT_EQ(fault(kOfTheDoors, 3, {1000}), nullptr);
-  EXPECT_EQ(fault(kOfTheDoors, 0, {0, 5}), nullptr);
+  EXPECT_EQ(fault(kOfTheClients, 3, {1000}), nullptr);
+  EXPECT_EQ(fault(kOfTheClients, 0, {0, 5}), nullptr);
   EXPECT_STREQ(fault(kFloat, 8, {1000}), "a tensor whose elements are not as long as its type's");
   for (const uint16_t element_num_bytes : {0, 2}) {
-    EXPECT_STREQ(fault(kOfTheDoors, element_num_bytes, {kHuge, kHuge}), "a tensor of an impossible shape");
+    EXPECT_STREQ(fault(kOfTheClients, element_num_bytes, {kHuge, kHuge}), "a tensor of an impossible shape");
   }
-  EXPECT_STREQ(fault(kOfTheDoors, 0, {5}), "a tensor of an impossible shape");
+  EXPECT_STREQ(fault(kOfTheClients, 0, {5}), "a tensor of an impossible shape");
   EXPECT_STREQ(fault(kFloat, 4, {-1}), "a tensor of an impossible shape");
 }
 
