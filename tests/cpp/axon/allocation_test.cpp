@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 #include "counted_new.hpp"
 
 namespace {
@@ -39,14 +39,14 @@ class LibraryAllocation : public testing::Test {
       for (Invocation& each : held_) echo(each);
       held_.clear();
     };
-    EXPECT_TRUE(met_.server.add("echo_once_all_are_here", echo_once_all_are_here, in_blocks).ok());
+    EXPECT_TRUE(pair_.server.add("echo_once_all_are_here", echo_once_all_are_here, in_blocks).ok());
   }
 
   // Calls at once, none of which is answered before all are there.
   void warm_up(std::span<const uint8_t> bytes, const Ask& ask = in_blocks) {
     std::vector<Call> calls;
     for (size_t i = 0; i < kMostAtServer; ++i) {
-      Call& call = calls.emplace_back(met_.to_server, "echo_once_all_are_here");
+      Call& call = calls.emplace_back(pair_.to_server, "echo_once_all_are_here");
       call.on_announced(ask);
       call.request().tensor(bytes);
       call.start();
@@ -59,7 +59,7 @@ class LibraryAllocation : public testing::Test {
 
   std::mutex mutex_;
   std::vector<Invocation> held_;
-  Meeting met_;
+  ConnectedPair pair_;
 };
 
 void run(Call& call, const Peer& server, std::string_view function, std::span<const uint8_t> bytes, int num_calls) {
@@ -82,7 +82,7 @@ void expect_no_allocations(Call& call, const Peer& server, std::string_view func
 }
 
 TEST_F(LibraryAllocation, none_once_warm) {
-  ASSERT_TRUE(met_.server.add("echo", echo).ok());
+  ASSERT_TRUE(pair_.server.add("echo", echo).ok());
   const std::vector<uint8_t> bytes(100'000, 0x5A);
   std::vector<uint8_t> arguments(bytes.size());
   std::vector<uint8_t> reply(bytes.size());
@@ -91,29 +91,29 @@ TEST_F(LibraryAllocation, none_once_warm) {
         [&memory](Announced& coming) { coming.receive_into(0, std::span(memory).first(coming.tensor(0).num_bytes)); };
   };
   const Ask into_reply = into(reply);
-  ASSERT_TRUE(met_.server.add("echo_from_memory", echo, into(arguments)).ok());
+  ASSERT_TRUE(pair_.server.add("echo_from_memory", echo, into(arguments)).ok());
   for (const size_t num_bytes : {0, 64, 5'000, 100'000}) {
     const std::span argument = std::span(bytes).first(num_bytes);
     warm_up(argument);
-    Call call(met_.to_server, "echo");
-    expect_no_allocations(call, met_.to_server, "echo", argument);
+    Call call(pair_.to_server, "echo");
+    expect_no_allocations(call, pair_.to_server, "echo", argument);
     call.on_announced(into_reply);
-    call.open(met_.to_server, "echo_from_memory");
-    expect_no_allocations(call, met_.to_server, "echo_from_memory", argument);
+    call.open(pair_.to_server, "echo_from_memory");
+    expect_no_allocations(call, pair_.to_server, "echo_from_memory", argument);
   }
 }
 
 TEST_F(LibraryAllocation, none_for_what_comes_into_a_pool_once_warm) {
   const Pool pool(size_t{1} << 24);
-  ASSERT_TRUE(met_.server.add("echo_from_pool", echo, pool).ok());
+  ASSERT_TRUE(pair_.server.add("echo_from_pool", echo, pool).ok());
   const std::vector<uint8_t> bytes(100'000, 0x5A);
   for (const size_t num_bytes : {64, 100'000}) {
     const std::span argument = std::span(bytes).first(num_bytes);
     warm_up(argument, pool);  // which has as many pieces then
-    Call call(met_.to_server, "echo_from_pool");
+    Call call(pair_.to_server, "echo_from_pool");
     call.on_announced(pool);
-    call.open(met_.to_server, "echo_from_pool");
-    expect_no_allocations(call, met_.to_server, "echo_from_pool", argument);
+    call.open(pair_.to_server, "echo_from_pool");
+    expect_no_allocations(call, pair_.to_server, "echo_from_pool", argument);
   }
 }
 
@@ -123,8 +123,8 @@ TEST_F(LibraryAllocation, none_for_publications_once_warm) {
     ++num_come;
     invocation.reply();
   };
-  ASSERT_TRUE(met_.server.add("count", count).ok());
-  const std::vector<Peer> peers(3, met_.to_server);
+  ASSERT_TRUE(pair_.server.add("count", count).ok());
+  const std::vector<Peer> peers(3, pair_.to_server);
   const std::vector<uint8_t> bytes(100'000, 0x5A);
   warm_up(bytes);
   std::atomic<int> num_ends{0};

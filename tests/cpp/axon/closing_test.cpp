@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 #include "comes_true.hpp"
 
 namespace axon::library {
@@ -18,12 +18,12 @@ constexpr const char* kClosedHere = "peer 'server' was closed here";
 class Closing : public testing::Test {
  protected:
   Closing() {
-    EXPECT_TRUE(met_.server.add("echo", echo).ok());
+    EXPECT_TRUE(pair_.server.add("echo", echo).ok());
     const auto hold = [this](Invocation& invocation) {
       held_.emplace(std::move(invocation));
       is_held_.store(true);
     };
-    EXPECT_TRUE(met_.server.add("hold", hold).ok());
+    EXPECT_TRUE(pair_.server.add("hold", hold).ok());
   }
 
   void expect_closed(const Call& call) {
@@ -34,30 +34,30 @@ class Closing : public testing::Test {
   // Of the server's until that is gone.
   std::optional<Invocation> held_;
   std::atomic<bool> is_held_{false};
-  Meeting met_;
+  ConnectedPair pair_;
 };
 
 TEST_F(Closing, what_is_under_way_is_waited_for) {
-  Call call(met_.to_server, "hold");
+  Call call(pair_.to_server, "hold");
   call.start();
   ASSERT_TRUE(comes_true([&] { return is_held_.load(); }));
   std::thread answers([&] {
     std::this_thread::sleep_for(20ms);
     held_->reply();
   });
-  EXPECT_TRUE(met_.to_server.drain(30s));
+  EXPECT_TRUE(pair_.to_server.drain(30s));
   answers.join();
   ASSERT_TRUE(call.wait(10s));
   EXPECT_TRUE(call.status().ok());
-  EXPECT_EQ(met_.to_server.failure().message(), kClosedHere);
-  met_.to_server.close();
-  EXPECT_TRUE(met_.to_server.drain(10s));
+  EXPECT_EQ(pair_.to_server.failure().message(), kClosedHere);
+  pair_.to_server.close();
+  EXPECT_TRUE(pair_.to_server.drain(10s));
 
-  Call late(met_.to_server, "echo");
+  Call late(pair_.to_server, "echo");
   late.start();
   ASSERT_TRUE(late.wait(10s));
   expect_closed(late);
-  Peer anew = met_.client.connect(met_.server.address().value(), 10s).value();
+  Peer anew = pair_.client.connect(pair_.server.address().value(), 10s).value();
   Call call_anew(anew, "echo");
   call_anew.start();
   ASSERT_TRUE(call_anew.wait(10s));
@@ -65,10 +65,10 @@ TEST_F(Closing, what_is_under_way_is_waited_for) {
 }
 
 TEST_F(Closing, or_not) {
-  Call call(met_.to_server, "hold");
+  Call call(pair_.to_server, "hold");
   call.start();
   ASSERT_TRUE(comes_true([&] { return is_held_.load(); }));
-  EXPECT_FALSE(met_.to_server.drain(10ms));
+  EXPECT_FALSE(pair_.to_server.drain(10ms));
   ASSERT_TRUE(call.wait(10s));
   expect_closed(call);
   ASSERT_TRUE(comes_true([&] { return held_->is_cancelled(); }));
@@ -83,21 +83,21 @@ TEST_F(Closing, a_function_closes_its_caller_without_waiting_for_itself) {
     has_waited.store(invocation.caller().drain(30s));
     invocation.reply();
   };
-  ASSERT_TRUE(met_.server.add("leave", leave).ok());
-  Call call(met_.to_server, "leave");
+  ASSERT_TRUE(pair_.server.add("leave", leave).ok());
+  Call call(pair_.to_server, "leave");
   call.start();
   ASSERT_TRUE(call.wait(10s));
   EXPECT_TRUE(call.status().ok()) << call.status().message();
   EXPECT_FALSE(has_waited.load());
-  EXPECT_TRUE(comes_true([&] { return !met_.to_server.failure().ok(); }));
-  EXPECT_EQ(met_.to_server.failure().message(), "'server' has closed the connection");
+  EXPECT_TRUE(comes_true([&] { return !pair_.to_server.failure().ok(); }));
+  EXPECT_EQ(pair_.to_server.failure().message(), "'server' has closed the connection");
 }
 
 TEST_F(Closing, so_does_a_callback_which_may_call_in_vain) {
-  Call late(met_.to_server, "echo");
-  Call call(met_.to_server, "echo");
+  Call late(pair_.to_server, "echo");
+  Call call(pair_.to_server, "echo");
   call.on_finished([&] {
-    met_.to_server.close();
+    pair_.to_server.close();
     late.start();
   });
   call.start();
@@ -115,11 +115,11 @@ TEST_F(Closing, streams_mailboxes_and_publications_end_with_their_peer) {
       next.reply();
     };
   };
-  ASSERT_TRUE(met_.server.add_generator("count", count).ok());
+  ASSERT_TRUE(pair_.server.add_generator("count", count).ok());
   const auto num_open = [&, idle = token.use_count()] { return token.use_count() - idle; };
-  Mailbox full = met_.server.mailbox("full", {.capacity = 1}).value();
-  const Outbox outbox = met_.client.outbox(met_.to_server, "full").value();
-  Stream numbers(met_.to_server, "count", {.ahead = 2});
+  Mailbox full = pair_.server.mailbox("full", {.capacity = 1}).value();
+  const Outbox outbox = pair_.client.outbox(pair_.to_server, "full").value();
+  Stream numbers(pair_.to_server, "count", {.ahead = 2});
   (void)numbers.arguments(0);
   numbers.start();
   ASSERT_TRUE(numbers.next(10s));
@@ -130,14 +130,14 @@ TEST_F(Closing, streams_mailboxes_and_publications_end_with_their_peer) {
     sent.back().start();
   }
   ASSERT_TRUE(sent[0].wait(10s));
-  met_.to_server.close();
+  pair_.to_server.close();
   ASSERT_TRUE(sent[1].wait(10s));
   expect_closed(sent[1]);
   while (numbers.next(10s)) continue;
   EXPECT_EQ(numbers.status().message(), kClosedHere);
   EXPECT_TRUE(comes_true([&] { return num_open() == 0; }));
   Publication news("echo");
-  news.tell({&met_.to_server, 1});
+  news.tell({&pair_.to_server, 1});
   ASSERT_TRUE(news.wait(10s));
   EXPECT_EQ(news.status(0).message(), kClosedHere);
   EXPECT_EQ(full.take(10s).value().values().next().integer, 0);
@@ -145,7 +145,7 @@ TEST_F(Closing, streams_mailboxes_and_publications_end_with_their_peer) {
 
 // The opening finds the connection closing, but not ended.
 TEST_F(Closing, a_stream_that_is_opened_meanwhile_ends_no_other) {
-  Call call(met_.to_server, "hold");
+  Call call(pair_.to_server, "hold");
   call.start();
   ASSERT_TRUE(comes_true([&] { return is_held_.load(); }));
   Peer to_client = held_->caller();
@@ -164,13 +164,13 @@ TEST_F(Closing, a_stream_that_is_opened_meanwhile_ends_no_other) {
     EXPECT_TRUE(comes_true([&] { return !to_client.failure().ok(); }));
     return [](Next& next) { next.end(); };
   };
-  ASSERT_TRUE(met_.server.add_generator("slow", slow).ok());
-  ASSERT_TRUE(met_.server.add_generator("closes", closes).ok());
-  Stream first(met_.to_server, "slow", {.ahead = 1});
+  ASSERT_TRUE(pair_.server.add_generator("slow", slow).ok());
+  ASSERT_TRUE(pair_.server.add_generator("closes", closes).ok());
+  Stream first(pair_.to_server, "slow", {.ahead = 1});
   (void)first.arguments(0);
   first.start();
   ASSERT_TRUE(comes_true([&] { return first.next(1ms) || is_asked.load(); }));
-  Stream second(met_.to_server, "closes", {.ahead = 1});
+  Stream second(pair_.to_server, "closes", {.ahead = 1});
   (void)second.arguments(0);
   second.start();
   EXPECT_FALSE(second.next(10s));

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 
 namespace axon::library {
 namespace {
@@ -41,24 +41,24 @@ std::string failure_of(Call& call) {
 
 class DestinationsTest : public testing::Test {
  protected:
-  DestinationsTest() { EXPECT_TRUE(met_.server.add("echo", echo).ok()); }
+  DestinationsTest() { EXPECT_TRUE(pair_.server.add("echo", echo).ok()); }
 
   // How calls fail that are received as `ask` says: at the function, and at the caller.
   void expect_failure(const Ask& ask, std::string_view class_name, ErrorCode code, std::string_view why) {
     const std::string function = "asked" + std::to_string(num_functions_++);
-    ASSERT_TRUE(met_.server.add(function, echo, ask).ok());
-    Call there(met_.to_server, function);
+    ASSERT_TRUE(pair_.server.add(function, echo, ask).ok());
+    Call there(pair_.to_server, function);
     EXPECT_EQ(failure_of(there), std::string(class_name) + ": " + std::string(why));
-    Call here(met_.to_server, "echo");
+    Call here(pair_.to_server, "echo");
     here.on_announced(ask);
     EXPECT_EQ(failure_of(here), why);
     EXPECT_EQ(here.status().code(), code);
     here.on_announced({});
-    here.open(met_.to_server, "echo");
+    here.open(pair_.to_server, "echo");
     EXPECT_EQ(failure_of(here), "");
   }
 
-  Meeting met_;
+  ConnectedPair pair_;
   int num_functions_ = 0;
 };
 
@@ -80,10 +80,10 @@ TEST_F(DestinationsTest, arguments_come_into_what_their_function_is_given) {
     EXPECT_EQ(invocation.arguments().tensor(1).as<float>().data(), memory.data());
     echo(invocation);
   };
-  ASSERT_TRUE(met_.server.add("check", check, ask).ok());
+  ASSERT_TRUE(pair_.server.add("check", check, ask).ok());
   for (const size_t size : kSizes) {
     const std::vector<float> numbers = numbers_of(size);
-    Call call(met_.to_server, "check");
+    Call call(pair_.to_server, "check");
     call.request().integer(42);
     call.request().tensor(std::span(numbers));
     call.request().tensor(std::span(numbers));
@@ -96,7 +96,7 @@ TEST_F(DestinationsTest, arguments_come_into_what_their_function_is_given) {
 
 TEST_F(DestinationsTest, replies_come_into_what_their_caller_has_given) {
   std::vector<float> memory;
-  Call call(met_.to_server, "echo");
+  Call call(pair_.to_server, "echo");
   call.on_announced([&](Announced& coming) {
     memory.resize(coming.tensor(0).shape[0]);
     coming.receive_into(0, std::as_writable_bytes(std::span(memory)));
@@ -108,7 +108,7 @@ TEST_F(DestinationsTest, replies_come_into_what_their_caller_has_given) {
     ASSERT_TRUE(call.status().ok()) << call.status().message();
     EXPECT_EQ(call.reply().tensor(0).as<float>().data(), memory.data());
     EXPECT_EQ(memory, numbers);
-    call.open(met_.to_server, "echo");
+    call.open(pair_.to_server, "echo");
   }
   run(call);  // without tensors nobody is asked
   EXPECT_TRUE(call.status().ok());
@@ -117,23 +117,23 @@ TEST_F(DestinationsTest, replies_come_into_what_their_caller_has_given) {
 TEST_F(DestinationsTest, owners_go_with_what_has_come) {
   const auto memory = std::make_shared<std::vector<float>>(100'000);
   const Ask ask = [memory](Announced& coming) { coming.receive_into(0, std::span(*memory), Owner::of(memory)); };
-  ASSERT_TRUE(met_.server.add("owned", echo, ask).ok());
+  ASSERT_TRUE(pair_.server.add("owned", echo, ask).ok());
   const std::vector<float> numbers = numbers_of(memory->size());
-  Call call(met_.to_server, "owned");
+  Call call(pair_.to_server, "owned");
   const auto num_owners = memory.use_count();
   call.request().tensor(std::span(numbers));
   run(call);
   ASSERT_TRUE(call.status().ok()) << call.status().message();
   while (memory.use_count() != num_owners) std::this_thread::yield();
 
-  call.open(met_.to_server, "echo");
+  call.open(pair_.to_server, "echo");
   call.on_announced(ask);
   call.request().tensor(std::span(numbers));
   const auto num_idle = memory.use_count();
   run(call);
   EXPECT_EQ(memory.use_count(), num_idle + 1);
   while (!call.released()) std::this_thread::yield();
-  call.open(met_.to_server, "echo");
+  call.open(pair_.to_server, "echo");
   EXPECT_EQ(memory.use_count(), num_idle);
 }
 
@@ -171,7 +171,7 @@ TEST_F(DestinationsTest, a_call_is_not_released_while_it_is_asked) {
   std::atomic<bool> may_return{false};
   std::vector<float> memory(100'000);
   const std::vector<float> numbers = numbers_of(memory.size());
-  Call call(met_.to_server, "echo");
+  Call call(pair_.to_server, "echo");
   call.on_announced([&](Announced& coming) {
     is_asked.store(true);
     is_asked.notify_all();
@@ -189,7 +189,7 @@ TEST_F(DestinationsTest, a_call_is_not_released_while_it_is_asked) {
   EXPECT_EQ(call.status().code(), ErrorCode::kCancelled);
   while (!call.released()) std::this_thread::yield();
   EXPECT_EQ(memory, std::vector<float>(memory.size()));
-  call.open(met_.to_server, "echo");
+  call.open(pair_.to_server, "echo");
   call.request().tensor(std::span(numbers));
   run(call);
   ASSERT_TRUE(call.status().ok()) << call.status().message();
@@ -231,8 +231,8 @@ TEST_F(DestinationsTest, who_is_asked_is_not_copied_meanwhile) {
     held.emplace(std::move(invocation));
     is_held.store(true);
   };
-  ASSERT_TRUE(met_.server.add("hold", hold).ok());
-  Call call(met_.to_server, "hold");
+  ASSERT_TRUE(pair_.server.add("hold", hold).ok());
+  Call call(pair_.to_server, "hold");
   call.on_announced(Hesitant(shared));
   call.request().tensor(std::span(numbers));
   call.start();
@@ -243,7 +243,7 @@ TEST_F(DestinationsTest, who_is_asked_is_not_copied_meanwhile) {
   });
   while (!shared->is_asked.load()) std::this_thread::yield();
   call.cancel();
-  call.open(met_.to_server, "echo");  // before the one before is released
+  call.open(pair_.to_server, "echo");  // before the one before is released
   call.request().tensor(std::span(numbers));
   shared->may_return.store(true);
   run(call);

@@ -6,15 +6,15 @@
 #include <functional>
 #include <string>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 
 namespace axon::library {
 namespace {
 
 void meet_and_call() {
-  Meeting met;
-  ASSERT_TRUE(met.server.add("echo", echo).ok());
-  Call call(met.to_server, "echo");
+  ConnectedPair pair;
+  ASSERT_TRUE(pair.server.add("echo", echo).ok());
+  Call call(pair.to_server, "echo");
   call.start();
   ASSERT_TRUE(call.wait(20s));
   EXPECT_TRUE(call.status().ok()) << call.status().message();
@@ -42,7 +42,7 @@ TEST(Fork, a_child_opens_runtimes_once_its_parent_has_closed_its_own) {
 }
 
 TEST(Fork, a_child_opens_none_while_its_parent_has_one) {
-  const Meeting met;
+  const ConnectedPair pair;
   expect_success_in_child([] {
     const Result<Runtime> opened = Runtime::open({.name = "child's"});
     ASSERT_FALSE(opened.ok());

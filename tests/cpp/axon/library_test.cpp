@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 
 namespace axon::library {
 namespace {
@@ -31,8 +31,8 @@ void run(Call& call) {
 }
 
 TEST(Library, values_and_tensors_there_and_back) {
-  Meeting met;
-  ASSERT_TRUE(met.server
+  ConnectedPair pair;
+  ASSERT_TRUE(pair.server
                   .add("describe",
                        [](Invocation& invocation) {
                          ValueReader values = invocation.arguments().values();
@@ -52,7 +52,7 @@ TEST(Library, values_and_tensors_there_and_back) {
   for (const size_t num_elements : {0, 3, 1000, 100'000}) {  // in the header frame, and by themselves
     std::vector<int32_t> numbers(num_elements);
     std::iota(numbers.begin(), numbers.end(), 7);
-    Call call(met.to_server, "describe");
+    Call call(pair.to_server, "describe");
     Message request = call.request();
     request.array(3);
     request.integer(42);
@@ -71,7 +71,7 @@ TEST(Library, values_and_tensors_there_and_back) {
 }
 
 TEST(Library, arguments_are_found_by_place_and_by_name) {
-  Meeting met;
+  ConnectedPair pair;
   const auto check = [](Invocation& invocation) {
     const Received arguments = invocation.arguments();
     EXPECT_EQ(arguments.argument(1).next().text(), "second");
@@ -79,8 +79,8 @@ TEST(Library, arguments_are_found_by_place_and_by_name) {
     EXPECT_EQ(arguments.argument("first").next().kind, Value::Kind::kBroken);
     invocation.reply();
   };
-  ASSERT_TRUE(met.server.add("check", check).ok());
-  Call call(met.to_server, "check");
+  ASSERT_TRUE(pair.server.add("check", check).ok());
+  Call call(pair.to_server, "check");
   call.request().array(2);
   call.request().array(2);
   call.request().array(1);  // the first
@@ -95,9 +95,9 @@ TEST(Library, arguments_are_found_by_place_and_by_name) {
     EXPECT_EQ(invocation.arguments().argument("any").next().kind, Value::Kind::kBroken);
     invocation.reply();
   };
-  ASSERT_TRUE(met.server.add("expect_none", expect_none).ok());
+  ASSERT_TRUE(pair.server.add("expect_none", expect_none).ok());
   for (const bool is_empty : {true, false}) {
-    call.open(met.to_server, "expect_none");
+    call.open(pair.to_server, "expect_none");
     if (!is_empty) call.request().integer(7);
     run(call);
     EXPECT_TRUE(call.status().ok());
@@ -108,10 +108,10 @@ TEST(Library, what_has_been_taken_outlives_the_runtimes) {
   for (const size_t num_bytes : {100, 100'000}) {
     HostBuffer kept;
     {
-      Meeting met;
-      ASSERT_TRUE(met.server.add("echo", echo).ok());
+      ConnectedPair pair;
+      ASSERT_TRUE(pair.server.add("echo", echo).ok());
       const std::vector<uint8_t> bytes(num_bytes, 0x5A);
-      Call call(met.to_server, "echo");
+      Call call(pair.to_server, "echo");
       call.request().tensor(std::span<const uint8_t>(bytes));
       run(call);
       ASSERT_TRUE(call.status().ok()) << call.status().message();
@@ -125,36 +125,36 @@ TEST(Library, what_has_been_taken_outlives_the_runtimes) {
 }
 
 TEST(Library, an_answer_keeps_its_owner_until_it_has_left) {
-  Meeting met;
+  ConnectedPair pair;
   const auto data = std::make_shared<std::vector<float>>(100'000, 1.5F);
-  ASSERT_TRUE(met.server
+  ASSERT_TRUE(pair.server
                   .add("get",
                        [&](Invocation& invocation) {
                          invocation.answer().tensor(std::span<const float>(*data), Owner::of(data));
                          invocation.reply();
                        })
                   .ok());
-  Call call(met.to_server, "get");
+  Call call(pair.to_server, "get");
   run(call);
   EXPECT_EQ(call.reply().tensor(0).as<float>().back(), 1.5F);
-  met.server.drain(10s);
+  pair.server.drain(10s);
   EXPECT_EQ(data.use_count(), 1);
 }
 
 TEST(Library, failures_say_what_the_function_has_said) {
-  Meeting met;
+  ConnectedPair pair;
   ASSERT_TRUE(
-      met.server.add("fail", [](Invocation& invocation) { invocation.fail("ValueError", "not like that"); }).ok());
-  ASSERT_TRUE(met.server.add("throw", [](Invocation&) { throw std::runtime_error("thrown"); }).ok());
-  ASSERT_TRUE(met.server.add("forget", [](Invocation&) {}).ok());
-  EXPECT_FALSE(met.server.add("forget", [](Invocation&) {}).ok());
+      pair.server.add("fail", [](Invocation& invocation) { invocation.fail("ValueError", "not like that"); }).ok());
+  ASSERT_TRUE(pair.server.add("throw", [](Invocation&) { throw std::runtime_error("thrown"); }).ok());
+  ASSERT_TRUE(pair.server.add("forget", [](Invocation&) {}).ok());
+  EXPECT_FALSE(pair.server.add("forget", [](Invocation&) {}).ok());
   const auto failure_of = [&](std::string_view function) {
-    Call call(met.to_server, function);
+    Call call(pair.to_server, function);
     run(call);
     EXPECT_EQ(call.status().code(), ErrorCode::kRemote);
     return call.status().message() + ": " + std::string(call.failure());
   };
-  Call call(met.to_server, "fail");
+  Call call(pair.to_server, "fail");
   run(call);
   EXPECT_EQ(call.traceback(), "");
   EXPECT_EQ(failure_of("fail"), "ValueError: not like that");
@@ -165,7 +165,7 @@ TEST(Library, failures_say_what_the_function_has_said) {
 }
 
 TEST(Library, names_of_its_own_functions_are_not_given_away) {
-  Runtime runtime = Meeting::opened("server");
+  Runtime runtime = ConnectedPair::opened("server");
   const Status added = runtime.add("axon.mine", echo);
   ASSERT_FALSE(added.ok());
   EXPECT_EQ(added.message(),
@@ -176,8 +176,8 @@ TEST(Library, names_of_its_own_functions_are_not_given_away) {
 }
 
 TEST(Library, a_runtime_counts_who_has_come_and_what_is_left) {
-  Runtime server = Meeting::opened("server");
-  Runtime client = Meeting::opened("client");
+  Runtime server = ConnectedPair::opened("server");
+  Runtime client = ConnectedPair::opened("client");
   EXPECT_FALSE(server.counts().has_value());
   const uint16_t port = server.listen("127.0.0.1", 0, "sixteen bytes of it").value();
   EXPECT_FALSE(client.connect("127.0.0.1", port, "sixteen other bytes", 10s).ok());
@@ -194,10 +194,10 @@ TEST(Library, a_runtime_counts_who_has_come_and_what_is_left) {
 
 TEST(Library, connect_waits_for_a_server_that_is_about_to_start) {
   static constexpr const char* kSecret = "sixteen bytes of it";
-  Runtime client = Meeting::opened("client");
+  Runtime client = ConnectedPair::opened("client");
   uint16_t port = 0;
   {
-    Runtime earlier = Meeting::opened("earlier");
+    Runtime earlier = ConnectedPair::opened("earlier");
     port = earlier.listen("127.0.0.1", 0, kSecret).value();
   }
   const Result<Peer> nobody = client.connect("127.0.0.1", port, kSecret, 10s);
@@ -208,7 +208,7 @@ TEST(Library, connect_waits_for_a_server_that_is_about_to_start) {
   EXPECT_EQ(nobody_yet.status().code(), ErrorCode::kTransport);
   EXPECT_NE(nobody_yet.status().message().find(", within wait=50 ms)"), std::string::npos)
       << nobody_yet.status().message();
-  Runtime server = Meeting::opened("server");
+  Runtime server = ConnectedPair::opened("server");
   std::thread starting([&] { EXPECT_TRUE(server.listen("127.0.0.1", port, kSecret).ok()); });
   const Result<Peer> met = client.connect("127.0.0.1", port, kSecret, 10s, 30s);
   starting.join();
@@ -221,7 +221,7 @@ TEST(Library, connect_waits_for_a_server_that_is_about_to_start) {
 }
 
 TEST(Library, who_serves_is_awake_for_as_long_as_it_is_to) {
-  Runtime runtime = Meeting::opened("server");
+  Runtime runtime = ConnectedPair::opened("server");
   const auto cpu_time = [&](std::chrono::milliseconds awake) {
     const auto now = [] {
       timespec time{};
@@ -241,11 +241,11 @@ TEST(Library, who_serves_is_awake_for_as_long_as_it_is_to) {
 }
 
 TEST(Library, an_invocation_is_answered_later_by_another_thread) {
-  Meeting met;
+  ConnectedPair pair;
   std::optional<Invocation> kept;
   std::mutex mutex;
   std::condition_variable has_come;
-  ASSERT_TRUE(met.server
+  ASSERT_TRUE(pair.server
                   .add("later",
                        [&](Invocation& invocation) {
                          const std::lock_guard lock(mutex);
@@ -259,7 +259,7 @@ TEST(Library, an_invocation_is_answered_later_by_another_thread) {
     kept->answer().integer(7);
     kept->reply();
   });
-  Call call(met.to_server, "later");
+  Call call(pair.to_server, "later");
   run(call);
   answerer.join();
   ASSERT_TRUE(call.status().ok());
@@ -267,27 +267,27 @@ TEST(Library, an_invocation_is_answered_later_by_another_thread) {
 }
 
 TEST(Library, a_call_that_is_under_way_may_be_given_up_and_opened_again) {
-  Meeting met;
-  ASSERT_TRUE(met.server.add("echo", echo).ok());
+  ConnectedPair pair;
+  ASSERT_TRUE(pair.server.add("echo", echo).ok());
   std::atomic<int> num_finished{0};
-  Call call(met.to_server, "echo");
+  Call call(pair.to_server, "echo");
   call.on_finished([&] { ++num_finished; });
   const std::vector<float> borrowed(100'000);
   for (int i = 0; i < 10; ++i) {
     call.request().tensor(std::span<const float>(borrowed));
     call.start();
-    call.open(met.to_server, "echo");
+    call.open(pair.to_server, "echo");
   }
   run(call);
   EXPECT_TRUE(call.status().ok());
-  EXPECT_TRUE(met.client.drain(10s));
+  EXPECT_TRUE(pair.client.drain(10s));
   EXPECT_EQ(num_finished.load(), 11);
 }
 
 TEST(Library, calls_end_when_cancelled_or_late_or_their_runtime_is_closed) {
-  Meeting met;
+  ConnectedPair pair;
   std::optional<Invocation> kept[3];
-  ASSERT_TRUE(met.server
+  ASSERT_TRUE(pair.server
                   .add("keep",
                        [&](Invocation& invocation) {
                          kept[invocation.arguments().values().next().integer].emplace(std::move(invocation));
@@ -295,7 +295,7 @@ TEST(Library, calls_end_when_cancelled_or_late_or_their_runtime_is_closed) {
                   .ok());
   std::vector<Call> calls;
   for (int i = 0; i < 3; ++i) {
-    calls.emplace_back(met.to_server, "keep");
+    calls.emplace_back(pair.to_server, "keep");
     calls[i].request().integer(i);
   }
   calls[1].set_timeout(50ms);
@@ -305,17 +305,17 @@ TEST(Library, calls_end_when_cancelled_or_late_or_their_runtime_is_closed) {
   EXPECT_EQ(calls[0].status().code(), ErrorCode::kCancelled);
   ASSERT_TRUE(calls[1].wait(10s));
   EXPECT_EQ(calls[1].status().code(), ErrorCode::kTimeout);
-  met.client.close();
+  pair.client.close();
   EXPECT_TRUE(calls[2].finished());
   EXPECT_EQ(calls[2].status().code(), ErrorCode::kAborted);
-  EXPECT_FALSE(met.to_server.failure().ok());
+  EXPECT_FALSE(pair.to_server.failure().ok());
   for (std::optional<Invocation>& invocation : kept) invocation.reset();
 }
 
 TEST(Library, a_reply_without_a_value_is_nothing) {
-  Meeting met;
-  ASSERT_TRUE(met.server.add("at once", [](Invocation& invocation) { invocation.reply(); }).ok());
-  ASSERT_TRUE(met.server
+  ConnectedPair pair;
+  ASSERT_TRUE(pair.server.add("at once", [](Invocation& invocation) { invocation.reply(); }).ok());
+  ASSERT_TRUE(pair.server
                   .add("opened",
                        [](Invocation& invocation) {
                          (void)invocation.answer();
@@ -323,7 +323,7 @@ TEST(Library, a_reply_without_a_value_is_nothing) {
                        })
                   .ok());
   for (const char* const function : {"at once", "opened"}) {
-    Call call(met.to_server, function);
+    Call call(pair.to_server, function);
     run(call);
     ASSERT_TRUE(call.status().ok()) << call.status().message();
     ValueReader values = call.reply().values();
@@ -335,15 +335,15 @@ TEST(Library, a_reply_without_a_value_is_nothing) {
 TEST(Library, what_is_told_and_fails_is_logged_where_it_failed) {
   testing::internal::CaptureStderr();
   {
-    Meeting met;
-    ASSERT_TRUE(met.server.add("fails", [](Invocation& invocation) { invocation.fail("ValueError", "why"); }).ok());
+    ConnectedPair pair;
+    ASSERT_TRUE(pair.server.add("fails", [](Invocation& invocation) { invocation.fail("ValueError", "why"); }).ok());
     for (const char* const function : {"absent", "fails"}) {
-      Call call(met.to_server, function);
+      Call call(pair.to_server, function);
       call.tell();
       ASSERT_TRUE(call.wait(10s));
     }
-    EXPECT_TRUE(met.client.drain(10s));
-    EXPECT_TRUE(met.server.drain(10s));
+    EXPECT_TRUE(pair.client.drain(10s));
+    EXPECT_TRUE(pair.server.drain(10s));
   }
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_NE(logged.find("'client' has told 'absent', which has failed: LookupError: the runtime 'server' has no "
@@ -354,9 +354,9 @@ TEST(Library, what_is_told_and_fails_is_logged_where_it_failed) {
 }
 
 TEST(Library, what_is_told_has_no_answer) {
-  Meeting met;
+  ConnectedPair pair;
   std::atomic<int> sum{0};
-  ASSERT_TRUE(met.server
+  ASSERT_TRUE(pair.server
                   .add("add",
                        [&](Invocation& invocation) {
                          EXPECT_FALSE(invocation.wants_answer());
@@ -365,14 +365,14 @@ TEST(Library, what_is_told_has_no_answer) {
                        })
                   .ok());
   for (int i = 1; i <= 3; ++i) {
-    Call call(met.to_server, "add");
+    Call call(pair.to_server, "add");
     call.request().integer(i);
     call.tell();
     ASSERT_TRUE(call.wait(10s));
     EXPECT_TRUE(call.status().ok());
   }
-  EXPECT_TRUE(met.client.drain(10s));
-  EXPECT_TRUE(met.server.drain(10s));
+  EXPECT_TRUE(pair.client.drain(10s));
+  EXPECT_TRUE(pair.server.drain(10s));
   EXPECT_EQ(sum.load(), 6);
 }
 
@@ -380,8 +380,8 @@ TEST(Library, closing_waits_for_functions_that_are_running) {
   std::atomic<bool> is_inside{false};
   std::atomic<bool> may_leave{false};
   std::atomic<bool> has_left{false};
-  Meeting met;
-  ASSERT_TRUE(met.server
+  ConnectedPair pair;
+  ASSERT_TRUE(pair.server
                   .add("stay",
                        [&](Invocation& invocation) {
                          is_inside.store(true);
@@ -391,17 +391,17 @@ TEST(Library, closing_waits_for_functions_that_are_running) {
                          invocation.reply();
                        })
                   .ok());
-  Call call(met.to_server, "stay");
+  Call call(pair.to_server, "stay");
   std::thread caller([&] {
     call.start();
     call.wait(10s);
   });
   is_inside.wait(false);
   std::thread closer([&] {
-    met.server.close();
+    pair.server.close();
     EXPECT_TRUE(has_left.load());
   });
-  while (met.to_server.failure().ok()) std::this_thread::yield();  // until it is closed, but for the function
+  while (pair.to_server.failure().ok()) std::this_thread::yield();  // until it is closed, but for the function
   may_leave.store(true);
   may_leave.notify_all();
   closer.join();
@@ -409,8 +409,8 @@ TEST(Library, closing_waits_for_functions_that_are_running) {
 }
 
 TEST(Library, a_secret_opens_a_port_and_another_does_not) {
-  Runtime server = Meeting::opened("server");
-  Runtime client = Meeting::opened("client");
+  Runtime server = ConnectedPair::opened("server");
+  Runtime client = ConnectedPair::opened("client");
   EXPECT_FALSE(server.listen("127.0.0.1", 0, "too short").ok());
   Result<uint16_t> port = server.listen("127.0.0.1", 0, "sixteen bytes and more");
   ASSERT_TRUE(port.ok());

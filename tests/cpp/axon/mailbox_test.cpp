@@ -8,15 +8,15 @@
 #include <thread>
 #include <vector>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 
 namespace axon::library {
 namespace {
 
 class MailboxTest : public testing::Test {
  protected:
-  Mailbox opened(MailboxOptions options = {}) { return met_.server.mailbox("news", std::move(options)).value(); }
-  Outbox to_news() { return met_.client.outbox(met_.to_server, "news").value(); }
+  Mailbox opened(MailboxOptions options = {}) { return pair_.server.mailbox("news", std::move(options)).value(); }
+  Outbox to_news() { return pair_.client.outbox(pair_.to_server, "news").value(); }
 
   // As many numbers, each with a tensor of so many elements; the larger ones come by themselves.
   static std::vector<Call> send(const Outbox& outbox, int64_t num_messages, size_t num_elements = 1) {
@@ -69,7 +69,7 @@ class MailboxTest : public testing::Test {
     ASSERT_TRUE(call.wait(10s));
   }
 
-  Meeting met_;
+  ConnectedPair pair_;
 };
 
 TEST_F(MailboxTest, messages_come_in_the_order_in_which_they_were_sent) {
@@ -87,12 +87,12 @@ TEST_F(MailboxTest, those_beyond_its_capacity_wait_and_are_not_accepted) {
   Mailbox news = opened({.capacity = 3});
   std::vector<Call> calls = send(to_news(), 5);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(calls[i].wait(10s));
-  while (news.probe() < 4) met_.client.serve(1ms);  // one waits there for room, the other one here
+  while (news.probe() < 4) pair_.client.serve(1ms);  // one waits there for room, the other one here
   EXPECT_FALSE(calls[3].wait(20ms));
   EXPECT_EQ(news.probe(), 4u);
   expect_next(news, 0);
   EXPECT_TRUE(calls[3].wait(10s));
-  while (news.probe() < 4) met_.client.serve(1ms);
+  while (news.probe() < 4) pair_.client.serve(1ms);
   EXPECT_FALSE(calls[4].wait(20ms));
   for (int64_t i = 1; i < 5; ++i) expect_next(news, i);
   expect_accepted(calls);
@@ -101,8 +101,8 @@ TEST_F(MailboxTest, those_beyond_its_capacity_wait_and_are_not_accepted) {
 TEST_F(MailboxTest, what_is_beyond_its_capacity_stays_with_its_senders) {
   constexpr size_t kNumMessages = 300;
   Mailbox news = opened({.capacity = 2});
-  Runtime second = Meeting::opened("second");
-  const Peer from_second = second.connect(met_.server.address().value(), 10s).value();
+  Runtime second = ConnectedPair::opened("second");
+  const Peer from_second = second.connect(pair_.server.address().value(), 10s).value();
   const Outbox outboxes[] = {to_news(), second.outbox(from_second, "news").value()};
   std::vector<Call> calls;
   for (const Outbox& outbox : outboxes) {
@@ -172,7 +172,7 @@ TEST_F(MailboxTest, not_even_those_that_hold_all_slots) {
   Call failing = unsendable(outbox);
   std::vector<Call> behind;
   for (int64_t i = 0; i < 1500; ++i) behind.emplace_back(outbox).request().integer(i);
-  start_within_a_completion(met_.to_server, [&] {
+  start_within_a_completion(pair_.to_server, [&] {
     failing.start();
     for (Call& call : behind) call.start();
   });
@@ -187,13 +187,13 @@ TEST_F(MailboxTest, nor_those_whose_sender_lets_nothing_more_wait) {
     const std::lock_guard lock(mutex);
     held.push_back(std::move(invocation));
   };
-  ASSERT_TRUE(met_.server.add("hold", hold).ok());
+  ASSERT_TRUE(pair_.server.add("hold", hold).ok());
   Runtime narrow = Runtime::open({.name = "narrow", .max_waiting_calls = 1}).value();
-  const Peer to_server = narrow.connect(met_.server.address().value(), 10s).value();
+  const Peer to_server = narrow.connect(pair_.server.address().value(), 10s).value();
   std::vector<Call> failing;
   std::vector<Call> behind;
   for (const char* tag : {"a", "b", "c"}) {
-    ASSERT_TRUE(met_.server.mailbox(tag).ok());
+    ASSERT_TRUE(pair_.server.mailbox(tag).ok());
     const Outbox outbox = narrow.outbox(to_server, tag).value();
     failing.push_back(unsendable(outbox));
     behind.emplace_back(outbox).request().nothing();
@@ -206,15 +206,15 @@ TEST_F(MailboxTest, nor_those_whose_sender_lets_nothing_more_wait) {
     }
   });
   expect_accepted(behind);
-  met_.server.close();  // before what its function refers to goes
+  pair_.server.close();  // before what its function refers to goes
 }
 
 TEST_F(MailboxTest, messages_of_several_threads_and_peers_come_once_each) {
   constexpr int64_t kNumMessages = 50;
   constexpr size_t kNumSenders = 3;
   Mailbox news = opened({.capacity = 4});
-  Runtime second = Meeting::opened("second");
-  const Peer from_second = second.connect(met_.server.address().value(), 10s).value();
+  Runtime second = ConnectedPair::opened("second");
+  const Peer from_second = second.connect(pair_.server.address().value(), 10s).value();
   const Outbox outboxes[kNumSenders] = {to_news(), to_news(), second.outbox(from_second, "news").value()};
   std::vector<std::thread> senders;
   for (const Outbox& outbox : outboxes) {
@@ -257,36 +257,36 @@ TEST_F(MailboxTest, tensors_come_into_what_the_mailbox_gives) {
 TEST_F(MailboxTest, what_has_come_may_be_taken_when_the_runtime_is_closed) {
   Mailbox news = opened({.capacity = 1});
   std::vector<Call> calls = send(to_news(), 2);
-  while (news.probe() < 2) met_.client.serve(1ms);
-  Mailbox other = met_.server.mailbox("other").value();
+  while (news.probe() < 2) pair_.client.serve(1ms);
+  Mailbox other = pair_.server.mailbox("other").value();
   std::thread taker([&] {
     Result<Mail> mail = other.take(10s);
     ASSERT_FALSE(mail.ok());
     EXPECT_EQ(mail.status().code(), ErrorCode::kAborted);
     EXPECT_EQ(mail.status().message(), "the runtime 'server' is closed");
   });
-  met_.server.close();
+  pair_.server.close();
   taker.join();
   expect_next(news, 0);
   expect_next(news, 1);
   EXPECT_FALSE(news.take(10s).ok());
   EXPECT_TRUE(calls[1].wait(10s));
-  Result<Mail> late = met_.server.mailbox("late").value().take(10min);
+  Result<Mail> late = pair_.server.mailbox("late").value().take(10min);
   EXPECT_EQ(late.status().code(), ErrorCode::kAborted);
 }
 
 TEST_F(MailboxTest, what_is_none_says_so) {
   Mailbox news = opened();
   const auto refused = [](auto opened) { return opened.ok() ? "" : opened.status().message(); };
-  EXPECT_EQ(refused(met_.server.mailbox("news")), "there is a function 'axon.mailbox:news' already");
-  EXPECT_EQ(refused(met_.server.mailbox("other", {.capacity = 0})), "mailbox: capacity is 0; allowed: 1 or more");
+  EXPECT_EQ(refused(pair_.server.mailbox("news")), "there is a function 'axon.mailbox:news' already");
+  EXPECT_EQ(refused(pair_.server.mailbox("other", {.capacity = 0})), "mailbox: capacity is 0; allowed: 1 or more");
   const std::string tag(243, 'x');
-  EXPECT_EQ(refused(met_.server.mailbox(tag)), "mailbox: tag is 243 bytes long; allowed: up to 242");
-  EXPECT_EQ(refused(met_.client.outbox(met_.to_server, tag)), "outbox: tag is 243 bytes long; allowed: up to 242");
-  std::vector<Call> calls = send(met_.client.outbox(met_.to_server, "nobody's").value(), 1);
+  EXPECT_EQ(refused(pair_.server.mailbox(tag)), "mailbox: tag is 243 bytes long; allowed: up to 242");
+  EXPECT_EQ(refused(pair_.client.outbox(pair_.to_server, tag)), "outbox: tag is 243 bytes long; allowed: up to 242");
+  std::vector<Call> calls = send(pair_.client.outbox(pair_.to_server, "nobody's").value(), 1);
   ASSERT_TRUE(calls[0].wait(10s));
   EXPECT_EQ(calls[0].status().message(), "LookupError");
-  Call other(met_.to_server, "axon.mailbox:news");
+  Call other(pair_.to_server, "axon.mailbox:news");
   other.request().text("no message");
   other.start();
   ASSERT_TRUE(other.wait(10s));

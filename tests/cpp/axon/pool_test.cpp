@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 
 namespace axon::library {
 namespace {
@@ -42,11 +42,11 @@ class Counted : public std::pmr::memory_resource {
 
 class Pooling : public testing::Test {
  protected:
-  Pooling() { EXPECT_TRUE(met_.server.add("echo", echo).ok()); }
+  Pooling() { EXPECT_TRUE(pair_.server.add("echo", echo).ok()); }
 
   // A call whose reply has so many pages, which go where it is said, and stay for as long as it is kept.
   Call received(const Ask& ask, size_t num_pages) {
-    Call call(met_.to_server, "echo");
+    Call call(pair_.to_server, "echo");
     const std::vector<uint8_t> bytes(num_pages * kPage, static_cast<uint8_t>(num_pages));
     call.on_announced(ask);
     call.request().tensor(std::span<const uint8_t>(bytes));
@@ -57,7 +57,7 @@ class Pooling : public testing::Test {
     return call;
   }
 
-  void give_back(Call& call) { call.open(met_.to_server, "echo"); }
+  void give_back(Call& call) { call.open(pair_.to_server, "echo"); }
 
   // What was received has been given back then.
   Status outcome(const Ask& ask, size_t num_pages) {
@@ -73,7 +73,7 @@ class Pooling : public testing::Test {
     EXPECT_EQ(status.message(), why);
   }
 
-  Meeting met_;
+  ConnectedPair pair_;
 };
 
 TEST_F(Pooling, memory_is_used_again) {
@@ -122,12 +122,12 @@ TEST_F(Pooling, what_lies_in_it_outlives_it_and_the_runtimes) {
   std::span<std::byte> bytes;
   std::optional<Mail> mail;
   {
-    Meeting met;
+    ConnectedPair pair;
     const Pool pool(100 * kPage, memory);
-    ASSERT_TRUE(met.server.add("echo", echo).ok());
-    Mailbox mailbox = met.server.mailbox("tag", {.ask = pool}).value();
+    ASSERT_TRUE(pair.server.add("echo", echo).ok());
+    Mailbox mailbox = pair.server.mailbox("tag", {.ask = pool}).value();
     const std::vector<uint8_t> sent(3 * kPage, 0x5A);
-    Call call(met.to_server, "echo");
+    Call call(pair.to_server, "echo");
     call.on_announced(pool);
     call.request().tensor(std::span<const uint8_t>(sent));
     call.start();
@@ -136,7 +136,7 @@ TEST_F(Pooling, what_lies_in_it_outlives_it_and_the_runtimes) {
     owner = call.reply().take_owner(0);
     EXPECT_EQ(call.reply().take_owner(0).get(), nullptr);
     EXPECT_EQ(call.reply().take_owner(1).get(), nullptr);
-    Call message(met.client.outbox(met.to_server, "tag").value());
+    Call message(pair.client.outbox(pair.to_server, "tag").value());
     message.request().tensor(std::span<const uint8_t>(sent));
     message.start();
     mail = mailbox.take(10s).value();
@@ -167,8 +167,8 @@ TEST_F(Pooling, functions_refuse_what_there_is_no_memory_for) {
   for (const int num_tensors : {0, 1, 2}) {
     const Pool pool(10 * kPage);
     const std::string function = "pooled" + std::to_string(num_tensors);
-    ASSERT_TRUE(met_.server.add(function, echo, pool).ok());
-    Call call(met_.to_server, function);
+    ASSERT_TRUE(pair_.server.add(function, echo, pool).ok());
+    Call call(pair_.to_server, function);
     for (int i = 0; i < num_tensors; ++i) call.request().tensor(std::span<const uint8_t>(bytes));
     call.request().tensor(std::span<const uint8_t>());
     call.start();

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 #include "comes_true.hpp"
 
 namespace axon::library {
@@ -21,7 +21,7 @@ class Publishing : public testing::Test {
 
   Publishing() {
     for (int i = 0; i < kNumWorkers; ++i) {
-      Runtime& worker = workers_.emplace_back(Meeting::opened(("worker" + std::to_string(i)).c_str()));
+      Runtime& worker = workers_.emplace_back(ConnectedPair::opened(("worker" + std::to_string(i)).c_str()));
       EXPECT_TRUE(worker.add("update", [this](Invocation& invocation) { take(invocation); }).ok());
       peers_.push_back(publisher_.connect(worker.address().value(), 10s).value());
     }
@@ -50,7 +50,7 @@ class Publishing : public testing::Test {
   }
 
   std::atomic<size_t> num_elements_{0};
-  Runtime publisher_ = Meeting::opened("publisher");
+  Runtime publisher_ = ConnectedPair::opened("publisher");
   std::vector<Runtime> workers_;
   std::vector<Peer> peers_;
 };

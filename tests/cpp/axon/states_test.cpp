@@ -8,19 +8,19 @@
 #include <utility>
 #include <vector>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 
 namespace axon::library {
 namespace {
 
 // Answers when it is told to.
 struct Held {
-  Meeting met;
+  ConnectedPair pair;
   std::atomic<bool> has_come{false};
   Invocation invocation{nullptr};
 
   Held() {
-    EXPECT_TRUE(met.server
+    EXPECT_TRUE(pair.server
                     .add("held",
                          [this](Invocation& came) {
                            invocation = std::move(came);
@@ -36,7 +36,7 @@ struct Held {
 
 TEST(States, a_call_before_its_end_has_a_status_and_an_empty_reply) {
   Held held;
-  Call call(held.met.to_server, "held");
+  Call call(held.pair.to_server, "held");
   const auto expect_nothing = [&] {
     EXPECT_FALSE(call.finished());
     EXPECT_TRUE(call.status().ok());
@@ -60,7 +60,7 @@ TEST(States, a_call_before_its_end_has_a_status_and_an_empty_reply) {
 
 TEST(States, a_failed_call_has_a_reply_that_can_be_read) {
   Held held;
-  Call call(held.met.to_server, "held");
+  Call call(held.pair.to_server, "held");
   call.start();
   held.await();
   call.cancel();
@@ -72,9 +72,9 @@ TEST(States, a_failed_call_has_a_reply_that_can_be_read) {
 }
 
 TEST(States, a_call_that_was_moved_from_is_over_and_can_be_opened_again) {
-  Meeting met;
-  ASSERT_TRUE(met.server.add("echo", echo).ok());
-  Call call(met.to_server, "echo");
+  ConnectedPair pair;
+  ASSERT_TRUE(pair.server.add("echo", echo).ok());
+  Call call(pair.to_server, "echo");
   Call taken(std::move(call));
   EXPECT_TRUE(call.finished());
   EXPECT_TRUE(call.released());
@@ -84,7 +84,7 @@ TEST(States, a_call_that_was_moved_from_is_over_and_can_be_opened_again) {
   EXPECT_EQ(call.failure(), "");
   call.cancel();
   EXPECT_DEATH(call.start(), "moved from");
-  call.open(met.to_server, "echo");
+  call.open(pair.to_server, "echo");
   for (Call* each : {&call, &taken}) {
     each->start();
     ASSERT_TRUE(each->wait(10s));
@@ -93,8 +93,8 @@ TEST(States, a_call_that_was_moved_from_is_over_and_can_be_opened_again) {
 }
 
 TEST(States, a_peer_that_was_moved_from_cannot_be_called) {
-  Meeting met;
-  Peer peer = met.to_server;
+  ConnectedPair pair;
+  Peer peer = pair.to_server;
   const Peer taken(std::move(peer));
   EXPECT_EQ(taken.name(), "server");
   EXPECT_EQ(peer.name(), "");
@@ -108,8 +108,8 @@ TEST(States, a_peer_that_was_moved_from_cannot_be_called) {
 }
 
 TEST(States, a_stream_has_no_value_before_the_first_and_once_it_was_moved_from) {
-  Meeting met;
-  ASSERT_TRUE(met.server
+  ConnectedPair pair;
+  ASSERT_TRUE(pair.server
                   .add_generator("once",
                                  [](Received) -> Generator {
                                    return [is_over = false](Next& next) mutable {
@@ -119,7 +119,7 @@ TEST(States, a_stream_has_no_value_before_the_first_and_once_it_was_moved_from) 
                                    };
                                  })
                   .ok());
-  Stream stream(met.to_server, "once");
+  Stream stream(pair.to_server, "once");
   stream.arguments(0);
   const auto expect_nothing = [](Stream& of) {
     EXPECT_EQ(of.value().next().kind, Value::Kind::kBroken);
@@ -144,9 +144,9 @@ TEST(States, a_stream_has_no_value_before_the_first_and_once_it_was_moved_from) 
 }
 
 TEST(States, an_invocation_that_was_answered_has_no_caller_and_a_second_answer_is_ignored) {
-  Meeting met;
+  ConnectedPair pair;
   std::atomic<bool> is_checked{false};
-  ASSERT_TRUE(met.server
+  ASSERT_TRUE(pair.server
                   .add("answers",
                        [&](Invocation& invocation) {
                          invocation.answer().integer(7);
@@ -162,7 +162,7 @@ TEST(States, an_invocation_that_was_answered_has_no_caller_and_a_second_answer_i
                          is_checked.store(true);
                        })
                   .ok());
-  Call call(met.to_server, "answers");
+  Call call(pair.to_server, "answers");
   call.start();
   ASSERT_TRUE(call.wait(10s));
   EXPECT_TRUE(call.status().ok());
@@ -171,13 +171,13 @@ TEST(States, an_invocation_that_was_answered_has_no_caller_and_a_second_answer_i
 }
 
 TEST(States, mailboxes_outboxes_and_publications_that_were_moved_from_say_so) {
-  Meeting met;
-  Mailbox mailbox = met.server.mailbox("news").value();
+  ConnectedPair pair;
+  Mailbox mailbox = pair.server.mailbox("news").value();
   const Mailbox kept(std::move(mailbox));
   EXPECT_EQ(kept.probe(), 0u);
   EXPECT_EQ(mailbox.probe(), 0u);
   EXPECT_EQ(mailbox.take(1s).status().code(), ErrorCode::kInvalidArgument);
-  Outbox outbox = met.client.outbox(met.to_server, "news").value();
+  Outbox outbox = pair.client.outbox(pair.to_server, "news").value();
   const Outbox kept_outbox(std::move(outbox));
   Call call(outbox);
   call.start();
@@ -192,10 +192,10 @@ TEST(States, mailboxes_outboxes_and_publications_that_were_moved_from_say_so) {
 }
 
 TEST(States, a_runtime_that_was_moved_from_is_closed) {
-  Meeting met;
-  ASSERT_TRUE(met.server.add("echo", echo).ok());
-  Runtime kept(std::move(met.server));
-  Runtime& gone = met.server;
+  ConnectedPair pair;
+  ASSERT_TRUE(pair.server.add("echo", echo).ok());
+  Runtime kept(std::move(pair.server));
+  Runtime& gone = pair.server;
   EXPECT_EQ(kept.name(), "server");
   EXPECT_EQ(gone.name(), "");
   EXPECT_EQ(gone.incarnation(), 0u);
@@ -211,7 +211,7 @@ TEST(States, a_runtime_that_was_moved_from_is_closed) {
     all.emplace_back("add", gone.add("other", echo));
     all.emplace_back("add_generator", gone.add_generator("numbers", [](Received) -> Generator { return {}; }));
     all.emplace_back("mailbox", std::move(gone.mailbox("news").status()));
-    all.emplace_back("outbox", std::move(gone.outbox(met.to_server, "news").status()));
+    all.emplace_back("outbox", std::move(gone.outbox(pair.to_server, "news").status()));
     all.emplace_back("listen", std::move(gone.listen("127.0.0.1", 0, "sixteen bytes of it").status()));
     all.emplace_back("address", std::move(gone.address().status()));
     all.emplace_back("connect", std::move(gone.connect(address, 1s).status()));
@@ -222,18 +222,18 @@ TEST(States, a_runtime_that_was_moved_from_is_closed) {
     EXPECT_EQ(refusal.code(), ErrorCode::kInvalidArgument) << call;
     EXPECT_NE(refusal.message().find("moved from"), std::string::npos) << call << ": " << refusal.message();
   }
-  Call call(met.to_server, "echo");
+  Call call(pair.to_server, "echo");
   call.start();
   ASSERT_TRUE(call.wait(10s));
   EXPECT_TRUE(call.status().ok()) << call.status().message();
-  gone = Meeting::opened("another");
+  gone = ConnectedPair::opened("another");
   EXPECT_EQ(gone.name(), "another");
 }
 
 TEST(States, a_mail_that_was_moved_from_has_no_content) {
-  Meeting met;
-  Mailbox mailbox = met.server.mailbox("news").value();
-  const Outbox outbox = met.client.outbox(met.to_server, "news").value();
+  ConnectedPair pair;
+  Mailbox mailbox = pair.server.mailbox("news").value();
+  const Outbox outbox = pair.client.outbox(pair.to_server, "news").value();
   static constexpr int64_t kShape[]{3};
   static constexpr float kFloats[]{1, 2, 3};
   Call call(outbox);
@@ -287,15 +287,15 @@ class Answerer {
 // Whichever of the two comes first, the call has an end that can be read.
 TEST(States, a_hundred_thousand_cancels_race_with_their_answers) {
   Answerer answerer;
-  Meeting met;
-  ASSERT_TRUE(met.server.add("answered", [&](Invocation& invocation) { answerer.add(invocation); }).ok());
+  ConnectedPair pair;
+  ASSERT_TRUE(pair.server.add("answered", [&](Invocation& invocation) { answerer.add(invocation); }).ok());
   std::vector<Call> calls;
-  for (size_t i = 0; i < 32; ++i) calls.emplace_back(met.to_server, "answered");
+  for (size_t i = 0; i < 32; ++i) calls.emplace_back(pair.to_server, "answered");
   size_t num_answered = 0;
   size_t num_cancelled = 0;
   while (num_answered + num_cancelled < 100'000) {
     for (Call& call : calls) {
-      call.open(met.to_server, "answered");
+      call.open(pair.to_server, "answered");
       call.request().nothing();
       call.start();
     }

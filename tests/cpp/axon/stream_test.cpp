@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "axon/meeting.hpp"
+#include "axon/connected_pair.hpp"
 
 namespace axon::library {
 namespace {
@@ -31,11 +31,11 @@ class Streaming : public testing::Test {
         next.reply();
       };
     };
-    EXPECT_TRUE(met_.server.add_generator("count", count).ok());
+    EXPECT_TRUE(pair_.server.add_generator("count", count).ok());
   }
 
   Stream counting_to(int64_t end, size_t ahead) {
-    Stream numbers(met_.to_server, "count", {.ahead = ahead});
+    Stream numbers(pair_.to_server, "count", {.ahead = ahead});
     numbers.arguments(1).integer(end);
     numbers.start();
     return numbers;
@@ -44,8 +44,8 @@ class Streaming : public testing::Test {
   // A stream without arguments of a generator that has just been added.
   Stream streaming(const Generator& generator, StreamOptions options) {
     const std::string name = "generator" + std::to_string(num_generators_++);
-    EXPECT_TRUE(met_.server.add_generator(name, [generator](Received) { return generator; }).ok());
-    Stream values(met_.to_server, name, std::move(options));
+    EXPECT_TRUE(pair_.server.add_generator(name, [generator](Received) { return generator; }).ok());
+    Stream values(pair_.to_server, name, std::move(options));
     values.arguments(0);
     values.start();
     return values;
@@ -59,7 +59,7 @@ class Streaming : public testing::Test {
   std::atomic<int64_t> num_made_{0};
   int num_generators_ = 0;
   std::optional<Invocation> held_;
-  Meeting met_;
+  ConnectedPair pair_;
 };
 
 TEST_F(Streaming, values_come_in_order_until_the_generator_is_through) {
@@ -93,8 +93,8 @@ TEST_F(Streaming, named_arguments_come_beside_the_positional_ones) {
       next.reply();
     };
   };
-  ASSERT_TRUE(met_.server.add_generator("range", range).ok());
-  Stream numbers(met_.to_server, "range", {.ahead = 2});
+  ASSERT_TRUE(pair_.server.add_generator("range", range).ok());
+  Stream numbers(pair_.to_server, "range", {.ahead = 2});
   numbers.arguments(1).integer(10);
   Message named = numbers.named(3);
   named.text("nested");  // what is passed over
@@ -121,7 +121,7 @@ TEST_F(Streaming, no_more_is_made_than_is_asked_ahead) {
   Stream numbers = counting_to(100, kAhead);
   for (int64_t num_used = 1; num_used <= 20; ++num_used) {
     ASSERT_TRUE(numbers.next(10s));
-    met_.client.serve(1ms);
+    pair_.client.serve(1ms);
     EXPECT_LE(num_made_.load(), num_used + kAhead);
   }
 }
@@ -153,7 +153,7 @@ TEST_F(Streaming, tensors_come_into_what_the_caller_gives) {
     EXPECT_NE(std::ranges::find(given, elements.data()), given.end());
   }
   values.stop();
-  EXPECT_TRUE(met_.client.drain(10s));  // what was asked for ahead still asks
+  EXPECT_TRUE(pair_.client.drain(10s));  // what was asked for ahead still asks
 }
 
 TEST_F(Streaming, nobody_is_asked_once_it_has_left_its_scope) {
@@ -178,7 +178,7 @@ TEST_F(Streaming, nobody_is_asked_once_it_has_left_its_scope) {
     next.value().tensor(std::span<const float>(elements));
     next.reply();
   }
-  EXPECT_TRUE(met_.client.drain(10s));
+  EXPECT_TRUE(pair_.client.drain(10s));
   EXPECT_EQ(num_asked, 0);
 }
 
@@ -278,8 +278,8 @@ TEST_F(Streaming, generators_go_when_they_are_stopped_or_their_caller_is_gone_or
   EXPECT_TRUE(numbers.status().ok());
   expect_none_open();
 
-  Runtime other = Meeting::opened("other");
-  const Peer server = other.connect(met_.server.address().value(), 10s).value();
+  Runtime other = ConnectedPair::opened("other");
+  const Peer server = other.connect(pair_.server.address().value(), 10s).value();
   Stream left(server, "count");
   left.arguments(1).integer(1'000'000);
   left.start();
@@ -291,7 +291,7 @@ TEST_F(Streaming, generators_go_when_they_are_stopped_or_their_caller_is_gone_or
 
   Stream last = counting_to(1'000'000, 4);
   ASSERT_TRUE(last.next(10s));
-  met_.server.close();
+  pair_.server.close();
   EXPECT_EQ(token_.use_count(), 1);
   while (last.next(10s)) continue;
   EXPECT_EQ(last.status().code(), ErrorCode::kPeerLost);
@@ -311,8 +311,8 @@ TEST_F(Streaming, nobody_is_held_by_what_others_ask_for) {
   std::thread asks([&] {
     for (int i = 0; i < kMostValues && !is_over.load(); ++i) ASSERT_TRUE(slow.next(30s));
   });
-  ASSERT_TRUE(met_.server.add("never", [this](Invocation& invocation) { held_.emplace(std::move(invocation)); }).ok());
-  Call never(met_.to_server, "never");
+  ASSERT_TRUE(pair_.server.add("never", [this](Invocation& invocation) { held_.emplace(std::move(invocation)); }).ok());
+  Call never(pair_.to_server, "never");
   never.start();
   auto longest = std::chrono::steady_clock::duration::zero();
   for (int i = 0; i < 100; ++i) {
@@ -326,9 +326,9 @@ TEST_F(Streaming, nobody_is_held_by_what_others_ask_for) {
 }
 
 TEST_F(Streaming, what_is_none_says_so) {
-  ASSERT_TRUE(met_.server.add("echo", echo).ok());
+  ASSERT_TRUE(pair_.server.add("echo", echo).ok());
   const auto failure_of = [&](const char* function, size_t ahead) {
-    Stream values(met_.to_server, function, {.ahead = ahead});
+    Stream values(pair_.to_server, function, {.ahead = ahead});
     values.arguments(0);
     values.start();
     EXPECT_FALSE(values.next(10s));
@@ -339,7 +339,7 @@ TEST_F(Streaming, what_is_none_says_so) {
   EXPECT_EQ(failure_of("nobody", 1), "LookupError: the runtime 'server' has no function 'nobody'");
   EXPECT_EQ(failure_of("count", 0), "Stream: ahead is 0; allowed: 1 or more: ");
   const auto failure_of_call = [&](const char* function) {
-    Call call(met_.to_server, function);
+    Call call(pair_.to_server, function);
     call.request().array(0);
     call.start();
     EXPECT_TRUE(call.wait(10s));

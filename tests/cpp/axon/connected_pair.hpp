@@ -11,7 +11,7 @@ namespace axon::library {
 
 using namespace std::chrono_literals;
 
-struct Meeting {
+struct ConnectedPair {
   Runtime server = opened("server");
   Runtime client = opened("client");
   Peer to_server = client.connect(server.address().value(), 10s).value();
