@@ -12,7 +12,7 @@ void Call::reset() noexcept {
   number_ = 0;
   mail_sender_ = nullptr;
   turn_ = -1;
-  begun_ = at_peer_ = answered_ = is_exposing_ = failed_there_ = given_up_ = over_ = resting_ = false;
+  begun_ = at_peer_ = answered_ = is_exposing_ = failed_there_ = given_up_ = is_final_ = resting_ = false;
   status_ = Status();
   has_status_.store(false, std::memory_order_relaxed);
   finished_.store(false, std::memory_order_relaxed);
@@ -78,7 +78,7 @@ void Call::on_broken(Inbound&, Status reason) noexcept {
 }
 
 void Call::on_sent() noexcept {
-  if (over_) return;
+  if (is_final_) return;
   if (answer == Answer::kNone) return connection_->finish(*this, Status());
   if (is_exposing_) finish_answered();
 }

@@ -114,7 +114,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   bool is_exposing_ = false;  // the answer is complete, and the peer still reads what the request exposes
   bool failed_there_ = false;
   bool given_up_ = false;         // before it was begun
-  bool over_ = false;             // its status is final
+  bool is_final_ = false;         // its status is final
   Clock::time_point deadline_{};  // as the first tick sets it: quicker calls need no clock
   Status status_;
   bool resting_ = false;  // nothing moves any more; set before it is queued for completion

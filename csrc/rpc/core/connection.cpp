@@ -60,7 +60,7 @@ MessageHeader Connection::header_of(OperationKind kind, uint32_t number) const n
 Status Connection::failure() noexcept {
   return engine_.exclusively([&] {
     if (!is_closing()) return failure_.clone();
-    return ends_behind_ ? closed_there() : closed_here();
+    return ends_after_answers_ ? closed_there() : closed_here();
   });
 }
 
@@ -105,7 +105,7 @@ void Connection::begin(Call& call) noexcept {
   call.begun_ = true;
   ++num_calls_;
   if (!failure_.ok()) return finish(call, failure_.clone());
-  if (ends_behind_) return finish(call, closed_there());
+  if (ends_after_answers_) return finish(call, closed_there());
   if (closes_at_ && !is_own_message(call)) return finish(call, closed_here());
   if (call.given_up_) return finish(call, cancelled());
   call.is_mail ? mail_sender_of(call.request.name()).begin(call) : leave(call);
@@ -185,7 +185,7 @@ void Connection::launch(Call& call) noexcept {
   MessageHeader header = header_of(awaited ? OperationKind::kInvoke : OperationKind::kTell, call.number_);
   if (awaited && tells_deadlines_) stamp(header, call);
   Status sent = call.request.send(engine_.messenger(), peer_, header, OperationKind::kInvokePayload);
-  if (call.over_) return;  // a runtime of this process refused it while it was being sent
+  if (call.is_final_) return;  // a runtime of this process refused it while it was being sent
   if (!sent.ok()) {
     call.at_peer_ = false;
     slot.call = nullptr;
@@ -256,7 +256,7 @@ void Connection::finish(Call& call, Status status) noexcept {
   --num_calls_;
   if (!status.ok()) call.reply_.abandon();
   call.status_ = std::move(status);
-  call.over_ = true;
+  call.is_final_ = true;
   call.resting_ = call.at_rest();
   if (!call.resting_) restless_.push_back(call);
   engine_.post(call);
@@ -297,7 +297,7 @@ void Connection::cancel(Call& call) noexcept {
   if (engine_.is_forked()) return;
   engine_.exclusively([&] {
     call.given_up_ = true;
-    if (!call.begun_ || call.over_) return;
+    if (!call.begun_ || call.is_final_) return;
     give_up(call, cancelled());
   });
 }
@@ -308,7 +308,7 @@ void Connection::accept(Call& call, std::span<const Buffer> buffers, std::span<O
 
 void Connection::decline(Call& call, Status reason) noexcept {
   engine_.exclusively([&] {
-    if (call.begun_ && !call.over_) finish(call, std::move(reason));
+    if (call.begun_ && !call.is_final_) finish(call, std::move(reason));
   });
 }
 

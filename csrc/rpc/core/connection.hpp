@@ -120,7 +120,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void leave(Call& call) noexcept;
   void open(Call& call) noexcept;
   MailSender& mail_sender_of(std::string_view function);
-  bool may_call() const noexcept { return failure_.ok() && !ends_behind_; }
+  bool may_call() const noexcept { return failure_.ok() && !ends_after_answers_; }
   bool has_room(Call& call) noexcept;
   bool has_slot_for(const Call& call) const noexcept;
   void take_slot(Call& call) noexcept;
@@ -154,7 +154,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void on_close(const MessageHeader& header) noexcept;
   void look_after_closing(Clock::time_point now) noexcept;
   // One of the ends closes it, and waits for what is under way.
-  bool is_closing() const noexcept { return (closes_at_ || ends_behind_) && failure_.ok(); }
+  bool is_closing() const noexcept { return (closes_at_ || ends_after_answers_) && failure_.ok(); }
   Status closed_here() const;
   Status closed_there() const;
   // Ends everything, and tells the peer.
@@ -180,7 +180,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   const bool is_neighbour_;
   Status failure_;
   std::optional<Clock::time_point> closes_at_;  // at the latest
-  std::optional<uint64_t> ends_behind_;         // so many answers of the peer's, which has closed
+  std::optional<uint64_t> ends_after_answers_;  // so many answers of the peer's, which has closed
   bool has_drained_ = false;
   bool watches_socket_ = false;  // peers of this host are watched by the engine
   Clock::time_point next_look_{};

@@ -34,14 +34,14 @@ void Connection::begin_closing(Clock::time_point deadline) noexcept {
 
 // It may have overtaken answers, but what has not left yet will have none.
 void Connection::on_close(const MessageHeader& header) noexcept {
-  ends_behind_ = header.fingerprint.num_elements;
+  ends_after_answers_ = header.fingerprint.num_elements;
   end_waiting(closed_there());
   look_after_closing(Clock::now());
 }
 
 void Connection::look_after_closing(Clock::time_point now) noexcept {
   if (!is_closing()) return;
-  if (ends_behind_ && (num_answers_ >= *ends_behind_ || num_calls_ == 0)) return fail(closed_there());
+  if (ends_after_answers_ && (num_answers_ >= *ends_after_answers_ || num_calls_ == 0)) return fail(closed_there());
   if (closes_at_ && (core_.is_through_with(*this) || now >= *closes_at_)) end(closed_here());
 }
 

@@ -282,9 +282,9 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
 }
 
 // What is posted is delivered by whoever has driven: two threads' deliveries may overtake each other.
-void RuntimeCore::hand_over(Submission& news) noexcept {
-  if (!hands_over_in_order_) return engine_.post(news);
-  news.complete();
+void RuntimeCore::hand_over(Submission& submission) noexcept {
+  if (!hands_over_in_order_) return engine_.post(submission);
+  submission.complete();
   engine_.nudge();
 }
 

@@ -83,7 +83,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   std::shared_ptr<RuntimeCore> keeper_if_through() noexcept;
   // Null: there is none of this name.
   const Function* find(std::string_view name) noexcept;
-  void hand_over(Submission& news) noexcept;
+  void hand_over(Submission& submission) noexcept;
   void ask(Invocation& invocation) noexcept;
   void call(Invocation& invocation) noexcept;
   // Logs a failure that its caller does not hear of, since it has only told. Any thread.

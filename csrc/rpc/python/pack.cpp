@@ -100,7 +100,7 @@ class Packer {
     if (exposed == 0) return;
     const GilReleased no_gil;
     for (uint64_t left = exposed; left != 0; left &= left - 1) {
-      leave_behind_current_stream(outbound_, {at::kCUDA, static_cast<c10::DeviceIndex>(std::countr_zero(left))});
+      leave_after_current_stream(outbound_, {at::kCUDA, static_cast<c10::DeviceIndex>(std::countr_zero(left))});
     }
   }
 

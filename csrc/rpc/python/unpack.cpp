@@ -71,8 +71,8 @@ class Unpacker {
   }
 
   // From here on these are the tensors.
-  void stand_in(const py::list& stand_ins) {
-    for (const py::handle each : stand_ins) tensors_.push_back(py::reinterpret_borrow<py::object>(each));
+  void set_placeholders(const py::list& placeholders) {
+    for (const py::handle each : placeholders) tensors_.push_back(py::reinterpret_borrow<py::object>(each));
   }
 
   void check_end() const {
@@ -171,9 +171,9 @@ py::object unpack(Inbound& inbound, const Placement& placement, const std::share
   return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.unpack(0); });
 }
 
-py::object unpack_announced(Inbound& inbound, const py::list& stand_ins, const std::shared_ptr<Connection>& peer) {
+py::object unpack_announced(Inbound& inbound, const py::list& placeholders, const std::shared_ptr<Connection>& peer) {
   Unpacker unpacker(inbound, {}, peer);
-  unpacker.stand_in(stand_ins);
+  unpacker.set_placeholders(placeholders);
   return unpacker.unpack(0);
 }
 

@@ -36,7 +36,7 @@ struct Placement {
 pybind11::object unpack(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer);
 
 // The values of a message whose tensors have not come yet, with these in their places. Takes nothing.
-pybind11::object unpack_announced(Inbound& inbound, const pybind11::list& stand_ins,
+pybind11::object unpack_announced(Inbound& inbound, const pybind11::list& placeholders,
                                   const std::shared_ptr<Connection>& peer);
 
 struct Arguments {

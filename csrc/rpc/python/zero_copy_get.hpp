@@ -29,7 +29,7 @@ void let_peers_read() noexcept;
 // Where a contiguous tensor of this process lies. Nothing if peers cannot map it.
 std::optional<MemoryHandle> expose(const at::Tensor& tensor);
 // A message that exposes tensors of this GPU leaves once its current stream has made them.
-void leave_behind_current_stream(Outbound& outbound, at::Device gpu);
+void leave_after_current_stream(Outbound& outbound, at::Device gpu);
 // Throws std::runtime_error: what a capture has made holds nothing yet.
 void check_not_captured(at::Device gpu);
 // Which of this process's GPUs have these UUIDs: a bit each.

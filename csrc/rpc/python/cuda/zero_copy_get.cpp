@@ -46,7 +46,7 @@ std::optional<MemoryHandle> expose(const at::Tensor& tensor) {
   return std::bit_cast<MemoryHandle>(place.value());
 }
 
-void leave_behind_current_stream(Outbound& outbound, at::Device gpu) {
+void leave_after_current_stream(Outbound& outbound, at::Device gpu) {
   const RelaxedCapture beside_captures;
   const c10::DeviceGuard guard(gpu);
   const StreamView stream = current_stream(gpu);

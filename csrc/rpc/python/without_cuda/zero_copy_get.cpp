@@ -8,7 +8,7 @@ std::optional<MemoryHandle> expose(const at::Tensor&) {
   return std::nullopt;
 }
 
-void leave_behind_current_stream(Outbound&, at::Device) {}
+void leave_after_current_stream(Outbound&, at::Device) {}
 
 void check_not_captured(at::Device) {}
 
