@@ -29,27 +29,27 @@ class Pool::State : public std::enable_shared_from_this<State> {
   }
 
  private:
-  struct Piece;
-  using Free = std::multimap<size_t, std::unique_ptr<Piece>>;  // by size
+  struct Allocation;
+  using Free = std::multimap<size_t, std::unique_ptr<Allocation>>;  // by size
 
-  struct Piece {
-    Piece(std::pmr::memory_resource& source, size_t num_bytes)
+  struct Allocation {
+    Allocation(std::pmr::memory_resource& source, size_t num_bytes)
         : from(source), memory(static_cast<std::byte*>(source.allocate(num_bytes, kPage)), num_bytes) {}
-    ~Piece() { from.deallocate(memory.data(), memory.size(), kPage); }
-    Piece(const Piece&) = delete;
-    Piece& operator=(const Piece&) = delete;
+    ~Allocation() { from.deallocate(memory.data(), memory.size(), kPage); }
+    Allocation(const Allocation&) = delete;
+    Allocation& operator=(const Allocation&) = delete;
 
     std::pmr::memory_resource& from;
     const std::span<std::byte> memory;
     // While it is out:
-    std::shared_ptr<State> pool;  // owned with Pools, and other pieces that are out
-    Free::node_type place;        // its own: it comes back without allocating anything
+    std::shared_ptr<State> pool;  // owned with Pools, and other allocations that are out
+    Free::node_type node;         // its own: it comes back without allocating anything
   };
 
   // Null: there is none.
-  Piece* take(size_t num_bytes);
+  Allocation* take(size_t num_bytes);
   Free::iterator make(size_t num_bytes);
-  static void give_back(void* piece) noexcept;
+  static void give_back(void* allocation) noexcept;
 
   const size_t max_num_bytes_;
   std::pmr::memory_resource& from_;
@@ -63,22 +63,22 @@ bool Pool::State::receive(Announced& coming, size_t index) {
   const size_t num_bytes = coming.tensor(index).num_bytes;
   if (num_bytes == 0) return true;
   if (num_bytes > max_num_bytes_) return false;  // nor could it be rounded
-  Piece* const piece = take(in_pages(num_bytes));
-  if (piece == nullptr) return false;
-  coming.receive_into(index, piece->memory.first(num_bytes), Owner(piece, &State::give_back));
+  Allocation* const allocation = take(in_pages(num_bytes));
+  if (allocation == nullptr) return false;
+  coming.receive_into(index, allocation->memory.first(num_bytes), Owner(allocation, &State::give_back));
   return true;
 }
 
-Pool::State::Piece* Pool::State::take(size_t num_bytes) {
+Pool::State::Allocation* Pool::State::take(size_t num_bytes) {
   const std::lock_guard lock(mutex_);
   auto best = free_.lower_bound(num_bytes);
   if (best == free_.end() || best->first > 2 * num_bytes) best = make(num_bytes);
   if (best == free_.end()) return nullptr;
-  Piece* const piece = best->second.get();
-  num_bytes_out_ += piece->memory.size();
-  piece->pool = shared_from_this();
-  piece->place = free_.extract(best);
-  return piece;
+  Allocation* const allocation = best->second.get();
+  num_bytes_out_ += allocation->memory.size();
+  allocation->pool = shared_from_this();
+  allocation->node = free_.extract(best);
+  return allocation;
 }
 
 // In the place of others where there would be too much; the largest are the fewest to make anew.
@@ -90,7 +90,7 @@ Pool::State::Free::iterator Pool::State::make(size_t num_bytes) {
     free_.erase(largest);
   }
   try {
-    const auto made = free_.emplace(num_bytes, std::make_unique<Piece>(from_, num_bytes));
+    const auto made = free_.emplace(num_bytes, std::make_unique<Allocation>(from_, num_bytes));
     num_bytes_ += num_bytes;
     return made;
   } catch (const std::bad_alloc&) {
@@ -99,11 +99,11 @@ Pool::State::Free::iterator Pool::State::make(size_t num_bytes) {
 }
 
 void Pool::State::give_back(void* given) noexcept {
-  auto* const piece = static_cast<Piece*>(given);
-  const std::shared_ptr<State> pool = std::move(piece->pool);  // until all of this is through
+  auto* const allocation = static_cast<Allocation*>(given);
+  const std::shared_ptr<State> pool = std::move(allocation->pool);  // until all of this is through
   const std::lock_guard lock(pool->mutex_);
-  pool->num_bytes_out_ -= piece->memory.size();
-  pool->free_.insert(std::move(piece->place));
+  pool->num_bytes_out_ -= allocation->memory.size();
+  pool->free_.insert(std::move(allocation->node));
 }
 
 Pool::Pool(size_t max_num_bytes, std::pmr::memory_resource& from)
