@@ -43,7 +43,7 @@ class IntrusiveList {
   void push_back(T& element) noexcept { insert(element, head_); }
   void push_front(T& element) noexcept { insert(element, *head_.next_); }
 
-  T* front() noexcept { return empty() ? nullptr : static_cast<T*>(head_.next_); }
+  T* front() noexcept { return empty() ? nullptr : element_of(*head_.next_); }
 
   T* pop_front() noexcept {
     T* first = front();
@@ -54,7 +54,7 @@ class IntrusiveList {
   // The element after `element`, or null at the end. Fetch it before unlinking `element`.
   T* next(T& element) noexcept {
     Node* following = static_cast<Node&>(element).next_;
-    return following == &head_ ? nullptr : static_cast<T*>(following);
+    return following == &head_ ? nullptr : element_of(*following);
   }
 
   template <typename Predicate>
@@ -66,6 +66,8 @@ class IntrusiveList {
   }
 
  private:
+  // By reference, so that nobody looks whether the node is null.
+  static T* element_of(Node& node) noexcept { return &static_cast<T&>(node); }
   static void insert(Node& node, Node& next) noexcept {
     node.previous_ = next.previous_;
     node.next_ = &next;

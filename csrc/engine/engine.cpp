@@ -210,7 +210,7 @@ class Refusal final : public Submission {
  public:
   Refusal(const std::unique_ptr<Transport>& transport, void* rendezvous) noexcept
       : transport_(transport), rendezvous_(rendezvous) {}
-  void begin() noexcept override {
+  [[gnu::cold]] void begin() noexcept override {  // so that begin_submitted() does not expect it
     if (transport_) transport_->refuse(rendezvous_, Status());
     delete this;
   }

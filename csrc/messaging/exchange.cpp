@@ -127,13 +127,12 @@ void Exchange::transmit(Request& send) noexcept {
     send.header.sequence = inbox_.next_point_to_point(destination);
   }
   ++num_moving_;
-  const ConstBuffer payload{send.buffer.data, send.buffer.num_bytes, send.buffer.kind};
-  const bool is_eager = inbox_.flow().take(destination, payload.num_bytes) == FlowControl::Protocol::kEager;
+  const bool is_eager = inbox_.flow().take(destination, send.buffer.num_bytes) == FlowControl::Protocol::kEager;
   send.state = is_eager ? Request::State::kMoving : Request::State::kRtsSent;
   Transport& transport = messenger_.transport();
-  auto sent = is_eager ? transport.send(send.peer, send.header, payload, send)
-                       : transport.send_rendezvous(send.peer, send.header, payload, send);
-  if (sent) on_done(send, std::move(*sent));
+  const auto sent = is_eager ? transport.send(send.peer, send.header, send.buffer, send)
+                             : transport.send_rendezvous(send.peer, send.header, send.buffer, send);
+  if (sent) on_moved(send, *sent);
 }
 
 void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
@@ -174,18 +173,18 @@ void Exchange::deliver(Request& receive, const MessageHeader& header, const Payl
   }
   if (payload.rendezvous == nullptr) {
     if (payload.num_bytes != 0) std::memcpy(receive.buffer.data, payload.bytes, payload.num_bytes);
-    finish(receive, Status());
+    finish(receive);
     return;
   }
   receive.state = Request::State::kMoving;
   receive.peer = inbox_.team().peers[header.source];
   ++num_moving_;
-  if (auto fetched = messenger_.transport().fetch(payload.rendezvous, receive.buffer, receive)) {
-    on_done(receive, std::move(*fetched));
+  if (const auto fetched = messenger_.transport().fetch(payload.rendezvous, receive.buffer, receive)) {
+    on_moved(receive, *fetched);
   }
 }
 
-// Collectives have compared fingerprints already (Inbox::compare), except for the sizes of an all_to_all; point to
+// Collectives have compared fingerprints already (Inbox::differing), except for the sizes of an all_to_all; point to
 // point compares type and length here.
 bool Exchange::fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept {
   return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == receive.header.fingerprint;
@@ -246,23 +245,33 @@ Status Exchange::unreachable(PeerId peer, const Status& why) const {
 
 void Exchange::on_done(Completion& completion, Status status) noexcept {
   auto& request = static_cast<Request&>(completion);
-  if (request.exchange == nullptr) return;
-  Exchange& exchange = *request.exchange;
-  --exchange.num_moving_;
+  if (request.exchange != nullptr) request.exchange->on_moved(request, status);
+}
+
+// The transport has let go of it.
+void Exchange::on_moved(Request& request, const Status& status) noexcept {
+  --num_moving_;
   if (request.state == Request::State::kRtsSent && request.batch != nullptr) {
-    exchange.inbox_.flow().regain(request.header.destination);
+    inbox_.flow().regain(request.header.destination);
   }
   // Given up by its operation: nobody asks why it failed, and the group that knows its ranks may be gone.
-  if (!status.ok() && request.batch != nullptr) status = exchange.unreachable(request.peer, status);
-  exchange.finish(request, std::move(status));
+  if (status.ok() || request.batch == nullptr) return finish(request);
+  finish(request, unreachable(request.peer, status));
+}
+
+void Exchange::finish(Request& request) noexcept {
+  Batch* const batch = request.batch;
+  release(request);
+  if (batch != nullptr) batch->one_less();
 }
 
 // A request that fails takes its operation with it.
-void Exchange::finish(Request& request, Status status) noexcept {
-  Batch* batch = std::exchange(request.batch, nullptr);
+void Exchange::finish(Request& request, Status failure) noexcept {
+  Batch* const batch = std::exchange(request.batch, nullptr);
   release(request);
-  if (!status.ok() && batch != nullptr) fail(std::move(status));
-  if (batch != nullptr) batch->one_less();
+  if (batch == nullptr) return;
+  fail(std::move(failure));
+  batch->one_less();
 }
 
 void Exchange::release(Request& request) noexcept {

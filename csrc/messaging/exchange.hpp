@@ -96,7 +96,9 @@ class Exchange {
   Status unreachable(PeerId peer, const Status& why) const;
   bool is_silent(int rank) const noexcept;
   bool nobody_left() const noexcept;
-  void finish(Request& request, Status status) noexcept;
+  void on_moved(Request& request, const Status& status) noexcept;
+  void finish(Request& request) noexcept;
+  void finish(Request& request, Status failure) noexcept;
   void abandon(Request& request) noexcept;
   void release(Request& request) noexcept;
   static void on_done(Completion& completion, Status status) noexcept;

@@ -91,7 +91,8 @@ void Inbox::on_message(const MessageHeader& header, const Payload& payload) noex
 }
 
 void Inbox::on_collective(const MessageHeader& header, const Payload& payload) noexcept {
-  if (const Status mismatch = compare(header); !mismatch.ok()) return drop(header, payload, mismatch);
+  if (const Fingerprint* const ours = differing(header)) [[unlikely]]
+    return drop(header, payload, listener_.on_mismatch(header, *ours));
   const size_t bucket = bucket_of(header.sequence);
   Request* receive = posted_[bucket].find([&](const Request& posted) { return is_for(posted, header); });
   const bool entered = !is_later(header.sequence, latest_entered_);
@@ -101,14 +102,12 @@ void Inbox::on_collective(const MessageHeader& header, const Payload& payload) n
   hand_over(*receive, header, payload);
 }
 
-// Compares the message with what this rank entered at its sequence; what has not been entered yet is compared then.
-Status Inbox::compare(const MessageHeader& header) noexcept {
-  if (is_later(header.sequence, latest_entered_)) return Status();
+// What this rank has entered at the message's sequence, where that is another call, or else null. What has not been
+// entered yet is compared then; what is forgotten, by its receive, if there is one.
+const Fingerprint* Inbox::differing(const MessageHeader& header) const noexcept {
   const Entered& ours = entered_[header.sequence % kNumEntered];
-  const bool known = ours.sequence == header.sequence && ours.fingerprint.operation != OperationKind{};
-  if (!known || is_same_call(ours.fingerprint, header.fingerprint))
-    return Status();  // forgotten: its receive compares, if there is one
-  return listener_.on_mismatch(header, ours.fingerprint);
+  const bool is_known = ours.sequence == header.sequence && ours.fingerprint.operation != OperationKind{};
+  return !is_known || is_same_call(ours.fingerprint, header.fingerprint) ? nullptr : &ours.fingerprint;
 }
 
 void Inbox::on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {

@@ -128,7 +128,7 @@ class Inbox {
   void serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
   void serve_early(uint32_t source) noexcept;
   void fail_hopeless() noexcept;
-  Status compare(const MessageHeader& header) noexcept;
+  const Fingerprint* differing(const MessageHeader& header) const noexcept;
   bool is_repeated(const MessageHeader& header) noexcept;
   void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
   void let_go(Unexpected& message) noexcept;

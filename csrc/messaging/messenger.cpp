@@ -125,10 +125,9 @@ unsigned Messenger::progress() noexcept {
 void Messenger::run_ready() noexcept {
   for (;;) {
     while (Wakeable* wakeable = ready_.pop_front()) wakeable->wake();
-    FlowControl* const flow = due_.pop_front();
-    if (flow == nullptr) [[likely]]
+    if (due_.empty()) [[likely]]
       return;
-    flow->settle();
+    due_.pop_front()->settle();
   }
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "base/data_type.hpp"
@@ -68,8 +69,12 @@ struct Fingerprint {
   // all_to_all: what its sender expects from its receiver.
   uint64_t num_elements = 0;
 
-  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+  // At once, rather than member by member.
+  friend bool operator==(const Fingerprint& left, const Fingerprint& right) noexcept {
+    return std::memcmp(&left, &right, sizeof left) == 0;
+  }
 };
+static_assert(std::has_unique_object_representations_v<Fingerprint>);
 
 // Whether these are of the same call, whatever the ranks of an all_to_all send to each other.
 inline bool is_same_call(const Fingerprint& left, const Fingerprint& right) noexcept {
